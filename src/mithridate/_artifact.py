@@ -1,0 +1,136 @@
+"""Files that tell whether they were changed: one JSON object whose hash covers every byte of the file.
+
+The file starts with a fixed prefix that holds the schema, the size and the hash, which is that of the whole file with
+its own 64 digits replaced by zeros. A changed byte therefore shows, wherever it is; a shorter file is called truncated.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.errors import ArtifactError, TamperedError
+
+PathLike = str | os.PathLike[str]
+
+_PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\n'
+_DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
+_SIZE = re.compile(rb'"size": "([0-9]{12})"')
+_ARRAY_DTYPES = ("int64", "float64", "float32")
+
+
+@contextlib.contextmanager
+def write_atomically(path: PathLike) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when all of it is written; what was there before stays until then.
+
+    Raises:
+        ArtifactError: the folder cannot be written to.
+    """
+    path = Path(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise ArtifactError(
+            f"Cannot write {path}: {error.strerror}. Choose a folder that exists and is yours."
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise ArtifactError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
+        raise
+
+
+def write_hashed(path: PathLike, schema: str, content: dict[str, Any]) -> None:
+    """Write `content` (JSON values and arrays) as a hashed file."""
+    # The prefix opens the object, so the body is the rest of it without its own brace.
+    body = json.dumps(content, indent=0, default=_encode_array, allow_nan=False)[1:].lstrip("\n") + "\n"
+    size = len(_prefix(schema, 0, "0" * 64)) + len(body.encode())
+    blank = _prefix(schema, size, "0" * 64) + body.encode()
+    digest = hashlib.sha256(blank).hexdigest()
+    with write_atomically(path) as file:
+        file.write(_prefix(schema, size, digest) + body.encode())
+
+
+def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
+    """Read what `write_hashed` wrote.
+
+    Raises:
+        TamperedError: the file is of this schema, but a byte of it was changed.
+        ArtifactError: the file is missing, truncated, or something else.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
+    digest, size = _DIGEST.search(data[:512]), _SIZE.search(data[:512])
+    name = schema.split("/")[0]
+    if digest is None and f'"schema": "{name}/'.encode() not in data[:512]:
+        raise ArtifactError(f"{path} is not a {name} file; give one that mithridate wrote.")
+    if size is not None and len(data) < int(size[1]):
+        raise ArtifactError(f"{path} is truncated ({len(data)} of {int(size[1])} bytes); copy or write it again.")
+    blank = data if digest is None else data[: digest.start(1)] + b"0" * 64 + data[digest.end(1) :]
+    if digest is None or hashlib.sha256(blank).hexdigest().encode() != digest[1]:
+        raise TamperedError(f"{path} was changed after it was written: its content does not match its hash.")
+    try:
+        content = json.loads(data)
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not valid JSON although its hash is right.") from error
+    if content.get("schema") != schema:
+        raise ArtifactError(
+            f"{path} has the schema {content.get('schema')!r}, this version reads {schema!r}; update it."
+        )
+    return content
+
+
+def content_hash(path: PathLike) -> str:
+    """The hash that a hashed file carries."""
+    found = _DIGEST.search(Path(path).read_bytes()[:512])
+    return found[1].decode() if found else ""
+
+
+def decode_array(value: Any) -> npt.NDArray[Any] | None:
+    """An array that `write_hashed` wrote, or None.
+
+    Raises:
+        ArtifactError: the value is not an encoded array.
+    """
+    if value is None:
+        return None
+    try:
+        if value["dtype"] not in _ARRAY_DTYPES:
+            raise ValueError(value["dtype"])
+        raw = zlib.decompress(base64.b64decode(value["data"], validate=True))
+        little_endian = np.dtype(value["dtype"]).newbyteorder("<")
+        return np.frombuffer(raw, dtype=little_endian).astype(value["dtype"]).reshape(value["shape"])
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise ArtifactError(f"An array in this file cannot be read: {error}.") from error
+
+
+def _encode_array(value: Any) -> dict[str, Any]:
+    if not isinstance(value, np.ndarray) or value.dtype.name not in _ARRAY_DTYPES:
+        raise TypeError(f"cannot write {type(value)} into a file")
+    raw = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes()
+    data = base64.b64encode(zlib.compress(raw, 6)).decode()
+    return {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}
+
+
+def _prefix(schema: str, size: int, digest: str) -> bytes:
+    return _PREFIX.format(schema=schema, size=size, digest=digest).encode()

@@ -1,0 +1,296 @@
+"""The tight certificate: trade-off curves (f-DP) of the dominating pairs, every split of the changes covered.
+
+For one split (deleted, inserted) and its curve K, every D' of that split obeys
+`score'(l) <= K(score(l))` and `score'(l) >= 1 - K(1 - score(l))`, so the top label stays on top if
+
+    K(1 - top_lower) + K(rival_upper) < 1.
+
+The symmetric difference needs this for *every* split of the radius. A curve per split would be sound and slow; instead
+
+* *chain*: with D'' = D intersected with D', any event obeys P(S) <= K_(deleted, 0)(K_(0, inserted)(Q(S))), so two pure
+  curves bound every mixed one (for Gaussians without sampling this is an equality);
+* *blocks*: a split is dominated by any split with at least as many changes of each kind, so for large radii the chain
+  of the largest `deleted` and the largest `inserted` covers a block of splits; a block that is not shown is halved;
+* *exact*: a single split that the chain cannot show gets its own curve.
+
+Every step errs towards "not shown". Proofs: docs/theory.md, section 5.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins
+from mithridate.accounting.curve_store import CurveStore, cache_folder
+from mithridate.accounting.mixture import binomial_components
+from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
+from mithridate.errors import NumericalError
+from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+
+# Splits of one radius are covered by about this many chains before any is refined.
+_BLOCKS = 256
+# Kept examples beyond this probability count as if the label were lost: added to the curve.
+_KEEP_DROP = 1e-12
+# Where monotonicity in the radius is checked, and by how much two grids may disagree.
+_PROBES = np.array([0.003, 0.03, 0.3])
+_MONOTONE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class FDP:
+    """Certify by trade-off curves (f-DP): the tightest method, and the default.
+
+    Guarantee: for every D' within the certified radius, the label has the largest score under D' too, provided that
+    the confidence bounds hold.
+
+    Assumes: nothing beyond the mechanism.
+
+    Args:
+        cached: keep curves on disk for the next time; does not change any result.
+
+    References: Dong, Roth, Su 2022 (arXiv 1905.02383); Ganesh 2024 (arXiv 2401.10294); Schuchardt et al. 2024
+    (arXiv 2403.04867); Zhu, Dong, Wang 2022 (arXiv 2106.08567).
+    """
+
+    cached: bool = field(default=True, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Short name, as on the command line."""
+        return "fdp"
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Nothing beyond the mechanism."""
+        return ()
+
+    def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
+        """Curves from the disk cache where they are known, computed otherwise."""
+        return FdpAccountant(curve_family(mechanism, cached=self.cached), threat)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and options as plain JSON values."""
+        return {"name": self.name}
+
+
+class CurveFamily:
+    """The curves of one `SampledGaussian` for any numbers of changes, remembered on disk."""
+
+    chain_only = False
+
+    def __init__(self, mechanism: SampledGaussian, *, cached: bool = True) -> None:
+        self._mechanism = mechanism
+        self._store = CurveStore(mechanism, cache_folder() if cached else None)
+        self._seen: tuple[list[tuple[int, FloatArray]], ...] = ([], [])
+
+    def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        """The curve of one split.
+
+        Raises:
+            NumericalError: it cannot be computed, or it contradicts a curve for fewer changes.
+        """
+        known = self._store.get(deleted, inserted)
+        if known is not None:
+            return known
+        m = self._mechanism
+        curve = compose(m.noise_multiplier, m.sample_rate, m.steps, deleted, inserted)
+        if deleted == 0 or inserted == 0:
+            self._check_monotone(deleted, inserted, curve)
+        self._store.put(deleted, inserted, curve)
+        return curve
+
+    def close(self) -> None:
+        """Write new curves to disk."""
+        self._store.flush()
+
+    def _check_monotone(self, deleted: int, inserted: int, curve: TradeoffCurve) -> None:
+        """More changes cannot be harder to see: a violation is a bug, never a matter of data."""
+        seen, changes = self._seen[inserted > 0], deleted + inserted
+        place = bisect.bisect(seen, changes, key=lambda entry: entry[0])
+        values = curve(_PROBES)
+        fewer = seen[place - 1][1] if place else 0.0
+        more = seen[place][1] if place < len(seen) else 1.0
+        if np.any(fewer > values + _MONOTONE_TOLERANCE) or np.any(values > more + _MONOTONE_TOLERANCE):
+            raise NumericalError(f"The curve for {changes} changed examples contradicts another; please report it.")
+        seen.insert(place, (changes, values))
+
+
+class SubsampledCurveFamily:
+    """Pure curves of a `Subsampled` mechanism, mixed from those of its inner mechanism.
+
+    If only D' has extra examples, k of them are kept with probability w_k and Q does not depend on k, so
+    P(S) = sum_k w_k P_k(S) <= sum_k w_k K_k(Q(S)). If only D has extra examples, P does not depend on their number j
+    and Q(S) = sum_j w_j Q_j(S) >= sum_j w_j K_j^-1(P(S)): the *inverses* are mixed. Both are equalities when one test
+    is best for every k at once. Mixed splits are always chained.
+    """
+
+    chain_only = True
+
+    def __init__(self, mechanism: Subsampled, *, cached: bool = True) -> None:
+        self._keep = mechanism.keep
+        self._inner = CurveFamily(mechanism.inner, cached=cached)
+        self._mixed: dict[tuple[int, int], TradeoffCurve] = {}
+
+    def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        """The curve of a pure split."""
+        if deleted and inserted:
+            raise NumericalError("A subsampled mechanism has no curve of its own for a mixed split.")
+        if (deleted, inserted) not in self._mixed:
+            mix = self._mix_inserted if inserted else self._mix_deleted
+            self._mixed[deleted, inserted] = mix(deleted + inserted)
+        return self._mixed[deleted, inserted]
+
+    def close(self) -> None:
+        """Write new inner curves to disk."""
+        self._inner.close()
+
+    def _mix_deleted(self, changes: int) -> TradeoffCurve:
+        """K = sum_k w_k K_k as lines: a weighted sum of lines, one of each K_k, lies above the sum of the curves."""
+        kept = binomial_components(changes, self._keep, _KEEP_DROP)
+        at = _nodes()
+        intercepts, slopes = np.full(len(at), kept.dropped), np.zeros(len(at))
+        budgets: list[ErrorBudget] = []
+        for weight, curve in self._weighted(kept.counts, kept.log_weights, deleted=True):
+            line = curve.line_at(at)
+            intercepts += weight * curve.intercepts[line]
+            slopes += weight * curve.slopes[line]
+            budgets.append(curve.budget)
+        return _sorted_curve(intercepts, slopes, budgets, kept.dropped)
+
+    def _mix_inserted(self, changes: int) -> TradeoffCurve:
+        """K^-1 = sum_j w_j K_j^-1 as lines: x >= sum_j w_j (y - c_j) / s_j for one line (c_j, s_j) of each K_j."""
+        kept = binomial_components(changes, self._keep, _KEEP_DROP)
+        at = _nodes()
+        offset, rate = np.zeros(len(at)), np.zeros(len(at))
+        budgets: list[ErrorBudget] = []
+        for weight, curve in self._weighted(kept.counts, kept.log_weights, deleted=False):
+            line = curve.line_at_height(at)
+            offset += weight * curve.intercepts[line] / curve.slopes[line]
+            rate += weight / curve.slopes[line]
+            budgets.append(curve.budget)
+        # Components left out only add to x, so leaving them out is safe.
+        return _sorted_curve(offset / rate, 1 / rate, budgets, 0.0)
+
+    def _weighted(
+        self, counts: FloatArray, log_weights: FloatArray, *, deleted: bool
+    ) -> Iterator[tuple[float, TradeoffCurve]]:
+        """Weight and curve for every number of kept examples; none kept: K(x) = x."""
+        for count, weight in zip(counts.astype(int).tolist(), np.exp(log_weights).tolist(), strict=True):
+            if count == 0:
+                yield weight, _IDENTITY
+            else:
+                yield weight, self._inner.curve(count, 0) if deleted else self._inner.curve(0, count)
+
+
+_IDENTITY = TradeoffCurve(np.zeros(1), np.ones(1), ErrorBudget(0.0, 0.0, 0.0, 0.0))
+
+
+def _nodes() -> FloatArray:
+    """Probabilities at which lines of a mixed curve are taken: evenly spaced in log odds."""
+    odds = np.exp(np.linspace(-23, 23, LINES))
+    return odds / (1 + odds)
+
+
+def _sorted_curve(
+    intercepts: FloatArray, slopes: FloatArray, budgets: list[ErrorBudget], dropped: float
+) -> TradeoffCurve:
+    """A curve from lines in any order; one line for each slope."""
+    slopes, first = np.unique(slopes * (1 + 1e-13), return_index=True)
+    budget = ErrorBudget(
+        truncation=max(b.truncation for b in budgets) + dropped,
+        wrap=max(b.wrap for b in budgets),
+        rounding=max(b.rounding for b in budgets),
+        loss=max(b.loss for b in budgets),
+    )
+    return TradeoffCurve(intercepts[first] * (1 + 1e-13), slopes, budget)
+
+
+def curve_family(mechanism: Mechanism, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:
+    """The curves of a mechanism."""
+    if isinstance(mechanism, Subsampled):
+        return SubsampledCurveFamily(mechanism, cached=cached)
+    return CurveFamily(mechanism, cached=cached)
+
+
+class FdpAccountant:
+    """The condition of the module docstring for one mechanism and one threat."""
+
+    def __init__(self, family: CurveFamily | SubsampledCurveFamily, threat: Threat) -> None:
+        self._family = family
+        self._threat = threat
+        self._budget: dict[str, float] = {}
+        self._used: set[tuple[int, int]] = set()
+
+    @property
+    def error_budget(self) -> dict[str, float]:
+        """The largest numerical errors that were added to any curve in the safe direction."""
+        return dict(self._budget)
+
+    def close(self) -> None:
+        """Keep new curves on disk."""
+        self._family.close()
+
+    def holds(self, radius: int, margins: Margins) -> BoolArray:
+        """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
+        match self._threat:
+            case Threat.ADD:
+                return self._split_holds(radius, 0, margins)
+            case Threat.REMOVE:
+                return self._split_holds(0, radius, margins)
+            case Threat.REPLACE:
+                return self._split_holds(radius, radius, margins)
+            case Threat.SYMMETRIC_DIFFERENCE:
+                return self._every_split_holds(radius, margins)
+
+    def _every_split_holds(self, radius: int, margins: Margins) -> BoolArray:
+        shown = self._split_holds(radius, 0, margins)
+        _refine(shown, lambda chosen: self._split_holds(0, radius, margins.take(chosen)))
+        width = max(1, radius // _BLOCKS)
+        for fewest in range(1, radius, width):
+            most = min(fewest + width, radius) - 1
+            _refine(shown, partial(self._block_holds, radius, fewest, most, margins))
+        return shown
+
+    def _block_holds(self, radius: int, fewest: int, most: int, margins: Margins, chosen: IndexArray) -> BoolArray:
+        """Whether every split with `fewest` to `most` deletions holds: by one chain, else by halves, else exactly."""
+        shown = self._chain_holds(most, radius - fewest, margins.take(chosen))
+        open_points = np.flatnonzero(~shown)
+        if len(open_points) == 0:
+            return shown
+        rest = chosen[open_points]
+        if fewest < most:
+            middle = (fewest + most) // 2
+            halves = self._block_holds(radius, fewest, middle, margins, rest)
+            _refine(halves, lambda still: self._block_holds(radius, middle + 1, most, margins, rest[still]))
+            shown[open_points] = halves
+        elif not self._family.chain_only:
+            shown[open_points] = self._split_holds(fewest, radius - fewest, margins.take(rest))
+        return shown
+
+    def _split_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
+        if deleted and inserted and self._family.chain_only:
+            return self._chain_holds(deleted, inserted, margins)
+        return margins.sum_of(self._curve(deleted, inserted)) < 1
+
+    def _chain_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
+        outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
+        return margins.sum_of(lambda x: outer(inner(x))) < 1
+
+    def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        curve = self._family.curve(deleted, inserted)
+        if (deleted, inserted) not in self._used:
+            self._used.add((deleted, inserted))
+            for part, size in asdict(curve.budget).items():
+                self._budget[part] = max(self._budget.get(part, 0.0), float(size))
+        return curve
+
+
+def _refine(shown: BoolArray, test: Callable[[IndexArray], BoolArray]) -> None:
+    """Keep those points that pass `test` too; it is asked only about points that are still shown."""
+    chosen = np.flatnonzero(shown)
+    if len(chosen):
+        shown[chosen] = test(chosen)

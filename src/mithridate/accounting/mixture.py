@@ -1,0 +1,106 @@
+"""The dominating pair of one DP-SGD step when `deleted` and `inserted` examples separate D' from D.
+
+After scaling by the clipping norm, the worst case of one step is
+
+    P (from D') = sum_k Binom(k; deleted, q) N(+k, sigma^2)
+    Q (from D)  = sum_j Binom(j; inserted, q) N(-j, sigma^2)
+
+where `deleted` counts examples that D' has and D lacks, `inserted` those that D has and D' lacks. With
+phi the density of N(0, sigma^2),
+
+    P(x) / phi(x) = sum_k w_k exp( k x / sigma^2 - k^2 / (2 sigma^2)),   increasing in x,
+    Q(x) / phi(x) = sum_j v_j exp(-j x / sigma^2 - j^2 / (2 sigma^2)),   decreasing in x,
+
+so the privacy loss log P/Q increases in x and every optimal test is a threshold on x. The proof that this pair
+dominates is in docs/theory.md, section 3.
+
+References: Ganesh 2024, arXiv 2401.10294 (one kind of change); Schuchardt et al. 2024, arXiv 2403.04867 (both kinds).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Components:
+    """The components of a binomial mixture that carry all but `dropped` of its mass."""
+
+    counts: FloatArray
+    log_weights: FloatArray
+    dropped: float
+
+
+def log_binomial(trials: int, rate: float, last: int | None = None) -> FloatArray:
+    """Log of the probabilities of 0, 1, ..., `last` successes (default: all `trials`), accurate at every count."""
+    counts = np.arange((trials if last is None else last) + 1, dtype=np.float64)
+    if rate == 1.0:
+        return np.where(counts == trials, 0.0, -np.inf)
+    # w_(k+1) / w_k = (n - k) / (k + 1) * q / (1 - q), summed as logs from w_0 = (1 - q)^n.
+    log_steps = np.log((trials - counts[:-1]) / counts[1:]) + (np.log(rate) - np.log1p(-rate))
+    return trials * np.log1p(-rate) + np.concatenate([[0.0], np.cumsum(log_steps)])
+
+
+def binomial_components(trials: int, rate: float, drop: float) -> Components:
+    """Components of Binomial(trials, rate) around the mode, leaving out about `drop` of the mass.
+
+    The mass that is really left out is reported, *rounded up*, as `dropped`; callers charge it in the safe direction.
+    """
+    if trials == 0 or rate == 1.0:
+        return Components(np.array([float(trials)]), np.zeros(1), 0.0)
+    mean = trials * rate
+    last = min(trials, int(mean + 12 * np.sqrt(mean * (1 - rate)) + 45))
+    log_weights = log_binomial(trials, rate, last)
+    weights = np.exp(log_weights)
+    # Beyond `last` the ratio of neighbours keeps falling, so a geometric series bounds what is there.
+    next_ratio = (trials - last) / (last + 1) * rate / (1 - rate)
+    beyond = weights[-1] * next_ratio / (1 - next_ratio)
+    below, above = np.cumsum(weights), beyond + np.cumsum(weights[::-1])[::-1]
+    kept = (below > drop / 2) & (above > drop / 2)
+    low, high = int(np.argmax(kept)), last - int(np.argmax(kept[::-1]))
+    outside = (below[low - 1] if low else 0.0) + (above[high + 1] if high < last else beyond)
+    counts = np.arange(low, high + 1, dtype=np.float64)
+    return Components(counts, log_weights[low : high + 1], float(outside) * (1 + 1e-9))
+
+
+@dataclass(frozen=True)
+class MixturePair:
+    """P and Q of the module docstring, each restricted to the components that matter."""
+
+    noise: float
+    upper: Components  # of P, centred at +counts
+    lower: Components  # of Q, centred at -counts
+
+    def log_ratio_upper(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Log P/phi and its derivative at x."""
+        return _log_tilt(x, self.upper, self.noise)
+
+    def log_ratio_lower(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Log Q/phi and its derivative at x."""
+        value, slope = _log_tilt(-x, self.lower, self.noise)
+        return value, -slope
+
+    def loss(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The privacy loss log P/Q and its (non-negative) derivative at x."""
+        upper, upper_slope = self.log_ratio_upper(x)
+        lower, lower_slope = self.log_ratio_lower(x)
+        return upper - lower, upper_slope - lower_slope
+
+
+def mixture_pair(noise: float, rate: float, deleted: int, inserted: int, *, drop: float) -> MixturePair:
+    """The dominating pair of one step; see the module docstring."""
+    return MixturePair(noise, binomial_components(deleted, rate, drop), binomial_components(inserted, rate, drop))
+
+
+def _log_tilt(x: FloatArray, components: Components, noise: float) -> tuple[FloatArray, FloatArray]:
+    """Log of sum_k w_k exp(k x / s^2 - k^2 / (2 s^2)), and its derivative in x."""
+    k = components.counts / noise
+    exponents = np.multiply.outer(x / noise, k)
+    exponents += components.log_weights - 0.5 * k * k
+    peak = exponents.max(axis=1, keepdims=True)
+    np.exp(exponents - peak, out=exponents)
+    total = exponents.sum(axis=1)
+    return np.log(total) + peak[:, 0], (exponents @ k) / (total * noise)

@@ -1,0 +1,544 @@
+"""Confidence bounds: what vote counts or score sums of P independent models say about the true scores.
+
+Notation. L is the number of classes, P the number of models, `p_l` the true score of label l for one example: the
+probability that one more model votes for l (*votes*), or the mean of its score in [0, 1] (*scores*). The label with
+the largest count or sum is picked from the same data that bounds it, so a bound for one label alone is not enough:
+the default kinds bound all L labels from both sides at once, 2L one-sided events, each allowed to fail with
+probability
+
+    tail = failure_prob / (2L).
+
+Betting bounds (`kind="betting"`). Let `x_1 ... x_P` be independent scores with mean p. For a candidate mean m and
+bets c in (0, 1) with a prior fixed beforehand, the
+
+    capital(m) = sum_c prior(c) prod_i (1 + c (x_i / m - 1))
+
+has expectation at most 1 when `p <= m`: the factors are independent, non-negative, and of mean
+`1 + c (p / m - 1) <= 1`. By Markov it reaches 1/tail with probability at most tail. It decreases in m, so if the true
+p lay below an m whose capital has reached 1/tail, the capital at p would have reached it too: every such rejected m is
+a lower bound on p. The capital is a fixed mixture of products, so the order of the models does not matter.
+
+The scores are known only by their bins and their sum S. Let f(x) = log(1 + c (x / m - 1)), concave and increasing, and
+let x_i lie in the bin [l_i, l_i + w]. Then f(x_i) lies on or above its chord over the bin, and chords of higher bins
+are flatter. Hence sum_i f(x_i) is at least what it becomes when the surplus S - sum_i l_i lifts scores from the lower
+to the upper edges of their bins, the highest bins first. The resulting weights on the bin edges depend on neither c
+nor m. Rounding every score down to l_i is the special case of surplus zero, and loses up to one bin's width.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from mithridate._validate import number_in, positive_integer
+from mithridate.errors import ConfigError, NumericalError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+_Scalar = TypeVar("_Scalar", np.int64, np.float64)
+
+VOTE_BOUNDS = ("simultaneous", "simuem", "pointwise")
+SCORE_BOUNDS = ("empirical-bernstein", "hoeffding", "betting")
+
+# Relative distance by which every bound is moved outward, so that the rounding of our own arithmetic cannot hurt.
+_WIDEN = 1e-12
+# Softmax in single precision may sum to a little more than one; the bound on 1 - score gives that much away.
+_EXCESS = 2.0**-20
+# Candidate means m = sin^2: spaced like the standard deviation of a mean, so dense near 0 and 1 where bounds are small.
+_MEANS: FloatArray = np.sin(np.linspace(0.0, np.pi / 2, 2**13 + 1)) ** 2
+# Distance between neighbouring bets on the logit scale: finer dilutes the prior as much as it sharpens the best bet.
+_BET_SPACING = 0.35
+# Numbers held at once by the betting bound (32 MB of weights), whatever the number of examples.
+_CHUNK = 2**22
+
+_betainc = cast(Callable[..., FloatArray], special.betainc)
+_betaincc = cast(Callable[..., FloatArray], special.betaincc)
+_betaincinv = cast(Callable[..., FloatArray], special.betaincinv)
+_betainccinv = cast(Callable[..., FloatArray], special.betainccinv)
+
+
+@dataclass(frozen=True)
+class LabelBounds:
+    """Bounds on the scores of the leading label and of its strongest rival, one entry per example.
+
+    Attributes:
+        label: the label with the largest count or sum; ties go to the smaller label.
+        top_lower: lower bound on the score of that label.
+        top_miss_upper: upper bound on one minus that score, with full relative accuracy when it is near zero.
+        rival_upper: upper bound on the largest score of any other label; never above `top_miss_upper`.
+    """
+
+    label: IntArray
+    top_lower: FloatArray
+    top_miss_upper: FloatArray
+    rival_upper: FloatArray
+
+
+# --- votes ----------------------------------------------------------------------------------------------------------
+
+
+def clopper_pearson_lower(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLike) -> FloatArray:
+    """Return the one-sided Clopper-Pearson lower bound on a binomial probability.
+
+    Guarantee:
+        If `count` is binomial with probability p, the result exceeds p with probability at most `tail`. The result is
+        rounded down.
+
+    Args:
+        count: number of successes; arrays are broadcast together.
+        total: number of trials.
+        tail: allowed failure probability of this one bound.
+
+    Raises:
+        ConfigError: a count is outside [0, total], or a tail outside (0, 1).
+
+    References:
+        Clopper & Pearson 1934, Biometrika 26(4).
+
+    >>> float(clopper_pearson_lower(2, 2, 0.25).round(6))
+    0.5
+    """
+    hits, trials, level = _checked_binomial(count, total, tail)
+    # Pr[Binomial(total, p) >= count] = betainc(count, total - count + 1, p)
+    first, second = np.maximum(hits, 1.0), trials - hits + 1.0
+    inner = _betaincinv(first, second, level)
+    # count = total has the closed form p^total = tail; count = 0 says nothing.
+    bound = np.where(hits == trials, level ** (1.0 / trials), np.where(hits == 0, 0.0, inner))
+    return _moved_outward(bound, -_WIDEN, lambda p: _betainc(first, second, p), level)
+
+
+def clopper_pearson_upper(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLike) -> FloatArray:
+    """Return the one-sided Clopper-Pearson upper bound on a binomial probability.
+
+    Guarantee:
+        If `count` is binomial with probability p, the result is below p with probability at most `tail`. The result is
+        rounded up. `clopper_pearson_upper(total - count, ...)` bounds `1 - p` on the very event on which
+        `clopper_pearson_lower(count, ...)` bounds p, without subtracting from one.
+
+    Args:
+        count: number of successes; arrays are broadcast together.
+        total: number of trials.
+        tail: allowed failure probability of this one bound.
+
+    Raises:
+        ConfigError: a count is outside [0, total], or a tail outside (0, 1).
+
+    References:
+        Clopper & Pearson 1934, Biometrika 26(4).
+
+    >>> float(clopper_pearson_upper(0, 2, 0.25).round(6))
+    0.5
+    """
+    hits, trials, level = _checked_binomial(count, total, tail)
+    # Pr[Binomial(total, p) <= count] = betaincc(count + 1, total - count, p)
+    first, second = hits + 1.0, np.maximum(trials - hits, 1.0)
+    inner = _betainccinv(first, second, level)
+    # count = 0 has the closed form (1 - p)^total = tail; count = total says nothing.
+    bound = np.where(hits == 0, -np.expm1(np.log(level) / trials), np.where(hits == trials, 1.0, inner))
+    return _moved_outward(bound, _WIDEN, lambda p: _betaincc(first, second, p), level)
+
+
+def _moved_outward(
+    bound: FloatArray, step: float, tail_at: Callable[[FloatArray], FloatArray], level: FloatArray
+) -> FloatArray:
+    """Move every bound by the relative `step`, and where its tail probability is still too large, further.
+
+    scipy's inverse beta functions are good to 1e-13 for a few thousand trials but not for a million (999 of 10^8: wrong
+    in the third digit, on the unsafe side), whereas the beta functions themselves stay good to about 1e-12.
+    """
+    steps = np.full(bound.shape, step)
+    while True:
+        moved = np.clip(bound * (1.0 + steps), 0.0, 1.0)
+        # The negation also catches NaN.
+        unsafe = ~(tail_at(moved) <= level * (1.0 - 1e-11))
+        if not unsafe.any():
+            return moved
+        if np.abs(steps).max() > 0.1:
+            raise NumericalError("The inverse beta function failed; use fewer instances or a larger failure_prob.")
+        steps = np.where(unsafe, 8.0 * steps, steps)
+
+
+def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "simultaneous") -> LabelBounds:
+    """Bound the probability of the winning label and of its strongest rival from vote counts.
+
+    Guarantee:
+        For each example separately, with probability at least `1 - failure_prob` over the training of the P models,
+        `top_lower`, `top_miss_upper` and `rival_upper` all hold for `label`. This is so for
+
+        - `simultaneous` (default): Clopper-Pearson at `failure_prob / (2L)` for each of the 2L one-sided events, so
+          the label may be picked from the same counts;
+        - `simuem`: at `failure_prob / L`, only where `label` was fixed before the counts were seen. With the label
+          picked from the counts the failure probability can exceed `failure_prob`; it is at most
+          `failure_prob * (1 + 2/L)` for the bounds returned here (all lower bounds, and the upper bounds of the two
+          labels that are truly largest), and at most `2 * failure_prob` for one upper bound per rival.
+
+        `pointwise`, at `failure_prob / 4`, is what the code of Liu et al. 2023 does. It has only this weaker guarantee:
+        each one-sided bound of a label fixed beforehand fails with at most that probability. Nothing is claimed about
+        several bounds at once, nor about a label picked from the counts.
+
+        Every bound is rounded outward. For all examples at once, divide `failure_prob` by their number.
+
+    Assumes:
+        Each row counts the votes of the same models, independent draws of one mechanism, none dropped or chosen.
+
+    Args:
+        counts: votes, examples x classes, at least two classes, every row with the same total.
+        failure_prob: allowed probability of a wrong bound, for one example.
+        kind: one of `VOTE_BOUNDS`.
+
+    Raises:
+        ConfigError: an argument is outside its range, or the rows are not counts with one common total.
+        NumericalError: no bound could be verified (seen with 10^9 models, and with a failure_prob near 1e-300).
+
+    References:
+        Jia, Cao, Gong 2021, arXiv 2008.04495 (SimuEM). Liu et al. 2023, AAAI.
+
+    >>> bound_votes(np.array([[0, 1000]]), failure_prob=0.001).top_lower.round(4)
+    array([0.9917])
+    """
+    _check_kind(kind, failure_prob, VOTE_BOUNDS, "votes")
+    votes, total = _checked_counts(counts)
+    num_classes = votes.shape[1]
+    tail = failure_prob / {"simultaneous": 2 * num_classes, "simuem": num_classes, "pointwise": 4}[kind]
+    label = votes.argmax(axis=1)
+    top = _pick(votes, label)
+    # The upper bound grows with the count, so the rival with most votes has the largest one.
+    second = _largest_other(votes, label)
+    top_miss_upper = _per_distinct(clopper_pearson_upper, total - top, total, tail)
+    rival_upper = np.minimum(_per_distinct(clopper_pearson_upper, second, total, tail), top_miss_upper)
+    return LabelBounds(label, _per_distinct(clopper_pearson_lower, top, total, tail), top_miss_upper, rival_upper)
+
+
+def _per_distinct(
+    bound: Callable[[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike], FloatArray],
+    counts: IntArray,
+    total: int,
+    tail: float,
+) -> FloatArray:
+    """Evaluate `bound` once per distinct count: a million examples share at most `total + 1` of them."""
+    distinct, where = np.unique(counts, return_inverse=True)
+    return bound(distinct, total, tail)[where]
+
+
+# --- scores ---------------------------------------------------------------------------------------------------------
+
+
+def bound_scores(
+    sums: npt.NDArray[Any],
+    sumsqs: npt.NDArray[Any] | None = None,
+    histograms: npt.NDArray[Any] | None = None,
+    *,
+    instances: int,
+    failure_prob: float,
+    kind: str = "empirical-bernstein",
+) -> LabelBounds:
+    """Bound the mean score of the leading label and of its strongest rival from sums over models.
+
+    Guarantee:
+        For each example separately, with probability at least `1 - failure_prob` over the training of the models,
+        `top_lower`, `top_miss_upper` and `rival_upper` all hold for `label`, although the label is picked from the same
+        sums: each of the 2L one-sided events gets `tail = failure_prob / (2L)`. Every bound is rounded outward.
+
+        - `hoeffding`: mean +- sqrt(log(1/tail) / (2P)).
+        - `empirical-bernstein`: mean +- (sqrt(2 V log(2/tail) / P) + 7 log(2/tail) / (3 (P - 1))), V the variance of
+          the sample.
+        - `betting`: the capital of the module's docstring, on bets fixed by P alone. For P = 1000 and
+          failure_prob = 0.001 it is tighter than Bernstein, and tighter than Hoeffding up to a variance of 0.16;
+          towards the largest possible variance, 1/4, it is wider than Hoeffding by less than a tenth.
+
+    Assumes:
+        Models are independent draws of one mechanism. Scores lie in [0, 1], and those of one model sum to at most 1
+        over the classes (up to 2**-20, for softmax in single precision): this is what makes
+        `rival_upper <= top_miss_upper` valid.
+        Sums and sums of squares carry a relative error of at most `max(2**-20, P * 2**-23)` if their type is float32
+        and `max(2**-40, P * 2**-52)` otherwise, as they do after accumulation in that precision in any order; mean and
+        variance are widened by it. In single precision this costs about a tenth of the width at worst for P = 1000, so
+        accumulate in double precision; a cast afterwards does not help, it only hides the error.
+        Histograms are exact: bin b of B holds scores in [b/B, (b+1)/B], the last one included (B a power of two makes
+        `floor(score * B)` exact).
+
+    Args:
+        sums: sum of each score over the models, examples x classes.
+        sumsqs: sum of the squares, same shape; needed by `empirical-bernstein`.
+        histograms: counts, examples x classes x equal-width bins of [0, 1]; needed by `betting`.
+        instances: the number P of models.
+        failure_prob: allowed probability of a wrong bound, for one example.
+        kind: one of `SCORE_BOUNDS`.
+
+    Raises:
+        ConfigError: an argument is outside its range, missing, or does not fit the others.
+
+    References:
+        Hoeffding 1963, Theorem 2. Maurer & Pontil 2009, arXiv 0907.3740, Theorem 4. Waudby-Smith & Ramdas 2020, arXiv
+        2010.09686 (bets on a mean); the fixed mixture needs only Markov's inequality.
+
+    >>> bound_scores(np.array([[950.0, 50.0]]), instances=1000, failure_prob=0.001, kind="hoeffding").top_lower.round(4)
+    array([0.8856])
+    """
+    _check_kind(kind, failure_prob, SCORE_BOUNDS, "scores")
+    positive_integer(instances=instances)
+    total = _SumInterval.of(sums, instances, "sums")
+    _check_score_sums(total, instances)
+    tail = failure_prob / (2 * total.stored.shape[1])
+    label = total.stored.argmax(axis=1)
+    if kind == "betting":
+        top_miss, rival = _betting(total, _checked_histograms(histograms, total, instances), label, instances, tail)
+    else:
+        if kind == "hoeffding":
+            width = np.full(total.stored.shape, np.sqrt(np.log(1.0 / tail) / (2 * instances)))
+        else:
+            width = _bernstein_width(total, _checked_sumsqs(sumsqs, total, instances), instances, tail)
+        width = width * (1.0 + _WIDEN)
+        top_miss = _pick((instances - total.low) / instances + width, label)
+        rival = _largest_other(total.high / instances + width, label)
+    return _label_bounds(label, top_miss, rival)
+
+
+def _label_bounds(label: IntArray, top_miss: FloatArray, rival: FloatArray) -> LabelBounds:
+    """Clip to [0, 1], and cap the rival by what the leader leaves."""
+    top_miss_upper = np.clip(top_miss + _EXCESS, 0.0, 1.0)
+    # top_miss is a valid bound before _EXCESS, which therefore covers the rounding of this subtraction too.
+    rival_upper = np.minimum(np.clip(rival, 0.0, 1.0), top_miss_upper)
+    return LabelBounds(label, 1.0 - top_miss_upper, top_miss_upper, rival_upper)
+
+
+@dataclass(frozen=True)
+class _SumInterval:
+    """Stored sums, and the interval in which the exact sums lie given the rounding of their type."""
+
+    stored: FloatArray
+    low: FloatArray
+    high: FloatArray
+    error: float
+
+    @classmethod
+    def of(cls, values: npt.NDArray[Any], instances: int, name: str) -> "_SumInterval":
+        array = np.asarray(values)
+        if array.dtype.kind not in "iuf" or array.dtype.itemsize < 4:
+            raise ConfigError(f"Expected {name} of type float32 or float64, got {array.dtype}; accumulate in float64.")
+        if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
+            raise ConfigError(
+                f"Expected {name} as examples x classes with at least 2 classes, got shape {array.shape}."
+            )
+        single = array.dtype == np.float32
+        # P additions round by at most half an eps each; the floor leaves 8 more roundings for the score itself.
+        error = max(2.0**-20, instances * 2.0**-23) if single else max(2.0**-40, instances * 2.0**-52)
+        if error >= 0.5:
+            raise ConfigError(
+                f"Expected {name} in float64 for instances={instances}: float32 has lost them to rounding."
+            )
+        stored = array.astype(np.float64)
+        # The negation also catches NaN.
+        if not bool(np.all((stored >= 0) & (stored <= instances / (1.0 - error)))):
+            raise ConfigError(f"Expected {name} between 0 and instances={instances}, each score being in [0, 1].")
+        return cls(stored, stored * (1.0 - error), np.minimum(stored / (1.0 - error), float(instances)), error)
+
+
+def _bernstein_width(total: _SumInterval, squares: _SumInterval, instances: int, tail: float) -> FloatArray:
+    """Half-width of Maurer & Pontil 2009, Theorem 4, with the largest variance that the rounded sums allow."""
+    # V = (sumsq - sum^2 / P) / (P - 1), at the ends of both intervals that make it largest.
+    variance = (squares.high - total.low**2 / instances) / (instances - 1)
+    # V <= P/(P-1) mean (1 - mean), since x^2 <= x; largest at the mean nearest to 1/2.
+    central = np.clip(0.5, total.low / instances, total.high / instances)
+    variance = np.clip(variance, 0.0, instances / (instances - 1) * central * (1.0 - central))
+    log_term = np.log(2.0 / tail)
+    return np.sqrt(2.0 * variance * log_term / instances) + 7.0 * log_term / (3.0 * (instances - 1))
+
+
+# --- betting --------------------------------------------------------------------------------------------------------
+
+
+def _betting(
+    total: _SumInterval, histograms: npt.NDArray[Any], label: IntArray, instances: int, tail: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return bounds on 1 - score of the leader and on the largest score of a rival, per example."""
+    examples, num_classes, bins = histograms.shape
+    bets, log_prior = _bets(instances)
+    # Sums and tables of logarithms in floating point are wrong by at most about 2e-15 * bins per model.
+    threshold = np.log(1.0 / tail) + 1e-9 + 1e-10 * instances
+    top_miss, rival = np.empty(examples), np.empty(examples)
+    for part in _slices(examples, _CHUNK // (num_classes * (bins + 1))):
+        is_top = np.equal(np.arange(num_classes, dtype=np.int64), label[part][:, None])
+        counts = histograms[part]
+        leader = _edge_weights(counts[is_top], total.low[part][is_top])
+        top_miss[part] = 1.0 - _largest_rejected_mean(leader, bets, log_prior, threshold)
+        # An upper bound on the mean of x is one minus a lower bound on the mean of 1 - x, whose bins run backwards.
+        others = _edge_weights(counts[~is_top][:, ::-1], instances - total.high[part][~is_top])
+        upper = 1.0 - _largest_rejected_mean(others, bets, log_prior, threshold)
+        rival[part] = upper.reshape(-1, num_classes - 1).max(axis=1) + _WIDEN
+    return top_miss, rival
+
+
+def _bets(instances: int) -> tuple[FloatArray, FloatArray]:
+    """Return the bets c and the logarithm of their prior, fixed before the scores are seen.
+
+    The best bet at variance v and mean m is about m sqrt(2 log(1/tail) / (v P)). `safest` is its value at m = 1/2,
+    v = 1/4 and a typical tail, where Hoeffding cannot be beaten; a quarter of the prior keeps the loss there small.
+    Smaller bets serve means below 1/2, larger ones smaller variances. The true tail is left out on purpose: with one
+    prior for all, a smaller failure_prob can never tighten a bound.
+    """
+    safest = min(0.5, np.sqrt(2.0 * 10.0 / instances))
+    first, last = _logit(safest / 4), _logit(0.99)
+    spread = np.linspace(first, last, int(np.ceil((last - first) / _BET_SPACING)) + 1)
+    bets = np.append(1.0 / (1.0 + np.exp(-spread)), safest)
+    prior = np.append(np.full(spread.size, 0.75 / spread.size), 0.25)
+    return bets, np.log(prior)
+
+
+def _logit(probability: float) -> float:
+    return float(np.log(probability) - np.log1p(-probability))
+
+
+def _edge_weights(counts: npt.NDArray[Any], sums: FloatArray) -> FloatArray:
+    """Spread the counts of B bins over the B + 1 bin edges, in the way that is least favourable to the capital.
+
+    Args:
+        counts: rows x bins.
+        sums: at most the sum of the scores, one per row; the surplus over the lower edges lifts the highest bins first.
+    """
+    bins = counts.shape[1]
+    held = counts.astype(np.float64)
+    lifts: FloatArray = sums * bins - held @ np.arange(bins, dtype=np.float64)
+    above = held[:, ::-1].cumsum(axis=1)[:, ::-1] - held
+    lifted: FloatArray = np.clip(lifts[:, None] - above, 0.0, held)
+    weights = np.zeros((len(held), bins + 1))
+    weights[:, :-1] = held - lifted
+    weights[:, 1:] += lifted
+    return weights
+
+
+def _largest_rejected_mean(
+    weights: FloatArray, bets: FloatArray, log_prior: FloatArray, threshold: float
+) -> FloatArray:
+    """Return per row the largest candidate mean whose capital passes the threshold, 0 if there is none.
+
+    Bisection on the grid of means, all rows at once: rows that ask about the same mean share one table of logarithms.
+    The answer was itself rejected, so it is a valid bound even where rounding disturbs the order.
+    """
+    edges = np.linspace(0.0, 1.0, weights.shape[1])[:, None]
+    answer = np.zeros(len(weights))
+    # Each entry: rows whose answer is at index `low` or above, and below `high`.
+    pending = [(np.arange(len(weights)), 0, len(_MEANS) - 1)]
+    while pending:
+        rows, low, high = pending.pop()
+        if high - low == 1:
+            answer[rows] = _MEANS[low]
+            continue
+        middle = (low + high) // 2
+        log_capital = weights[rows] @ np.log1p(bets * (edges / _MEANS[middle] - 1.0)) + log_prior
+        best = log_capital.max(axis=1)
+        rejected = best + np.log(np.exp(log_capital - best[:, None]).sum(axis=1)) >= threshold
+        if rejected.any():
+            pending.append((rows[rejected], middle, high))
+        if not rejected.all():
+            pending.append((rows[~rejected], low, middle))
+    return answer
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    step = max(1, size)
+    return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+# --- shared ---------------------------------------------------------------------------------------------------------
+
+
+def _pick(values: npt.NDArray[_Scalar], label: IntArray) -> npt.NDArray[_Scalar]:
+    return np.take_along_axis(values, label[:, None], axis=1)[:, 0]
+
+
+def _largest_other(values: npt.NDArray[_Scalar], label: IntArray) -> npt.NDArray[_Scalar]:
+    """Return per row the largest value outside the column `label`; all values must be non-negative."""
+    others = values.copy()
+    np.put_along_axis(others, label[:, None], -1, axis=1)
+    return others.max(axis=1)
+
+
+def _check_kind(kind: str, failure_prob: float, allowed: tuple[str, ...], what: str) -> None:
+    if kind not in allowed:
+        raise ConfigError(
+            f"Expected kind of bound for {what} to be one of {', '.join(allowed)}, got {kind!r}; "
+            f"votes have {', '.join(VOTE_BOUNDS)}, scores have {', '.join(SCORE_BOUNDS)}."
+        )
+    number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+
+
+def _checked_binomial(
+    count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    hits, trials, level = (np.asarray(value, dtype=np.float64) for value in (count, total, tail))
+    # The negations also catch NaN.
+    if not bool(np.all((hits >= 0) & (hits <= trials) & (trials >= 1))):
+        raise ConfigError("Expected every count between 0 and total, and total of at least 1.")
+    if not bool(np.all((level > 0) & (level < 1))):
+        raise ConfigError(f"Expected tail in (0, 1), got {tail!r}.")
+    return hits, trials, level
+
+
+def _checked_counts(counts: npt.NDArray[Any]) -> tuple[IntArray, int]:
+    array = np.asarray(counts)
+    if array.dtype.kind not in "iu" or array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
+        raise ConfigError(
+            f"Expected counts as whole numbers, examples x classes with at least 2 classes, "
+            f"got {array.dtype} of shape {array.shape}."
+        )
+    votes = array.astype(np.int64, copy=False)
+    totals = votes.sum(axis=1)
+    total = int(totals[0])
+    if total < 1 or bool(np.any(totals != total)) or bool(np.any(votes < 0)):
+        raise ConfigError("Expected every row of counts to hold one vote of each model; pass the counts unfiltered.")
+    return votes, total
+
+
+def _check_score_sums(total: _SumInterval, instances: int) -> None:
+    if bool(np.any(total.stored.sum(axis=1) > instances * (1.0 + 2 * total.error + _EXCESS))):
+        raise ConfigError(
+            f"Expected the sums of each example to total at most instances={instances}: the scores of one model must "
+            "sum to at most 1 over the classes; pass probabilities (softmax outputs)."
+        )
+
+
+def _checked_sumsqs(sumsqs: npt.NDArray[Any] | None, total: _SumInterval, instances: int) -> _SumInterval:
+    if sumsqs is None:
+        raise ConfigError(
+            "bounds='empirical-bernstein' needs the sums of squared scores; re-run with them or use bounds='hoeffding'."
+        )
+    if instances < 2:
+        raise ConfigError(
+            f"bounds='empirical-bernstein' needs at least 2 instances, got {instances}; use bounds='hoeffding'."
+        )
+    squares = _SumInterval.of(sumsqs, instances, "sumsqs")
+    if squares.stored.shape != total.stored.shape:
+        raise ConfigError(f"Expected sumsqs of shape {total.stored.shape} like sums, got {squares.stored.shape}.")
+    # For scores in [0, 1]: sum^2 / P <= sumsq <= sum.
+    if bool(np.any((squares.low > total.high) | (squares.high < total.low**2 / instances * (1.0 - _WIDEN)))):
+        raise ConfigError(
+            "Expected sumsqs between sums**2 / instances and sums; pass sums and sumsqs of the same scores."
+        )
+    return squares
+
+
+def _checked_histograms(histograms: npt.NDArray[Any] | None, total: _SumInterval, instances: int) -> npt.NDArray[Any]:
+    if histograms is None:
+        raise ConfigError(
+            "bounds='betting' needs histograms; re-run with histograms or use bounds='empirical-bernstein'."
+        )
+    counts = np.asarray(histograms)
+    shape = total.stored.shape
+    if counts.dtype.kind not in "iu" or counts.ndim != 3 or counts.shape[:2] != shape or counts.shape[2] < 1:
+        raise ConfigError(
+            f"Expected histograms as whole numbers, {shape[0]} examples x {shape[1]} classes x bins, "
+            f"got {counts.dtype} of shape {counts.shape}."
+        )
+    if bool(np.any(counts < 0)) or bool(np.any(counts.sum(axis=2, dtype=np.int64) != instances)):
+        raise ConfigError(
+            f"Expected every histogram to hold instances={instances} scores; pass the histograms unfiltered."
+        )
+    bins = counts.shape[2]
+    lower_edges = counts @ np.arange(bins, dtype=np.int64)
+    if bool(np.any((total.high * bins < lower_edges) | (total.low * bins > lower_edges + instances))):
+        raise ConfigError("Expected sums that fit the histograms; pass sums and histograms of the same scores.")
+    return counts

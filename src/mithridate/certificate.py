@@ -1,0 +1,263 @@
+"""Certificate: what is claimed about each prediction, with everything needed to check it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import PathLike, decode_array, read_hashed, write_hashed
+from mithridate.accounting import Method, method_from_dict
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.mechanism import Threat, mechanism_from_dict
+from mithridate.votes import Votes
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+StatusArray = npt.NDArray[np.str_]
+
+SCHEMA = "mithridate.certificate/1"
+
+
+class Status(StrEnum):
+    """How the search for a radius ended, for one prediction."""
+
+    CERTIFIED = "certified"
+    NOT_SEPARATED = "not_separated"
+    SEARCH_LIMIT = "search_limit"
+    NUMERICAL = "numerical"
+
+    @property
+    def sentence(self) -> str:
+        """What the status means, in a sentence for the user."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.CERTIFIED: "The label stays the same for every change of the training data up to the radius.",
+    Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
+    Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
+    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic was not safe to use.",
+}
+
+
+class Scope(StrEnum):
+    """What the failure probability is about."""
+
+    PREDICTION = "prediction"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Certified radii of many predictions.
+
+    Guarantee: for every example with `radius >= 0`, the label with the largest score under the mechanism on D is
+    `label`, and it stays the largest on every D' that differs from D by up to `radius` units of `threat`. For each
+    single example this holds with probability at least `1 - failure_prob` over the training of the instances
+    (`scope="prediction"`), or for all examples at once (`scope="all"`).
+
+    Assumes: what `assumptions` lists, and that the instances are independent runs of `votes.mechanism`.
+
+    Attributes:
+        votes: the votes that were certified.
+        label: the majority label of each example; ties go to the smaller label.
+        radius: the certified radius of each example, -1 where nothing is certified.
+        status: how each search ended; compare with `Status`.
+        method: how privacy became a radius.
+        threat: how D' may differ from D.
+        failure_prob: probability with which the claim may fail, over training.
+        scope: whether `failure_prob` is about one prediction or all of them at once.
+        on: `votes` or `scores`.
+        bounds: the confidence bounds that were used.
+        assumptions: what else is taken for granted, a sentence each.
+        error_budget: numerical errors that were added in the safe direction.
+        versions: versions of mithridate and of what it computed with.
+    """
+
+    votes: Votes
+    label: IntArray
+    radius: IntArray
+    status: StatusArray
+    method: Method
+    threat: Threat
+    failure_prob: float
+    scope: Scope
+    on: str
+    bounds: str
+    assumptions: tuple[str, ...] = ()
+    error_budget: dict[str, float] = field(default_factory=dict[str, float])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    def accuracy(self, labels: npt.ArrayLike, radii: npt.ArrayLike) -> FloatArray:
+        """Certified accuracy: the share of all examples that are right and certified at least to each radius.
+
+        Args:
+            labels: the true label of each example.
+            radii: radii of 0 or more, one or many.
+
+        Raises:
+            ConfigError: the labels do not fit the examples.
+
+        >>> from mithridate import SampledGaussian, Votes, certify
+        >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> certify(votes).accuracy([0, 1], [0, 100])
+        array([0.5, 0.5])
+        """
+        counted = np.where(self._correct(labels), self.radius, -1)
+        return np.array([np.mean(counted >= radius) for radius in np.atleast_1d(np.asarray(radii))])
+
+    def summary(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
+        """The numbers of a report: median, largest radius, abstentions; with true labels also certified accuracy."""
+        result: dict[str, Any] = {
+            "median_radius": float(np.median(self.radius)),
+            "max_radius": int(self.radius.max()),
+            "abstained": int((self.radius < 0).sum()),
+        }
+        if labels is not None:
+            shown = list(radii) if radii is not None else self.round_radii()
+            result["median_radius_correct"] = float(np.median(np.where(self._correct(labels), self.radius, -1)))
+            result["certified_accuracy"] = {
+                str(radius): float(accuracy)
+                for radius, accuracy in zip(shown, self.accuracy(labels, shown), strict=True)
+            }
+        return result
+
+    def round_radii(self, parts: int = 5) -> list[int]:
+        """Zero and about `parts` round numbers up to the largest radius, for a table or an axis."""
+        largest = int(self.radius.max())
+        if largest <= parts:
+            return list(range(max(largest, 0) + 1))
+        rough = largest / parts
+        magnitude = 10 ** int(np.log10(rough))
+        step = next(int(m * magnitude) for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough and m * magnitude >= 1)
+        return list(range(0, largest + 1, step))
+
+    def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
+        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it."""
+        return {
+            "schema": SCHEMA,
+            **self._claim(),
+            "examples": self.votes.examples,
+            "instances": self.votes.instances,
+            "classes": self.votes.classes,
+            "label": self.label.tolist(),
+            "radius": self.radius.tolist(),
+            "status": self.status.tolist(),
+            "summary": self.summary(labels, radii),
+        }
+
+    def save(self, path: PathLike) -> None:
+        """Write a certificate file: claims, counts, assumptions, versions, and a hash of every byte.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        votes = {name: getattr(self.votes, name) for name in _VOTE_ARRAYS}
+        content = {
+            **self._claim(),
+            "data_fingerprint": self.votes.data_fingerprint,
+            "run_ids": list(self.votes.run_ids),
+            "label": self.label,
+            "radius": self.radius,
+            "status": self._status_table(),
+            "votes": votes,
+        }
+        write_hashed(path, SCHEMA, content)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Certificate:
+        """Read what `save` wrote.
+
+        Raises:
+            TamperedError: a byte of the file was changed.
+            ArtifactError: the file is missing, truncated, or not a certificate.
+        """
+        return cls.from_content(read_hashed(path, SCHEMA))
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> Certificate:
+        """A certificate from the content of its file.
+
+        Raises:
+            ArtifactError: something is missing or of the wrong kind.
+        """
+        try:
+            arrays = {name: decode_array(content["votes"][name]) for name in _VOTE_ARRAYS}
+            votes = Votes(
+                mechanism=mechanism_from_dict(content["mechanism"]),
+                data_fingerprint=content["data_fingerprint"],
+                run_ids=tuple(content["run_ids"]),
+                **arrays,  # pyright: ignore[reportArgumentType]
+            )
+            codes = decode_array(content["status"]["code"])
+            label, radius = decode_array(content["label"]), decode_array(content["radius"])
+            if codes is None or label is None or radius is None:
+                raise ValueError("an array is missing")
+            if not codes.shape == label.shape == radius.shape == (votes.examples,):
+                raise ValueError("the arrays do not have one entry for each example")
+            return cls(
+                votes,
+                label=label,
+                radius=radius,
+                status=np.array([Status(name).value for name in content["status"]["names"]])[codes],
+                method=method_from_dict({"name": content["method"], **content["method_options"]}),
+                threat=Threat(content["threat"]),
+                failure_prob=float(content["failure_prob"]),
+                scope=Scope(content["scope"]),
+                on=content["on"],
+                bounds=content["bounds"],
+                assumptions=tuple(content["assumptions"]),
+                error_budget=dict(content["error_budget"]),
+                versions=dict(content["versions"]),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            if isinstance(error, ArtifactError):
+                raise
+            raise ArtifactError(f"This certificate cannot be understood: {error}.") from error
+
+    def equals(self, other: Certificate) -> bool:
+        """Whether both claim the same from the same votes."""
+        same_votes = self.votes.equals(other.votes)
+        return same_votes and all(
+            np.array_equal(getattr(self, f.name), getattr(other, f.name)) if f.name in _ARRAYS
+            else getattr(self, f.name) == getattr(other, f.name)
+            for f in fields(Certificate) if f.name != "votes"
+        )  # fmt: skip
+
+    def _claim(self) -> dict[str, Any]:
+        options = self.method.to_dict()
+        return {
+            "method": options.pop("name"),
+            "method_options": options,
+            "threat": self.threat.value,
+            "failure_prob": self.failure_prob,
+            "scope": self.scope.value,
+            "mechanism": self.votes.mechanism.to_dict(),
+            "on": self.on,
+            "bounds": self.bounds,
+            "assumptions": list(self.assumptions),
+            "error_budget": self.error_budget,
+            "versions": self.versions,
+        }
+
+    def _status_table(self) -> dict[str, Any]:
+        names = [status.value for status in Status]
+        codes = np.zeros(len(self.status), dtype=np.int64)
+        for code, name in enumerate(names):
+            codes[self.status == name] = code
+        return {"names": names, "code": codes}
+
+    def _correct(self, labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        labels = np.asarray(labels)
+        if labels.shape != self.label.shape:
+            raise ConfigError(f"Expected one true label for each of {len(self.label)} examples, got {labels.shape}.")
+        return labels == self.label
+
+
+_ARRAYS = ("label", "radius", "status")
+_VOTE_ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")

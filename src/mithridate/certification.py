@@ -1,0 +1,236 @@
+"""From votes to a certificate: confidence bounds, an accountant, and the search for the largest radius."""
+
+from collections.abc import Callable
+from importlib import metadata
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from mithridate import _validate
+from mithridate.accounting import FDP, Accountant, Margins, Method
+from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
+from mithridate.certificate import Certificate, Scope, Status
+from mithridate.errors import ConfigError, NumericalError
+from mithridate.mechanism import Threat
+from mithridate.votes import Votes
+
+IntArray = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+# A radius beyond this is reported as "at least this", with the status SEARCH_LIMIT.
+SEARCH_LIMIT = 1 << 20
+# Radii above this are rounded down to multiples of the largest power of two that keeps 12 binary digits.
+_EXACT_BITS = 12
+
+
+def certify(
+    votes: Votes,
+    *,
+    method: Method | None = None,
+    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    failure_prob: float = 1e-3,
+    on: str = "votes",
+    bounds: str | None = None,
+    scope: Scope | str = Scope.PREDICTION,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Certify the majority label of every example.
+
+    Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
+    method can show (above 4096, rounded down by less than one part in 2048).
+
+    Assumes: the instances are independent runs of `votes.mechanism`, with randomness the attacker does not know.
+
+    Args:
+        votes: what the instances voted, and what each of them ran.
+        method: `FDP()` (default, the tightest), `RDP(...)` or `ADP(...)`.
+        threat: how the data may have been changed.
+        failure_prob: probability with which the claim may fail, over training, in (0, 1).
+        on: certify the majority of `votes`, or the mean of `scores`.
+        bounds: for votes `simultaneous` (default), `simuem` or `pointwise`; for scores `empirical-bernstein`
+            (default), `hoeffding` or `betting`.
+        scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
+        progress: called with the number of distinct examples done and their total.
+
+    Raises:
+        ConfigError: an argument is not what it should be.
+
+    Edge cases:
+        ============================  =====================================================
+        two labels share the top      the smaller one is the label, status NOT_SEPARATED
+        bounds overlap                radius -1, status NOT_SEPARATED
+        every radius holds            radius 2^20, status SEARCH_LIMIT
+        a curve cannot be computed    the radius shown so far, status NUMERICAL
+        ============================  =====================================================
+
+    >>> from mithridate import SampledGaussian, Votes
+    >>> votes = Votes.from_counts([[1000, 0], [510, 490]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+    >>> certify(votes).status.tolist()
+    ['certified', 'not_separated']
+    """
+    method = FDP() if method is None else method
+    if not hasattr(method, "accountant"):
+        raise ConfigError(f"Expected method to be FDP(), RDP(...) or ADP(...), got {method!r}.")
+    _validate.one_of(tuple(Threat), threat=threat)
+    _validate.one_of(tuple(Scope), scope=scope)
+    _validate.one_of(("votes", "scores"), on=on)
+    _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+    threat, scope = Threat(threat), Scope(scope)
+    kind = bounds if bounds is not None else default_bounds(on)
+    share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
+    limits = bound(votes, on=on, kind=kind, failure_prob=share)
+    accountant = method.accountant(votes.mechanism, threat)
+    radius, status = _largest_radii(accountant, limits, progress)
+    return Certificate(
+        _used(votes, on),
+        label=limits.label,
+        radius=radius,
+        status=status,
+        method=method,
+        threat=threat,
+        failure_prob=float(failure_prob),
+        scope=scope,
+        on=on,
+        bounds=kind,
+        assumptions=assumptions(method, on=on, kind=kind),
+        error_budget=accountant.error_budget,
+        versions=_versions(),
+    )
+
+
+def default_bounds(on: str) -> str:
+    """The confidence bounds that are used where none are named."""
+    return VOTE_BOUNDS[0] if on == "votes" else SCORE_BOUNDS[0]
+
+
+def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBounds:
+    """Confidence bounds on the scores of the top label and its rivals; see `bounds`."""
+    if on == "votes":
+        return bound_votes(votes.counts, failure_prob=failure_prob, kind=kind)
+    if votes.score_sums is None:
+        raise ConfigError("These votes carry no score sums; certify on='votes', or collect scores while training.")
+    return bound_scores(
+        votes.score_sums,
+        votes.score_squares,
+        votes.score_histograms,
+        instances=votes.instances,
+        failure_prob=failure_prob,
+        kind=kind,
+    )
+
+
+def assumptions(method: Method, *, on: str, kind: str) -> tuple[str, ...]:
+    """What a certificate takes for granted, a sentence each."""
+    sentences = [
+        "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
+        "The attacker does not know the randomness of training.",
+        *method.assumptions,
+    ]
+    if on == "scores":
+        sentences.append("The scores of each instance lie in [0, 1] and add up to at most one.")
+    if kind == "simuem":
+        sentences.append(
+            "simuem bounds are proved for a label fixed beforehand; for the label with most votes the claim may fail "
+            "with up to (1 + 2 / classes) times the stated probability."
+        )
+    if kind == "pointwise":
+        sentences.append(
+            "pointwise bounds are not simultaneous: they ignore that the label was picked from the same votes and that "
+            "there are several rivals. For reproduction of published numbers only."
+        )
+    return tuple(sentences)
+
+
+def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
+    """The distinct margins among the chosen examples, and which of them each example has."""
+    columns = (limits.top_lower[chosen], limits.top_miss_upper[chosen], limits.rival_upper[chosen])
+    code = np.zeros(len(chosen), dtype=np.intp)
+    for column in columns:
+        values, index = np.unique(column, return_inverse=True)
+        # Renumbering after every column keeps the codes below the square of the number of examples.
+        code = np.unique(code * len(values) + index, return_inverse=True)[1]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Margins.of(*(column[first] for column in columns)), inverse
+
+
+def _largest_radii(
+    accountant: Accountant, limits: LabelBounds, progress: Progress | None
+) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Radius and status of every example; examples with equal margins are searched once."""
+    radius = np.full(len(limits.label), -1, dtype=np.int64)
+    status = np.full(len(limits.label), Status.NOT_SEPARATED.value, dtype="U16")
+    separated = np.flatnonzero(limits.top_lower > limits.rival_upper)
+    if len(separated):
+        margins, inverse = distinct_margins(limits, separated)
+        try:
+            radii, statuses = _search(accountant, margins, progress)
+        finally:
+            accountant.close()
+        radius[separated], status[separated] = radii[inverse], statuses[inverse]
+    return radius, status
+
+
+def _search(
+    accountant: Accountant, margins: Margins, progress: Progress | None
+) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Largest radius at which each margin is shown to hold: doubling, then halving groups with a common bracket.
+
+    A larger radius covers every smaller one, so a yes at any radius is a certificate by itself: the search relies on
+    monotonicity for tightness only.
+    """
+    total = len(margins)
+    radius = np.zeros(total, dtype=np.int64)
+    status = np.full(total, Status.CERTIFIED.value, dtype="U16")
+    refused: set[int] = set()
+
+    def holds(at: int, points: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        try:
+            return accountant.holds(at, margins.take(points))
+        except NumericalError:
+            refused.add(at)
+            return np.zeros(len(points), dtype=np.bool_)
+
+    brackets: list[tuple[int, int, npt.NDArray[np.intp]]] = []
+    points, at = np.arange(total), 1
+    while len(points) and at <= SEARCH_LIMIT:
+        shown = holds(at, points)
+        if not shown.all():
+            brackets.append((at // 2, at, points[~shown]))
+        points, at = points[shown], 2 * at
+    radius[points], status[points] = SEARCH_LIMIT, Status.SEARCH_LIMIT.value
+    done = len(points)
+    while brackets:
+        low, high, points = brackets.pop()
+        if high - low <= max(1, (1 << low.bit_length()) >> _EXACT_BITS):
+            radius[points] = low
+            if high in refused:
+                status[points] = Status.NUMERICAL.value
+            done += len(points)
+            if progress is not None:
+                progress(done, total)
+            continue
+        middle = (low + high) // 2
+        shown = holds(middle, points)
+        if shown.any():
+            brackets.append((middle, high, points[shown]))
+        if not shown.all():
+            brackets.append((low, middle, points[~shown]))
+    return radius, status
+
+
+def _used(votes: Votes, on: str) -> Votes:
+    """The votes without arrays that the certificate does not depend on, so that its file stays small."""
+    if on == "scores":
+        return votes
+    return Votes(
+        votes.counts,
+        votes.mechanism,
+        labels=votes.labels,
+        data_fingerprint=votes.data_fingerprint,
+        run_ids=votes.run_ids,
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {"mithridate": metadata.version("mithridate"), "numpy": np.__version__, "scipy": scipy.__version__}

@@ -1,0 +1,46 @@
+"""The command line: parse, call, print; no logic of its own."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from mithridate.cli import certify, plan, verify
+from mithridate.errors import MithridateError
+
+_COMMANDS = (certify, plan, verify)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 when all is well, 1 when a certificate does not hold, 2 on bad input, 130 when interrupted.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except MithridateError as error:
+        print(f"mithridate: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("mithridate: interrupted; curves computed so far are kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`); keep Python from complaining again while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mithridate",
+        description="Certificates against training-data poisoning: which predictions would survive how many changes.",
+    )
+    parser.add_argument("--version", action="version", version=f"mithridate {metadata.version('mithridate')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser

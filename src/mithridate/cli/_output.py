@@ -1,0 +1,62 @@
+"""How the command line speaks: JSON for programs, tables for people, progress on the error stream."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mithridate.errors import ArtifactError
+
+
+def console() -> Console:
+    """Where tables go. Text from users is printed as it is: no markup, no guesses about what to highlight."""
+    return Console(markup=False, highlight=False)
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One JSON object on the output stream."""
+    json.dump(value, sys.stdout, allow_nan=False)
+    sys.stdout.write("\n")
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on the error stream where a person watches, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def bar(share: float, width: int = 30) -> str:
+    """A bar of blocks, to an eighth of a character.
+
+    >>> bar(0.5, 4)
+    '██  '
+    """
+    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
+    partial = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    return ("█" * (eighths // 8) + partial).ljust(width)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a place that cannot be written to before hours are spent on what should go there.
+
+    Raises:
+        ArtifactError: the folder does not exist or may not be written to, or the path is a folder.
+    """
+    if path.is_dir():
+        raise ArtifactError(f"Cannot write {path}: it is a folder. Give a file name.")
+    if not path.parent.is_dir():
+        raise ArtifactError(f"Cannot write {path}: there is no folder {path.parent}. Create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise ArtifactError(f"Cannot write {path}: the folder {path.parent} is read-only. Choose another one.")

@@ -1,0 +1,140 @@
+"""`mithridate certify`: from votes to certified radii."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.certificate import Certificate, Scope, Status
+from mithridate.certification import certify
+from mithridate.cli import _options, _output
+from mithridate.votes import read_votes
+
+_EXAMPLES = """examples:
+  mithridate certify votes.npz
+  mithridate certify counts.csv --noise-multiplier 3 --sample-rate 0.001 --steps 1000
+  mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "certify",
+        help="certify predictions from vote counts",
+        description="Certify the majority label of every example from the votes of many private models.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("votes", metavar="VOTES", type=Path, help="votes file, .npz with an array 'counts', or CSV")
+    _options.add_mechanism(parser, required=False)
+    _options.add_method(parser)
+    _options.add_claim(parser)
+    parser.add_argument(
+        "--scope",
+        choices=[s.value for s in Scope],
+        default="prediction",
+        help="what may fail: one prediction, or any of all",
+    )
+    parser.add_argument(
+        "--on", choices=("votes", "scores"), default="votes", help="certify the majority or the mean score"
+    )
+    parser.add_argument(
+        "--bounds",
+        choices=(*VOTE_BOUNDS, *SCORE_BOUNDS),
+        help="confidence bounds; votes: simultaneous (default), simuem, pointwise (not simultaneous, for reproduction "
+        "only); scores: empirical-bernstein (default), hoeffding, betting (needs histograms)",
+    )
+    parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
+    parser.add_argument("--radii", type=_radii, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the certificate, for mithridate verify")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Certify and print."""
+    if arguments.out is not None:
+        _output.check_writable(arguments.out)
+    method = _options.method_from(arguments)
+    votes = read_votes(arguments.votes, mechanism=_options.mechanism_from(arguments), labels_key=arguments.labels_key)
+    with _output.progress_bar("certifying") as progress:
+        certificate = certify(
+            votes,
+            method=method,
+            threat=arguments.threat,
+            failure_prob=arguments.failure_prob,
+            on=arguments.on,
+            bounds=arguments.bounds,
+            scope=arguments.scope,
+            progress=progress,
+        )
+    if arguments.out is not None:
+        certificate.save(arguments.out)
+    if arguments.json:
+        _output.print_json(certificate.to_dict(votes.labels, arguments.radii))
+    else:
+        _print(_output.console(), certificate, arguments)
+    return 0
+
+
+def _print(console: Console, certificate: Certificate, arguments: argparse.Namespace) -> None:
+    labels = certificate.votes.labels
+    radii = arguments.radii or certificate.round_radii()
+    certified = [float(np.mean(certificate.radius >= radius)) for radius in radii]
+    table = Table(title=f"{certificate.votes.examples:,} predictions, {certificate.votes.instances:,} instances")
+    table.add_column("radius", justify="right")
+    table.add_column("certified", justify="right")
+    if labels is not None:
+        table.add_column("certified and right", justify="right")
+    table.add_column("")
+    accuracies = certificate.accuracy(labels, radii) if labels is not None else certified
+    for radius, share, accuracy in zip(radii, certified, accuracies, strict=True):
+        cells = [str(radius), f"{share:.2%}"] + ([f"{accuracy:.2%}"] if labels is not None else [])
+        table.add_row(*cells, _output.bar(float(accuracy)))
+    console.print(table)
+    for sentence in _sentences(certificate):
+        console.print(sentence)
+    if arguments.out is not None:
+        console.print(f"Written to {arguments.out}; check it with: mithridate verify {arguments.out}")
+
+
+def _sentences(certificate: Certificate) -> list[str]:
+    summary = certificate.summary()
+    half, best = int(np.floor(summary["median_radius"])), summary["max_radius"]
+    sentences = [f"Threat: {certificate.threat.in_words}."]
+    if half >= 0:
+        sentences.append(
+            f"Half of the predictions stay the same for every such change up to r = {half}, the best to {best}."
+        )
+    failing = "any of these claims fails" if certificate.scope is Scope.ALL else "each single claim fails"
+    sentences.append(
+        f"By {_method_name(certificate)} with {certificate.bounds} bounds on {certificate.on}; "
+        f"{failing} with probability at most {certificate.failure_prob:g} over training."
+    )
+    for status in Status:
+        number = int((certificate.status == status.value).sum())
+        if number and status is not Status.CERTIFIED:
+            sentences.append(f"{status.value}: {number:,}. {status.sentence}")
+    return sentences + [f"Note: {assumption}" for assumption in certificate.assumptions[2:]]
+
+
+def _method_name(certificate: Certificate) -> str:
+    options = certificate.method.to_dict()
+    name = {"fdp": "f-DP", "rdp": "RDP", "adp": "ADP"}[options.pop("name")]
+    shown = ", ".join(f"{key} {value}" for key, value in options.items())
+    return f"{name} ({shown})" if shown else name
+
+
+def _radii(text: str) -> list[int]:
+    try:
+        radii = [int(part) for part in text.split(",")]
+    except ValueError:
+        radii = [-1]
+    if min(radii) < 0:
+        raise argparse.ArgumentTypeError(f"expected whole numbers of 0 or more such as 0,50,100, got {text!r}")
+    return radii

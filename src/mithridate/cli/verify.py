@@ -1,0 +1,42 @@
+"""`mithridate verify`: an auditor's recomputation."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from mithridate.cli import _output
+from mithridate.verification import verify
+
+_EXAMPLES = """example:
+  mithridate verify certificate.json
+
+exit status: 0 everything holds, 1 something does not hold or was changed, 2 the file cannot be read
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "verify",
+        help="recompute a certificate by another route",
+        description="Recompute a saved certificate by a different, slower route and say line by line what holds.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("certificate", metavar="CERTIFICATE", type=Path, help="file written by certify --out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify and print."""
+    with _output.progress_bar("radii checked") as progress:
+        outcome = verify(arguments.certificate, progress=progress)
+    if arguments.json:
+        _output.print_json(outcome.to_dict())
+    else:
+        console = _output.console()
+        for check in outcome.checks:
+            console.print(f"{'✓' if check.passed else '✗'} {check.name}: {check.detail}")
+        console.print("The certificate holds." if outcome.valid else "The certificate does NOT hold.")
+    return 0 if outcome.valid else 1

@@ -1,0 +1,435 @@
+"""An auditor's check of a saved certificate: everything is computed again, by another route, and compared.
+
+Nothing here uses the curve cache, the privacy-loss engine, the Renyi tables or the search of `certify`; the second
+route is `recomputation`. A certificate is confirmed when every claimed radius holds, not when it is the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from mithridate._artifact import PathLike
+from mithridate.accounting import ADP, RDP
+from mithridate.accounting.adp import CONVERSION_ORDERS
+from mithridate.accounting.rdp import group_divergence
+from mithridate.bounds import bound_scores
+from mithridate.certificate import SCHEMA, Certificate, Scope, Status
+from mithridate.certification import SEARCH_LIMIT, assumptions
+from mithridate.errors import MithridateError, NumericalError, TamperedError
+from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.recomputation import TOLERANCE, ExactMoments, ExactTradeoff, binomial_lower, binomial_upper
+
+FloatArray = npt.NDArray[np.float64]
+Progress = Callable[[int, int], None]
+Split = tuple[int, int]
+
+# Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
+_SINGLE_SPLITS = 40_000
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of an audit."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of an audit."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether everything held."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as plain JSON values."""
+        return {
+            "schema": "mithridate.verification/1",
+            "valid": self.valid,
+            "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in self.checks],
+        }
+
+
+def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
+    """Recompute a saved certificate by a different, slower route.
+
+    Guarantee: `valid` is True only if no byte of the file was changed and every claimed label, bound and radius holds
+    when it is computed again without the cache and the engine that produced it.
+
+    Assumes: what the certificate assumes. The hash shows damage and careless changes; who wants to forge a file can
+    compute a new hash, which is why everything is recomputed. Nothing can show that the counts are those of real runs.
+
+    Args:
+        path: a file that `Certificate.save` wrote.
+        progress: called with the number of radii done and their total.
+
+    Raises:
+        ArtifactError: the file cannot be read, is truncated, or is not a certificate.
+    """
+    try:
+        certificate = Certificate.load(path)
+    except TamperedError as error:
+        return Verification((Check("file unchanged", False, str(error)),))
+    checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
+    checks.extend(_claims(certificate, progress))
+    return Verification(tuple(checks))
+
+
+def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
+    yield _check_assumptions(certificate)
+    yield _check_labels(certificate)
+    try:
+        limits = _limits(certificate)
+    except MithridateError as error:
+        yield Check("confidence bounds", False, f"they cannot be computed again: {error}")
+        return
+    yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again")
+    yield _check_statuses(certificate, limits)
+    yield _check_radii(certificate, limits, progress)
+
+
+def _check_assumptions(certificate: Certificate) -> Check:
+    expected = assumptions(certificate.method, on=certificate.on, kind=certificate.bounds)
+    missing = [sentence for sentence in expected if sentence not in certificate.assumptions]
+    if missing:
+        return Check("assumptions", False, f"not stated: {missing[0]}")
+    return Check("assumptions", True, f"all {len(expected)} are stated")
+
+
+def _check_labels(certificate: Certificate) -> Check:
+    on_votes = certificate.on == "votes"
+    scores = certificate.votes.counts if on_votes else np.asarray(certificate.votes.score_sums)
+    best = scores[np.arange(len(scores)), np.clip(certificate.label, 0, scores.shape[1] - 1)]
+    # The label has the largest score, and no smaller label has as much.
+    smaller = np.arange(scores.shape[1]) < certificate.label[:, None]
+    wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
+    wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
+    return _counted("labels", wrong, "are the majority, ties to the smaller label")
+
+
+class _Limits(NamedTuple):
+    """Bounds of every example, by the second route."""
+
+    top_lower: FloatArray
+    miss_upper: FloatArray
+    rival_upper: FloatArray
+
+
+def _limits(certificate: Certificate) -> _Limits:
+    votes = certificate.votes
+    share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
+    if certificate.on == "votes":
+        tail = {"simultaneous": share / (2 * votes.classes), "simuem": share / votes.classes, "pointwise": share / 4}
+        return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
+    if votes.score_sums is None:
+        raise NumericalError("the certificate is on scores but carries none")
+    if certificate.bounds == "betting":
+        # The capital of a bet is a definition, not an approximation: there is no second route to it.
+        limits = bound_scores(
+            votes.score_sums,
+            votes.score_squares,
+            votes.score_histograms,
+            instances=votes.instances,
+            failure_prob=share,
+            kind="betting",
+        )
+        return _Limits(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
+    return _score_limits(certificate, share / (2 * votes.classes))
+
+
+def _vote_limits(counts: npt.NDArray[np.int64], total: int, tail: float) -> _Limits:
+    ordered = np.sort(counts, axis=1)
+    top, second = ordered[:, -1], ordered[:, -2]
+    values = np.arange(total + 1) if total <= 20_000 else np.unique(ordered[:, -2:])
+    lower, upper = binomial_lower(values, total, tail), binomial_upper(values, total, tail)
+    place_top, place_second = np.searchsorted(values, top), np.searchsorted(values, second)
+    # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
+    miss = binomial_upper(total - values, total, tail)[place_top]
+    return _Limits(lower[place_top], miss, np.minimum(upper[place_second], miss))
+
+
+def _score_limits(certificate: Certificate, tail: float) -> _Limits:
+    votes = certificate.votes
+    instances = votes.instances
+    sums = np.asarray(votes.score_sums)
+    rounding = _rounding(sums.dtype, instances)
+    mean = sums.astype(np.float64) / instances
+    if certificate.bounds == "hoeffding":
+        width = np.full(mean.shape, np.sqrt(np.log(1 / tail) / (2 * instances)))
+    elif certificate.bounds == "empirical-bernstein" and votes.score_squares is not None and instances > 1:
+        squares = votes.score_squares.astype(np.float64) / instances
+        excess = 2 * rounding * mean**2 + rounding * squares
+        variance = np.maximum(squares - mean**2 + excess, 0) * instances / (instances - 1)
+        variance = np.minimum(variance, 0.25 * instances / (instances - 1))
+        width = np.sqrt(2 * variance * np.log(2 / tail) / instances) + 7 * np.log(2 / tail) / (3 * (instances - 1))
+    else:
+        raise NumericalError(f"the bounds {certificate.bounds!r} do not fit the scores that the certificate carries")
+    label = np.clip(certificate.label, 0, votes.classes - 1)[:, None]
+    lower = np.clip(mean * (1 - rounding) - width, 0, 1)
+    upper = np.clip(mean * (1 + rounding) + width, 0, 1)
+    top = np.take_along_axis(lower, label, axis=1)[:, 0]
+    np.put_along_axis(upper, label, 0.0, axis=1)
+    return _Limits(top, 1 - top, np.minimum(upper.max(axis=1), 1 - top))
+
+
+def _rounding(dtype: np.dtype[Any], instances: int) -> float:
+    """Relative error of sums that were accumulated in this precision."""
+    return instances * 2.0**-23 if dtype == np.float32 else instances * 2.0**-52
+
+
+def _check_statuses(certificate: Certificate, limits: _Limits) -> Check:
+    abstained = certificate.status == Status.NOT_SEPARATED.value
+    separated = limits.top_lower > limits.rival_upper
+    wrong = abstained != (certificate.radius == -1)
+    wrong |= (certificate.radius < -1) | (certificate.radius > SEARCH_LIMIT)
+    wrong |= ~abstained & ~separated
+    wrong |= (certificate.status == Status.SEARCH_LIMIT.value) & (certificate.radius != SEARCH_LIMIT)
+    return _counted("statuses", wrong, "fit their bounds and radii")
+
+
+def _check_radii(certificate: Certificate, limits: _Limits, progress: Progress | None) -> Check:
+    wrong = np.zeros(len(certificate.radius), dtype=np.bool_)
+    claimed = np.unique(certificate.radius[certificate.radius > 0])
+    try:
+        second_route = _second_route(certificate, claimed)
+        for number, radius in enumerate(claimed.tolist()):
+            members = np.flatnonzero(certificate.radius == radius)
+            points = np.stack([field[members] for field in limits], axis=1)
+            distinct, inverse = np.unique(points, axis=0, return_inverse=True)
+            wrong[members] = ~second_route(radius, _Limits(*distinct.T))[inverse.reshape(-1)]
+            if progress is not None:
+                progress(number + 1, len(claimed))
+    except MithridateError as error:
+        return Check("radii", False, f"they cannot be computed again: {error}")
+    return _counted("radii", wrong, f"hold, at {len(claimed)} distinct radii, every split of the changes")
+
+
+def _counted(name: str, wrong: npt.NDArray[np.bool_], what: str) -> Check:
+    total, failures = len(wrong), int(wrong.sum())
+    if failures:
+        return Check(name, False, f"{failures} of {total} do not hold, the first is example {int(np.argmax(wrong))}")
+    return Check(name, True, f"all {total} {what}")
+
+
+SecondRoute = Callable[[int, _Limits], npt.NDArray[np.bool_]]
+
+
+def _second_route(certificate: Certificate, claimed: npt.NDArray[np.int64]) -> SecondRoute:
+    method, mechanism, threat = certificate.method, certificate.votes.mechanism, certificate.threat
+    if isinstance(method, RDP):
+        return _RenyiRoute(method, mechanism, threat)
+    if isinstance(method, ADP):
+        return _ApproximateRoute(method, mechanism, threat)
+    single = int(claimed.sum()) <= _SINGLE_SPLITS
+    return _TradeoffRoute(mechanism, threat, single=single)
+
+
+class _TradeoffRoute:
+    """Every split by its own curve; where there are too many, blocks of them by a split that dominates the block."""
+
+    def __init__(self, mechanism: Mechanism, threat: Threat, *, single: bool) -> None:
+        self._mechanism, self._threat, self._single = mechanism, threat, single
+        self._curves: dict[Split, ExactTradeoff] = {}
+
+    def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
+        if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
+            return self._holds(_splits(self._threat, radius)[0], limits)
+        if self._single:
+            return np.logical_and.reduce([self._holds(split, limits) for split in _splits(self._threat, radius)])
+        return self._block(radius, 0, radius, limits)
+
+    def _block(self, radius: int, fewest: int, most: int, limits: _Limits) -> npt.NDArray[np.bool_]:
+        held = (
+            self._holds((most, radius - fewest), limits)
+            if most - fewest <= radius // 4
+            else np.zeros(len(limits[0]), bool)
+        )
+        if held.all() or fewest == most:
+            return held
+        rest = np.flatnonzero(~held)
+        remaining = _Limits(*(field[rest] for field in limits))
+        middle = (fewest + most) // 2
+        held[rest] = self._block(radius, fewest, middle, remaining)
+        held[rest] &= self._block(radius, middle + 1, most, remaining)
+        return held
+
+    def _holds(self, split: Split, limits: _Limits) -> npt.NDArray[np.bool_]:
+        x = np.concatenate([limits.miss_upper, limits.rival_upper])
+        largest = self._largest(split, x)
+        return largest[: len(limits.miss_upper)] + largest[len(limits.miss_upper) :] < 1 - TOLERANCE
+
+    def _largest(self, split: Split, x: FloatArray) -> FloatArray:
+        """K of a split. Of a subsampled mechanism: pure splits mixed over what was kept, others as a chain of two."""
+        deleted, inserted = split
+        if not isinstance(self._mechanism, Subsampled):
+            return self._curve(split)(x)
+        if inserted:
+            x = _bisect(lambda y: self._mixed_inverse(inserted, y), x)
+        if not deleted:
+            return x
+        kept, weights = _kept(deleted, self._mechanism.keep)
+        return np.sum([w * self._curve((k, 0))(x) for k, w in zip(kept, weights, strict=True)], axis=0)
+
+    def _mixed_inverse(self, inserted: int, y: FloatArray) -> FloatArray:
+        """The least probability under D of an event that has probability y when none of D's extra examples is there."""
+        assert isinstance(self._mechanism, Subsampled)
+        kept, weights = _kept(inserted, self._mechanism.keep)
+        # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0).
+        return np.sum([w * (1 - self._curve((k, 0))(1 - y)) for k, w in zip(kept, weights, strict=True)], axis=0)
+
+    def _curve(self, split: Split) -> ExactTradeoff:
+        known = self._curves.get(split)
+        if known is None:
+            inner = _inner(self._mechanism)
+            known = ExactTradeoff(inner.noise_multiplier, inner.sample_rate, inner.steps, *split)
+            # A subsampled mechanism asks for the same few curves again and again, a plain one for each split once.
+            if isinstance(self._mechanism, Subsampled):
+                self._curves[split] = known
+        return known
+
+
+class _RenyiRoute:
+    """The paper's condition, at the orders that matter, from moments with every component of the mixture.
+
+    The engine is asked only which orders to try: the condition at any order is a proof by itself.
+    """
+
+    def __init__(self, method: RDP, mechanism: Mechanism, threat: Threat) -> None:
+        self._method, self._mechanism, self._threat = method, mechanism, threat
+        self._suggestion = group_divergence(method.group, mechanism, threat)
+        self._moments: dict[float, ExactMoments] = {}
+        self._known: dict[tuple[Split, float], float] = {}
+
+    def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
+        orders = self._orders(radius, limits)
+        eps = np.array([self._divergence(radius, order) for order in orders.tolist()])
+        lower = _after_lower(orders, eps, limits.top_lower)
+        upper = _after_upper(orders, eps, limits.rival_upper)
+        if self._method.complement:
+            lower = np.maximum(lower, 1 - _after_upper(orders, eps, limits.miss_upper))
+            upper = np.minimum(upper, 1 - _after_lower(orders, eps, 1 - limits.rival_upper))
+        return lower > upper
+
+    def _orders(self, radius: int, limits: _Limits) -> FloatArray:
+        """The best order of each point for its upper and for its lower bound."""
+        orders, eps = self._suggestion.at(radius)
+        orders, eps = orders[np.isfinite(eps)], eps[np.isfinite(eps)]
+        upper, lower = (orders - 1) / orders, orders / (orders - 1)
+        best = [np.argmin((np.log(np.maximum(x, 1e-300))[:, None] + eps) * upper, axis=1) for x in limits[1:]]
+        best += [
+            np.argmax(np.log(np.maximum(p, 1e-300))[:, None] * lower - eps, axis=1)
+            for p in (limits.top_lower, 1 - limits.rival_upper)
+        ]
+        return orders[np.unique(np.concatenate(best))]
+
+    def _divergence(self, radius: int, order: float) -> float:
+        changes = self._threat.changes(radius)
+        match self._method.group:
+            case "standard":
+                doublings = (changes - 1).bit_length()
+                return 3.0**doublings * self._either_way(1, 0, order * 2.0**doublings)
+            case "paper":
+                inner = _inner(self._mechanism)
+                rate = 1 - (1 - inner.sample_rate) ** changes
+                moments = ExactMoments(inner.noise_multiplier, rate)
+                moment = max(moments.log_moment(1, 0, order), moments.log_moment(0, 1, order))
+                return inner.steps * moment / (order - 1)
+            case _:
+                return max(self._either_way(*split, order) for split in _splits(self._threat, radius))
+
+    def _either_way(self, deleted: int, inserted: int, order: float) -> float:
+        """Divergence of one split over all steps, the larger of both directions."""
+        both = ((deleted, inserted), (inserted, deleted))
+        return max(self._log_moment(split, order) for split in both) / (order - 1)
+
+    def _log_moment(self, split: Split, order: float) -> float:
+        if not isinstance(self._mechanism, Subsampled):
+            return self._inner_log_moment(split, order)
+        # The mean of the inner moments over how many changed examples were kept.
+        up, down = (stats.binom.logpmf(np.arange(n + 1), n, self._mechanism.keep) for n in split)
+        inner = [[self._inner_log_moment((k, j), order) for j in range(split[1] + 1)] for k in range(split[0] + 1)]
+        return float(special.logsumexp(up[:, None] + down + np.array(inner)))
+
+    def _inner_log_moment(self, split: Split, order: float) -> float:
+        """Of all steps, for a mechanism without subsampling."""
+        if (split, order) not in self._known:
+            inner = _inner(self._mechanism)
+            moments = self._moments.setdefault(order, ExactMoments(inner.noise_multiplier, inner.sample_rate))
+            self._known[split, order] = inner.steps * moments.log_moment(*split, order)
+        return self._known[split, order]
+
+
+class _ApproximateRoute:
+    """(eps, delta) of one example from its divergences, then of the group; any choice of orders is a proof."""
+
+    def __init__(self, method: ADP, mechanism: Mechanism, threat: Threat) -> None:
+        self._threat, self._delta = threat, method.delta
+        inner = _inner(mechanism)
+        keep = mechanism.keep if isinstance(mechanism, Subsampled) else 1.0
+        moments = ExactMoments(inner.noise_multiplier, inner.sample_rate)
+        eps = np.inf
+        for order in CONVERSION_ORDERS.tolist():
+            moment = max(moments.log_moment(1, 0, order), moments.log_moment(0, 1, order))
+            conversion = np.log(1 - 1 / order) - (np.log(self._delta / keep) + np.log(order)) / (order - 1)
+            eps = min(eps, inner.steps * moment / (order - 1) + conversion)
+        self._eps = float(np.log1p(keep * np.expm1(max(eps, 0.0))))
+
+    def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
+        changes = self._threat.changes(radius)
+        delta = self._delta * sum(np.exp(i * self._eps) for i in range(changes))
+        factor = np.exp(changes * self._eps)
+        return (limits.top_lower - delta) / factor > factor * limits.rival_upper + delta
+
+
+def _inner(mechanism: Mechanism) -> SampledGaussian:
+    return mechanism.inner if isinstance(mechanism, Subsampled) else mechanism
+
+
+def _splits(threat: Threat, radius: int) -> list[Split]:
+    match threat:
+        case Threat.ADD:
+            return [(radius, 0)]
+        case Threat.REMOVE:
+            return [(0, radius)]
+        case Threat.REPLACE:
+            return [(radius, radius)]
+        case Threat.SYMMETRIC_DIFFERENCE:
+            return [(deleted, radius - deleted) for deleted in range(radius, -1, -1)]
+
+
+def _after_upper(orders: FloatArray, eps: FloatArray, x: FloatArray) -> FloatArray:
+    powers = (np.exp(np.minimum(eps, 600))[:, None] * x) ** ((orders - 1) / orders)[:, None]
+    return np.minimum(powers.min(axis=0), 1)
+
+
+def _after_lower(orders: FloatArray, eps: FloatArray, p: FloatArray) -> FloatArray:
+    return (np.exp(-eps)[:, None] * p ** (orders / (orders - 1))[:, None]).max(axis=0)
+
+
+def _kept(changes: int, keep: float) -> tuple[list[int], FloatArray]:
+    numbers = np.arange(changes + 1)
+    weights = stats.binom.pmf(numbers, changes, keep)
+    chosen = weights > 1e-16
+    return numbers[chosen].tolist(), weights[chosen]
+
+
+def _bisect(increasing: Callable[[FloatArray], FloatArray], target: FloatArray) -> FloatArray:
+    """The smallest y, rounded up, with increasing(y) >= target."""
+    low, high = np.zeros_like(target), np.ones_like(target)
+    for _ in range(60):
+        middle = (low + high) / 2
+        reached = increasing(middle) >= target
+        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
+    return high

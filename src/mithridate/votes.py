@@ -1,0 +1,387 @@
+"""Votes: how the instances voted on each input, and the mechanism that trained them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import PathLike, write_atomically
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, mechanism_from_dict
+
+IntArray = npt.NDArray[np.int64]
+ScoreArray = npt.NDArray[np.floating[Any]]
+
+SCHEMA = "mithridate.votes/1"
+# Names of the optional arrays in a file, and of the fields that hold them.
+_OPTIONAL = {"sum": "score_sums", "sumsq": "score_squares", "hist": "score_histograms", "y": "labels"}
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Vote counts of independently trained instances of one mechanism.
+
+    Assumes: the instances are independent draws of `mechanism`; none was dropped, re-drawn or picked by its accuracy.
+
+    Attributes:
+        counts: votes, examples x classes; every row adds up to the number of instances.
+        mechanism: what each instance ran.
+        score_sums: sum over instances of each class's score (softmax probability), examples x classes.
+        score_squares: sum over instances of the squared scores, examples x classes.
+        score_histograms: scores counted in equal bins of [0, 1], examples x classes x bins.
+        labels: true labels of the examples, where known; certificates do not depend on them.
+        data_fingerprint: identifies training data, test inputs and configuration; votes merge only where it agrees.
+        run_ids: public random names of the runs that the instances come from; never seeds.
+    """
+
+    counts: IntArray
+    mechanism: Mechanism
+    score_sums: ScoreArray | None = None
+    score_squares: ScoreArray | None = None
+    score_histograms: IntArray | None = None
+    labels: IntArray | None = None
+    data_fingerprint: str | None = None
+    run_ids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, SampledGaussian | Subsampled):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected mechanism to be a SampledGaussian or Subsampled, got {self.mechanism!r}.")
+        counts = _checked_counts(self.counts)
+        object.__setattr__(self, "counts", counts)
+        for name in ("score_sums", "score_squares"):
+            object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))
+        object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
+        object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
+        object.__setattr__(self, "run_ids", tuple(self.run_ids))
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: npt.ArrayLike,
+        *,
+        mechanism: Mechanism,
+        score_sums: npt.ArrayLike | None = None,
+        score_squares: npt.ArrayLike | None = None,
+        score_histograms: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+    ) -> Votes:
+        """Votes from anything that numpy turns into an array, checked.
+
+        Args:
+            counts: votes, examples x classes.
+            mechanism: what each instance ran.
+            score_sums: see the class; likewise the others.
+            score_squares: see the class.
+            score_histograms: see the class.
+            labels: see the class.
+
+        Raises:
+            ConfigError: an array is not what it should be; the message names the remedy.
+
+        >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> votes.instances, votes.examples, votes.classes
+        (1000, 2, 2)
+        """
+        return cls(
+            np.asarray(counts),
+            mechanism,
+            score_sums=_optional_array(score_sums),
+            score_squares=_optional_array(score_squares),
+            score_histograms=_optional_array(score_histograms),
+            labels=_optional_array(labels),
+        )
+
+    @property
+    def instances(self) -> int:
+        """Number of instances that voted."""
+        return int(self.counts[0].sum())
+
+    @property
+    def examples(self) -> int:
+        """Number of inputs that were voted on."""
+        return self.counts.shape[0]
+
+    @property
+    def classes(self) -> int:
+        """Number of labels."""
+        return self.counts.shape[1]
+
+    def merge(self, other: Votes) -> Votes:
+        """The votes of both, as if all instances had been one run.
+
+        Raises:
+            ConfigError: the mechanisms, the data or the inputs differ, or a run is counted twice.
+        """
+        if self.mechanism != other.mechanism:
+            raise ConfigError(
+                f"Votes of different mechanisms never merge: {self.mechanism} and {other.mechanism}. "
+                "Certify them one by one."
+            )
+        if self.counts.shape != other.counts.shape or self.data_fingerprint != other.data_fingerprint:
+            raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
+        if not _same(self.labels, other.labels):
+            raise ConfigError("These votes carry different true labels; merge only runs on the same test set.")
+        if set(self.run_ids) & set(other.run_ids):
+            raise ConfigError("These votes share a run: its instances would count twice. Merge each run once.")
+        return Votes(
+            self.counts + other.counts,
+            self.mechanism,
+            _sum(self.score_sums, other.score_sums),
+            _sum(self.score_squares, other.score_squares),
+            _sum(self.score_histograms, other.score_histograms),
+            self.labels,
+            self.data_fingerprint,
+            self.run_ids + other.run_ids,
+        )
+
+    def save(self, path: PathLike) -> None:
+        """Write a votes file (`.npz`, no pickle), atomically."""
+        header = {
+            "schema": SCHEMA,
+            "mechanism": self.mechanism.to_dict(),
+            "data_fingerprint": self.data_fingerprint,
+            "run_ids": list(self.run_ids),
+        }
+        arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
+        with write_atomically(path) as file:
+            np.savez_compressed(file, mithridate=np.array(json.dumps(header)), counts=self.counts, **arrays)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Votes:
+        """Read what `save` wrote.
+
+        Raises:
+            ArtifactError: the file is missing, damaged, or not a votes file.
+        """
+        arrays = _read_arrays(Path(path))
+        if "mithridate" not in arrays:
+            raise ArtifactError(f"{path} is not a mithridate votes file; use read_votes(path, mechanism=...).")
+        return _from_arrays(Path(path), arrays)
+
+    def equals(self, other: Votes) -> bool:
+        """Whether both hold the same values everywhere."""
+        plain = ("mechanism", "data_fingerprint", "run_ids")
+        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
+            _same(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())
+        )
+
+
+def read_votes(path: PathLike, *, mechanism: Mechanism | None = None, labels_key: str | None = None) -> Votes:
+    """Votes from a votes file, from any `.npz` with an integer array `counts`, or from a CSV of counts.
+
+    Args:
+        path: the file.
+        mechanism: what each instance ran; needed where the file does not say, refused where it says otherwise.
+        labels_key: name of the array of true labels in an `.npz`.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or lacks an array.
+        ConfigError: an array is not what it should be, or the mechanism is missing or contradicts the file.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".csv":
+        if labels_key is not None:
+            raise ConfigError("A CSV of counts has no labels; put counts and labels into an .npz to use --labels-key.")
+        return Votes(_read_csv(path), _required(mechanism))
+    arrays = _read_arrays(path)
+    if labels_key is not None:
+        if labels_key not in arrays:
+            names = ", ".join(sorted(set(arrays) - {"mithridate"}))
+            raise ArtifactError(f"{path} has no array {labels_key!r}; it has {names}. Name one of them.")
+        arrays["y"] = arrays[labels_key]
+    elif "mithridate" not in arrays:
+        arrays.pop("y", None)  # A foreign array of that name is not ours to interpret unless we are told to.
+    if "mithridate" in arrays:
+        votes = _from_arrays(path, arrays)
+        if mechanism is not None and mechanism != votes.mechanism:
+            raise ConfigError(f"{path} was trained with {votes.mechanism}; leave the mechanism flags out.")
+        return votes
+    if "counts" not in arrays:
+        raise ArtifactError(f"{path} has no array 'counts' (examples x classes); save the vote counts under that name.")
+    return _build(path, arrays, _required(mechanism), {})
+
+
+def _required(mechanism: Mechanism | None) -> Mechanism:
+    if mechanism is None:
+        raise ConfigError(
+            "This file does not say how the instances were trained; "
+            "add --noise-multiplier, --sample-rate and --steps (in Python: mechanism=SampledGaussian(...))."
+        )
+    return mechanism
+
+
+def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
+    try:
+        header = json.loads(str(arrays["mithridate"]))
+        schema = header["schema"]
+        mechanism_values, run_ids = header["mechanism"], tuple(header["run_ids"])
+        extra = {"data_fingerprint": header["data_fingerprint"], "run_ids": run_ids}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
+    if schema != SCHEMA:
+        raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
+    if "counts" not in arrays:
+        raise ArtifactError(f"{path} has no array 'counts'; the file is damaged. Write it again.")
+    return _build(path, arrays, mechanism_from_dict(mechanism_values), extra)
+
+
+def _build(path: Path, arrays: dict[str, npt.NDArray[Any]], mechanism: Mechanism, extra: dict[str, Any]) -> Votes:
+    optional = {name: arrays[key] for key, name in _OPTIONAL.items() if key in arrays}
+    try:
+        return Votes(arrays["counts"], mechanism, **optional, **extra)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an `.npz`. Object arrays are refused: reading them would run code from the file."""
+    if not path.is_file():
+        raise ArtifactError(f"There is no file {path}; check the path.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise ArtifactError(f"{path} holds a single array; save it as an .npz with an array 'counts'.")
+            return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
+    except ArtifactError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
+        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+            raise ArtifactError(
+                f"{path} holds Python objects, which mithridate never loads; save plain number arrays instead."
+            ) from error
+        raise ArtifactError(f"{path} is not a readable .npz (truncated, damaged or of another kind).") from error
+
+
+def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype.hasobject or array.dtype.fields is not None:
+        raise ArtifactError(f"The array {name!r} of {path} is not a plain array of numbers; save it as one.")
+    return array
+
+
+def _read_csv(path: Path) -> IntArray:
+    """Counts, a row per example; a first row that is not numbers is taken for a header."""
+    if not path.is_file():
+        raise ArtifactError(f"There is no file {path}; check the path.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ArtifactError(f"{path} is not a readable CSV file.") from error
+    if rows and not any(_is_number(cell) for cell in rows[0]):
+        rows = rows[1:]
+    if not rows:
+        raise ArtifactError(f"{path} has no rows of counts.")
+    if len({len(row) for row in rows}) != 1:
+        raise ArtifactError(f"The rows of {path} have different lengths; give every row one count per class.")
+    try:
+        return np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
+    except (ValueError, OverflowError) as error:
+        raise ArtifactError(f"{path} holds something other than whole numbers ({error}); give counts only.") from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _checked_counts(counts: npt.NDArray[Any]) -> IntArray:
+    if not isinstance(counts, np.ndarray) or counts.ndim != 2 or counts.shape[0] == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError("Expected counts as a table of examples x classes with at least one row.")
+    if counts.shape[1] < 2:
+        raise ConfigError("Expected counts of at least two classes; with one class there is nothing to certify.")
+    counts = _integers("counts", counts)
+    if (counts < 0).any():
+        raise ConfigError(f"Row {_first(counts < 0)} of counts holds a negative number; counts are 0 or more.")
+    totals = counts.sum(axis=1)
+    if (totals == 0).any():
+        raise ConfigError(f"Row {_first(totals == 0)} of counts is all zero; every example needs votes.")
+    if (totals != totals[0]).any():
+        row = _first(totals != totals[0])
+        raise ConfigError(
+            f"Row {row} of counts adds up to {totals[row]}, row 0 to {totals[0]}; "
+            "every instance must vote exactly once on every example."
+        )
+    return counts
+
+
+def _integers(name: str, array: npt.NDArray[Any]) -> IntArray:
+    if array.dtype.kind not in "iuf":
+        raise ConfigError(f"Expected {name} to be whole numbers, got an array of {array.dtype}.")
+    if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.floor(array)).all()):
+        raise ConfigError(f"Expected {name} to be whole numbers, but some are fractions or not finite.")
+    if array.size and (array.max() > 2**53 or array.min() < -(2**53)):
+        raise ConfigError(f"Expected {name} below 2^53.")
+    # A copy that nobody else can change: a certificate speaks about these numbers.
+    return _frozen(array.astype(np.int64))
+
+
+def _checked_scores(name: str, array: npt.NDArray[Any] | None, counts: IntArray) -> ScoreArray | None:
+    if array is None:
+        return None
+    if array.shape != counts.shape:
+        raise ConfigError(f"Expected {name} in the shape of counts {counts.shape}, got {array.shape}.")
+    if array.dtype.kind not in "iuf" or not np.isfinite(array).all() or (array < 0).any():
+        raise ConfigError(f"Expected {name} to be finite numbers of 0 or more (sums of scores in [0, 1]).")
+    if array.dtype == np.float16:
+        raise ConfigError(f"{name} in half precision cannot bound anything; accumulate scores in float64.")
+    # Single precision stays single: the confidence bounds allow for the rounding of its sums.
+    return _frozen(array if array.dtype == np.float32 else array.astype(np.float64))
+
+
+def _checked_histograms(array: npt.NDArray[Any] | None, counts: IntArray) -> IntArray | None:
+    if array is None:
+        return None
+    if array.ndim != 3 or array.shape[:2] != counts.shape or array.shape[2] < 1:
+        raise ConfigError(f"Expected score histograms of shape {(*counts.shape, 'bins')}, got {array.shape}.")
+    histograms = _integers("score histograms", array)
+    if (histograms < 0).any() or (histograms.sum(axis=2) != counts[0].sum()).any():
+        raise ConfigError(
+            "Every score histogram must add up to the number of instances, in whole numbers of 0 or more."
+        )
+    return histograms
+
+
+def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArray | None:
+    if labels is None:
+        return None
+    if labels.shape != (counts.shape[0],):
+        raise ConfigError(f"Expected one true label for each of {counts.shape[0]} examples, got shape {labels.shape}.")
+    labels = _integers("true labels", labels)
+    if (labels < 0).any() or (labels >= counts.shape[1]).any():
+        raise ConfigError(f"Expected true labels from 0 to {counts.shape[1] - 1}, the classes that were voted on.")
+    return labels
+
+
+def _optional_array(values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
+    return None if values is None else np.asarray(values)
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+def _first(mask: npt.NDArray[np.bool_]) -> int:
+    return int(np.argwhere(mask)[0][0])
+
+
+def _sum(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    return None if first is None or second is None else first + second
+
+
+def _same(first: Any, second: Any) -> bool:
+    if first is None or second is None:
+        return first is second
+    one, two = np.asarray(first), np.asarray(second)
+    return one.dtype == two.dtype and np.array_equal(one, two)
