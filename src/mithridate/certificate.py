@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _validate
 from mithridate._artifact import PathLike, decode_array, read_hashed, write_hashed
 from mithridate.accounting import Method, method_from_dict
+from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import Threat, mechanism_from_dict
 from mithridate.votes import Votes
@@ -200,6 +202,14 @@ class Certificate:
                 raise ValueError("an array is missing")
             if not codes.shape == label.shape == radius.shape == (votes.examples,):
                 raise ValueError("the arrays do not have one entry for each example")
+            if not codes.dtype == label.dtype == radius.dtype == np.int64:
+                raise ValueError("labels, radii and statuses are not whole numbers")
+            on, kind, failure_prob = content["on"], content["bounds"], content["failure_prob"]
+            _validate.one_of(("votes", "scores"), on=on)
+            _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=kind)
+            _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+            if on == "scores" and votes.score_sums is None:
+                raise ValueError("it is on scores but carries none")
             return cls(
                 votes,
                 label=label,
@@ -207,10 +217,10 @@ class Certificate:
                 status=np.array([Status(name).value for name in content["status"]["names"]])[codes],
                 method=method_from_dict({"name": content["method"], **content["method_options"]}),
                 threat=Threat(content["threat"]),
-                failure_prob=float(content["failure_prob"]),
+                failure_prob=float(failure_prob),
                 scope=Scope(content["scope"]),
-                on=content["on"],
-                bounds=content["bounds"],
+                on=on,
+                bounds=kind,
                 assumptions=tuple(content["assumptions"]),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),

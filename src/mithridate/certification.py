@@ -38,7 +38,7 @@ def certify(
     """Certify the majority label of every example.
 
     Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
-    method can show (above 4096, rounded down by less than one part in 2048).
+    method can show (above 4096, rounded down by less than half a per cent).
 
     Assumes: the instances are independent runs of `votes.mechanism`, with randomness the attacker does not know.
 

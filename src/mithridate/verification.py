@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 Split = tuple[int, int]
 
 # Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
-_SINGLE_SPLITS = 40_000
+_SINGLE_SPLITS = 150_000
 
 
 @dataclass(frozen=True)
@@ -258,11 +258,13 @@ class _TradeoffRoute:
         )
         if held.all() or fewest == most:
             return held
-        rest = np.flatnonzero(~held)
-        remaining = _Limits(*(field[rest] for field in limits))
         middle = (fewest + most) // 2
-        held[rest] = self._block(radius, fewest, middle, remaining)
-        held[rest] &= self._block(radius, middle + 1, most, remaining)
+        rest = np.flatnonzero(~held)
+        for first, last in ((fewest, middle), (middle + 1, most)):
+            if len(rest):
+                held[rest] = self._block(radius, first, last, _Limits(*(field[rest] for field in limits)))
+                # A point that fails at one split has failed: the other half is not asked about it.
+                rest = rest[held[rest]]
         return held
 
     def _holds(self, split: Split, limits: _Limits) -> npt.NDArray[np.bool_]:
@@ -314,6 +316,8 @@ class _RenyiRoute:
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         orders = self._orders(radius, limits)
+        if not len(orders):
+            return np.zeros(len(limits.top_lower), dtype=np.bool_)
         eps = np.array([self._divergence(radius, order) for order in orders.tolist()])
         lower = _after_lower(orders, eps, limits.top_lower)
         upper = _after_upper(orders, eps, limits.rival_upper)
@@ -326,6 +330,8 @@ class _RenyiRoute:
         """The best order of each point for its upper and for its lower bound."""
         orders, eps = self._suggestion.at(radius)
         orders, eps = orders[np.isfinite(eps)], eps[np.isfinite(eps)]
+        if not len(orders):
+            return orders
         upper, lower = (orders - 1) / orders, orders / (orders - 1)
         best = [np.argmin((np.log(np.maximum(x, 1e-300))[:, None] + eps) * upper, axis=1) for x in limits[1:]]
         best += [
@@ -388,6 +394,8 @@ class _ApproximateRoute:
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         changes = self._threat.changes(radius)
+        if changes * self._eps > 300:
+            return np.zeros(len(limits.top_lower), dtype=np.bool_)
         delta = self._delta * sum(np.exp(i * self._eps) for i in range(changes))
         factor = np.exp(changes * self._eps)
         return (limits.top_lower - delta) / factor > factor * limits.rival_upper + delta

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ ScoreArray = npt.NDArray[np.floating[Any]]
 SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
 _OPTIONAL = {"sum": "score_sums", "sumsq": "score_squares", "hist": "score_histograms", "y": "labels"}
+# What zipfile and numpy raise on damaged files.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
@@ -90,12 +102,12 @@ class Votes:
         (1000, 2, 2)
         """
         return cls(
-            np.asarray(counts),
+            _array("counts", counts),
             mechanism,
-            score_sums=_optional_array(score_sums),
-            score_squares=_optional_array(score_squares),
-            score_histograms=_optional_array(score_histograms),
-            labels=_optional_array(labels),
+            score_sums=_optional_array("score_sums", score_sums),
+            score_squares=_optional_array("score_squares", score_squares),
+            score_histograms=_optional_array("score_histograms", score_histograms),
+            labels=_optional_array("labels", labels),
         )
 
     @property
@@ -138,7 +150,7 @@ class Votes:
             _sum(self.score_histograms, other.score_histograms),
             self.labels,
             self.data_fingerprint,
-            self.run_ids + other.run_ids,
+            tuple(sorted(self.run_ids + other.run_ids)),
         )
 
     def save(self, path: PathLike) -> None:
@@ -223,7 +235,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
         schema = header["schema"]
         mechanism_values, run_ids = header["mechanism"], tuple(header["run_ids"])
         extra = {"data_fingerprint": header["data_fingerprint"], "run_ids": run_ids}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
     if schema != SCHEMA:
         raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
@@ -245,14 +257,17 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     if not path.is_file():
         raise ArtifactError(f"There is no file {path}; check the path.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
+        # Opened here and not by numpy, which leaves a damaged file open.
+        with path.open("rb") as stream:
+            if stream.read(6) == b"\x93NUMPY":
                 raise ArtifactError(f"{path} holds a single array; save it as an .npz with an array 'counts'.")
-            return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as file:
+                return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
     except ArtifactError:
         raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError, MemoryError) as error:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+    except _UNREADABLE as error:
+        if "Object arrays" in str(error):
             raise ArtifactError(
                 f"{path} holds Python objects, which mithridate never loads; save plain number arrays instead."
             ) from error
@@ -332,10 +347,11 @@ def _checked_scores(name: str, array: npt.NDArray[Any] | None, counts: IntArray)
         raise ConfigError(f"Expected {name} in the shape of counts {counts.shape}, got {array.shape}.")
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all() or (array < 0).any():
         raise ConfigError(f"Expected {name} to be finite numbers of 0 or more (sums of scores in [0, 1]).")
-    if array.dtype == np.float16:
+    if array.dtype.kind == "f" and array.dtype.itemsize < 4:
         raise ConfigError(f"{name} in half precision cannot bound anything; accumulate scores in float64.")
     # Single precision stays single: the confidence bounds allow for the rounding of its sums.
-    return _frozen(array if array.dtype == np.float32 else array.astype(np.float64))
+    single = array.dtype.kind == "f" and array.dtype.itemsize == 4  # in either byte order
+    return _frozen(array.astype(np.float32 if single else np.float64))
 
 
 def _checked_histograms(array: npt.NDArray[Any] | None, counts: IntArray) -> IntArray | None:
@@ -362,8 +378,15 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     return labels
 
 
-def _optional_array(values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
-    return None if values is None else np.asarray(values)
+def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ConfigError(f"Expected {name} as an array, but its rows have different lengths.") from error
+
+
+def _optional_array(name: str, values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
+    return None if values is None else _array(name, values)
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -377,7 +400,10 @@ def _first(mask: npt.NDArray[np.bool_]) -> int:
 
 
 def _sum(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-    return None if first is None or second is None else first + second
+    if first is None or second is None:
+        return None
+    # A sum is no more precise than its parts: single and double precision give single.
+    return (first + second).astype(min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize))
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -31,8 +31,12 @@ from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve
 from mithridate.errors import NumericalError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 
-# Splits of one radius are covered by about this many chains before any is refined.
-_BLOCKS = 256
+# Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
+_SINGLE_SPLITS = 512
+_BLOCKS = 16
+# Above this radius numbers of changes are rounded up to so many binary digits, which costs at most 0.4% of the radius.
+_EXACT_RADIUS = 4096
+_LATTICE_BITS = 10
 # Kept examples beyond this probability count as if the label were lost: added to the curve.
 _KEEP_DROP = 1e-12
 # Where monotonicity in the radius is checked, and by how much two grids may disagree.
@@ -249,7 +253,7 @@ class FdpAccountant:
     def _every_split_holds(self, radius: int, margins: Margins) -> BoolArray:
         shown = self._split_holds(radius, 0, margins)
         _refine(shown, lambda chosen: self._split_holds(0, radius, margins.take(chosen)))
-        width = max(1, radius // _BLOCKS)
+        width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
         for fewest in range(1, radius, width):
             most = min(fewest + width, radius) - 1
             _refine(shown, partial(self._block_holds, radius, fewest, most, margins))
@@ -257,17 +261,19 @@ class FdpAccountant:
 
     def _block_holds(self, radius: int, fewest: int, most: int, margins: Margins, chosen: IndexArray) -> BoolArray:
         """Whether every split with `fewest` to `most` deletions holds: by one chain, else by halves, else exactly."""
-        shown = self._chain_holds(most, radius - fewest, margins.take(chosen))
+        finest = 1 if radius <= _EXACT_RADIUS else 1 << (radius.bit_length() - _LATTICE_BITS)
+        deleted, inserted = -(-most // finest) * finest, -(-(radius - fewest) // finest) * finest
+        shown = self._chain_holds(deleted, inserted, margins.take(chosen))
         open_points = np.flatnonzero(~shown)
         if len(open_points) == 0:
             return shown
         rest = chosen[open_points]
-        if fewest < most:
+        if most - fewest >= finest:
             middle = (fewest + most) // 2
             halves = self._block_holds(radius, fewest, middle, margins, rest)
             _refine(halves, lambda still: self._block_holds(radius, middle + 1, most, margins, rest[still]))
             shown[open_points] = halves
-        elif not self._family.chain_only:
+        elif finest == 1 and not self._family.chain_only:
             shown[open_points] = self._split_holds(fewest, radius - fewest, margins.take(rest))
         return shown
 

@@ -163,7 +163,8 @@ def _discretise(pair: MixturePair, steps: int, resolution: float) -> _Atoms:
     lower, _ = pair.log_ratio_lower(table)
     loss = upper - lower
     h = _grid_step(table / pair.noise, lower, loss, resolution)
-    first, last = int(np.floor(loss[0] / h)), int(np.ceil(loss[-1] / h))
+    first = int(np.floor(loss[0] / h))
+    last = max(int(np.ceil(loss[-1] / h)), first + 1)
     inner = h * np.arange(first + 1, last, dtype=np.float64)
     cuts, cut_error = _invert(pair, inner, table, loss)
     cuts = np.concatenate([[low], cuts, [high]])

@@ -12,6 +12,7 @@ from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.certification import certify
 from mithridate.cli import _options, _output
+from mithridate.errors import ConfigError
 from mithridate.votes import read_votes
 
 _EXAMPLES = """examples:
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Certify and print."""
     if arguments.out is not None:
         _output.check_writable(arguments.out)
+        if arguments.out.exists() and arguments.votes.exists() and arguments.out.samefile(arguments.votes):
+            raise ConfigError(f"--out would overwrite the votes in {arguments.votes}; give another name.")
     method = _options.method_from(arguments)
     votes = read_votes(arguments.votes, mechanism=_options.mechanism_from(arguments), labels_key=arguments.labels_key)
     with _output.progress_bar("certifying") as progress:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from mithridate.cli import _output
-from mithridate.verification import verify
 
 _EXAMPLES = """example:
   mithridate verify certificate.json
@@ -30,6 +29,9 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify and print."""
+    # Imported here because the second route needs more of scipy than the other commands should wait for.
+    from mithridate.verification import verify
+
     with _output.progress_bar("radii checked") as progress:
         outcome = verify(arguments.certificate, progress=progress)
     if arguments.json:
