@@ -84,8 +84,9 @@ def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
     name = schema.split("/")[0]
     if digest is None and f'"schema": "{name}/'.encode() not in data[:512]:
         raise ArtifactError(f"{path} is not a {name} file; give one that mithridate wrote.")
-    if size is not None and len(data) < int(size[1]) and not _is_whole(data):
-        raise ArtifactError(f"{path} is truncated ({len(data)} of {int(size[1])} bytes); copy or write it again.")
+    expected = int(size[1]) if size is not None else len(_prefix(schema, 0, "0" * 64))
+    if len(data) < expected and not _is_whole(data):
+        raise ArtifactError(f"{path} is truncated ({len(data)} of {expected} bytes); copy or write it again.")
     blank = data if digest is None else data[: digest.start(1)] + b"0" * 64 + data[digest.end(1) :]
     if digest is None or hashlib.sha256(blank).hexdigest().encode() != digest[1]:
         raise TamperedError(f"{path} was changed after it was written: its content does not match its hash.")

@@ -103,15 +103,17 @@ class Certificate:
             radii: radii of 0 or more, one or many.
 
         Raises:
-            ConfigError: the labels do not fit the examples.
+            ConfigError: the labels do not fit the examples, or a radius is below 0.
 
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> certify(votes).accuracy([0, 1], [0, 100])
         array([0.5, 0.5])
         """
-        counted = np.where(self._correct(labels), self.radius, -1)
-        return np.array([np.mean(counted >= radius) for radius in np.atleast_1d(np.asarray(radii))])
+        counted, shown = np.where(self._correct(labels), self.radius, -1), np.atleast_1d(np.asarray(radii))
+        if not (shown >= 0).all():
+            raise ConfigError(f"Expected radii of 0 or more, got {shown.tolist()}.")
+        return np.array([np.mean(counted >= radius) for radius in shown])
 
     def summary(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
         """The numbers of a report: median, largest radius, abstentions; with true labels also certified accuracy."""

@@ -12,7 +12,7 @@ import numpy as np
 from mithridate import _validate
 from mithridate.accounting import FDP, Margins, Method
 from mithridate.bounds import bound_votes
-from mithridate.certification import certify, default_bounds
+from mithridate.certification import SEARCH_LIMIT, certify, default_bounds
 from mithridate.errors import ConfigError, NumericalError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 from mithridate.votes import Votes
@@ -117,6 +117,8 @@ def plan(
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
     if radius is not None:
         _validate.positive_integer(radius=radius)
+        if radius > SEARCH_LIMIT:
+            raise ConfigError(f"Expected radius of at most {SEARCH_LIMIT}, the largest that is searched, got {radius}.")
     method, kind = FDP() if method is None else method, default_bounds("votes") if bounds is None else bounds
     counts = [_counts(share, instances, classes) for share in TOP_SHARES]
     certificate = certify(

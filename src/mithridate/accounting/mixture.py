@@ -23,25 +23,45 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+_UNIT = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclass(frozen=True)
 class Components:
-    """The components of a binomial mixture that carry all but `dropped` of its mass."""
+    """The components of a binomial mixture that carry all but `dropped` of its mass.
+
+    Attributes:
+        counts: how many examples each component has.
+        log_weights: log of its probability.
+        dropped: mass of the components left out, rounded up.
+        weight_error: largest relative error of a weight.
+    """
 
     counts: FloatArray
     log_weights: FloatArray
     dropped: float
+    weight_error: float
 
 
-def log_binomial(trials: int, rate: float, last: int | None = None) -> FloatArray:
-    """Log of the probabilities of 0, 1, ..., `last` successes (default: all `trials`), accurate at every count."""
-    counts = np.arange((trials if last is None else last) + 1, dtype=np.float64)
-    if rate == 1.0:
+def log_binomial(trials: int, rate: float) -> FloatArray:
+    """Log of the probabilities of 0, 1, ..., `trials` successes, of full relative accuracy around the mode."""
+    return _log_binomial_window(trials, rate, 0, trials)
+
+
+def _log_binomial_window(trials: int, rate: float, low: int, high: int) -> FloatArray:
+    """Log probabilities of `low` to `high` successes, normalised over that window, which must hold nearly all mass."""
+    counts = np.arange(low, high + 1, dtype=np.float64)
+    if rate == 1.0 or trials == 0:
         return np.where(counts == trials, 0.0, -np.inf)
-    # w_(k+1) / w_k = (n - k) / (k + 1) * q / (1 - q), summed as logs from w_0 = (1 - q)^n.
-    log_steps = np.log((trials - counts[:-1]) / counts[1:]) + (np.log(rate) - np.log1p(-rate))
-    return trials * np.log1p(-rate) + np.concatenate([[0.0], np.cumsum(log_steps)])
+    # w_(k+1) / w_k = (n - k) / (k + 1) * q / (1 - q). The logs are summed outward from the mode, where they are near
+    # zero, and normalised at the end: summed from w_0, their rounding errors would grow with the number of trials.
+    log_steps = np.log((trials - counts[:-1]) / counts[1:] * (rate / (1 - rate)))
+    sums = np.concatenate([[0.0], np.cumsum(log_steps)])
+    mode = int(np.argmax(sums))
+    below = -np.cumsum(log_steps[:mode][::-1])[::-1]
+    above = np.cumsum(log_steps[mode:])
+    relative = np.concatenate([below, [0.0], above])
+    return relative - np.log(np.exp(relative).sum())
 
 
 def binomial_components(trials: int, rate: float, drop: float) -> Components:
@@ -50,20 +70,27 @@ def binomial_components(trials: int, rate: float, drop: float) -> Components:
     The mass that is really left out is reported, *rounded up*, as `dropped`; callers charge it in the safe direction.
     """
     if trials == 0 or rate == 1.0:
-        return Components(np.array([float(trials)]), np.zeros(1), 0.0)
+        return Components(np.array([float(trials)]), np.zeros(1), 0.0, 0.0)
     mean = trials * rate
-    last = min(trials, int(mean + 12 * np.sqrt(mean * (1 - rate)) + 45))
-    log_weights = log_binomial(trials, rate, last)
+    reach = 12 * np.sqrt(mean * (1 - rate)) + 45
+    first, last = max(0, int(mean - reach)), min(trials, int(mean + reach))
+    log_weights = _log_binomial_window(trials, rate, first, last)
     weights = np.exp(log_weights)
-    # Beyond `last` the ratio of neighbours keeps falling, so a geometric series bounds what is there.
-    next_ratio = (trials - last) / (last + 1) * rate / (1 - rate)
-    beyond = weights[-1] * next_ratio / (1 - next_ratio)
-    below, above = np.cumsum(weights), beyond + np.cumsum(weights[::-1])[::-1]
-    kept = (below > drop / 2) & (above > drop / 2)
-    low, high = int(np.argmax(kept)), last - int(np.argmax(kept[::-1]))
-    outside = (below[low - 1] if low else 0.0) + (above[high + 1] if high < last else beyond)
-    counts = np.arange(low, high + 1, dtype=np.float64)
-    return Components(counts, log_weights[low : high + 1], float(outside) * (1 + 1e-9))
+    beyond = _geometric_tail(weights[-1], (trials - last) / (last + 1) * (rate / (1 - rate)))
+    before = _geometric_tail(weights[0], first / (trials - first + 1) * ((1 - rate) / rate))
+    below, above = before + np.cumsum(weights), beyond + np.cumsum(weights[::-1])[::-1]
+    kept = np.flatnonzero((below > drop / 2) & (above > drop / 2))
+    low, high = int(kept[0]), int(kept[-1])
+    outside = (below[low - 1] if low else before) + (above[high + 1] if high < last - first else beyond)
+    counts = np.arange(first + low, first + high + 1, dtype=np.float64)
+    # Every log is a sum of at most so many terms, each good to a few units in the last place.
+    weight_error = 4 * _UNIT * (len(weights) + 16)
+    return Components(counts, log_weights[low : high + 1], float(outside) * (1 + 1e-9), weight_error)
+
+
+def _geometric_tail(weight: float, ratio: float) -> float:
+    """A bound on what follows a weight when the ratio of neighbours is at most `ratio` and falls."""
+    return float(weight * ratio / (1 - ratio))
 
 
 @dataclass(frozen=True)

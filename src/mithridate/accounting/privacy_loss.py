@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
-from mithridate.accounting.mixture import MixturePair, mixture_pair
+from mithridate.accounting.mixture import Components, MixturePair, mixture_pair
 from mithridate.errors import NumericalError
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,12 +47,15 @@ RESOLUTION = 0.015
 LINES = 2048
 # Error of scipy's normal distribution function in units of its own value (measured: below 8), with a margin of 4.
 _NDTR_ERROR = 32 * UNIT
-_MAX_CELLS = 1 << 18
-_MAX_CIRCLE = 1 << 22
+_MAX_CELLS = 1 << 16
+_MAX_CIRCLE = 1 << 21
+_COARSEST = 4.0
 _TABLE = 1024
 # Tilts of Chernoff's inequality in units of the one that is best for a Gaussian; any of them is valid.
 _TILTS = np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.6])
 _MAX_EXPONENT = 600.0
+# Lines are taken where Q's tail is neither this small nor this close to one.
+_NEGLIGIBLE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,22 @@ def compose(
     Raises:
         NumericalError: the curve would not fit into memory at any resolution that is worth having.
     """
-    pair = mixture_pair(noise, rate, deleted, inserted, drop=TRUNCATION / (4 * steps))
-    atoms = _discretise(pair, steps, resolution)
-    return _lines(_convolve(atoms, steps))
+    try:
+        # Whatever numpy would only warn about is refused: a curve must never come out of arithmetic that failed.
+        with np.errstate(over="raise", divide="raise", invalid="raise"):
+            pair = mixture_pair(noise, rate, deleted, inserted, drop=TRUNCATION / (4 * steps))
+            atoms = _discretise(pair, steps, resolution)
+            # Too large a circle: a coarser grid is as sound, only looser.
+            while _circle(atoms, steps) > _MAX_CIRCLE and resolution < _COARSEST:
+                resolution *= 2
+                atoms = _discretise(pair, steps, resolution)
+            return _lines(_convolve(atoms, steps))
+    except NumericalError:
+        raise
+    except (ArithmeticError, ValueError, IndexError, MemoryError) as error:
+        raise NumericalError(
+            f"The privacy loss of this mechanism is beyond floating-point arithmetic: {error}."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -162,14 +178,14 @@ def _discretise(pair: MixturePair, steps: int, resolution: float) -> _Atoms:
     upper, _ = pair.log_ratio_upper(table)
     lower, _ = pair.log_ratio_lower(table)
     loss = upper - lower
-    h = _grid_step(table / pair.noise, lower, loss, resolution)
+    h = _grid_step(table / pair.noise, lower, loss, steps, resolution)
     first = int(np.floor(loss[0] / h))
     last = max(int(np.ceil(loss[-1] / h)), first + 1)
     inner = h * np.arange(first + 1, last, dtype=np.float64)
     cuts, cut_error = _invert(pair, inner, table, loss)
     cuts = np.concatenate([[low], cuts, [high]])
-    p, p_error = _cell_masses(pair.upper.counts, np.exp(pair.upper.log_weights), cuts, pair.noise)
-    q, q_error = _cell_masses(-pair.lower.counts, np.exp(pair.lower.log_weights), cuts, pair.noise)
+    p, p_error = _cell_masses(pair.upper, pair.upper.counts, cuts, pair.noise)
+    q, q_error = _cell_masses(pair.lower, -pair.lower.counts, cuts, pair.noise)
     if abs(p.sum() - 1) > 1e-6 or abs(q.sum() - 1) > 1e-6:
         raise NumericalError("The masses of one step do not add up to one; please report the mechanism.")
     # Operation 3: p up, q down; the q of a cell also by the part whose ratio may lie below the cell's lower label.
@@ -199,12 +215,20 @@ def _range(pair: MixturePair, tail: float) -> tuple[float, float]:
     return float(grid[last_below]), float(grid[first_above])
 
 
-def _grid_step(x: FloatArray, log_lower: FloatArray, loss: FloatArray, resolution: float) -> float:
-    """The spacing of the loss grid: a fraction of the standard deviation of one step's loss under Q."""
+def _grid_step(x: FloatArray, log_lower: FloatArray, loss: FloatArray, steps: int, resolution: float) -> float:
+    """The spacing of the loss grid: a fraction of the standard deviation of one step's loss under Q.
+
+    Losses so rare that hardly any of the `steps` steps has one do not count: with little noise they would make the grid
+    far too coarse for all the others. Any spacing is sound; this one is tight.
+    """
     density = np.exp(log_lower - 0.5 * x * x)
-    density /= density.sum()
-    mean = density @ loss
-    deviation = float(np.sqrt(density @ (loss - mean) ** 2))
+    cumulative = np.cumsum(density) / density.sum()
+    rare = min(0.05, 0.1 / steps)
+    last = len(loss) - 1
+    low, high = np.searchsorted(cumulative, [rare, 1 - rare])
+    usual = np.clip(loss, loss[min(int(low), last)], loss[min(int(high), last)])
+    mean = density @ usual / density.sum()
+    deviation = float(np.sqrt(density @ (usual - mean) ** 2 / density.sum()))
     spread = float(loss[-1] - loss[0])
     # A loss that is constant to rounding error (one change among billions) needs no finer grid than this.
     return max(resolution * deviation, spread / _MAX_CELLS, 1e-13)
@@ -214,10 +238,11 @@ def _invert(
     pair: MixturePair, grid: FloatArray, table_x: FloatArray, table_loss: FloatArray
 ) -> tuple[FloatArray, float]:
     """Where the loss crosses `grid`, by Newton's method from a table, and the largest error of the loss there."""
+    # Also covers the rounding of exp(-loss) in every atom's ratio.
+    tolerance = 1e-13 * max(1.0, float(np.abs(table_loss).max()))
     if len(grid) == 0:
-        return grid, 0.0
+        return grid, tolerance
     x = np.interp(grid, table_loss, table_x)
-    tolerance = 1e-13 * max(1.0, float(np.abs(grid).max()))
     for _ in range(20):
         loss, slope = pair.loss(x)
         if float(np.abs(loss - grid).max()) <= tolerance:
@@ -229,9 +254,10 @@ def _invert(
 
 
 def _cell_masses(
-    centres: FloatArray, weights: FloatArray, cuts: FloatArray, noise: float
+    components: Components, centres: FloatArray, cuts: FloatArray, noise: float
 ) -> tuple[FloatArray, FloatArray]:
     """Mass of sum_k weights_k N(centres_k, noise^2) below, between and above the cuts; bounds on its error."""
+    weights = np.exp(components.log_weights)
     z = (cuts[:, None] - centres) / noise
     small_tail = special.ndtr(-np.abs(z))
     # The distribution function, less one where z > 0: both tails keep their relative accuracy in a difference.
@@ -239,10 +265,10 @@ def _cell_masses(
     masses = np.diff(signed, prepend=0.0, append=0.0)
     # A centre on a cut has z = 0 there, which counts as "not above": its one is owed to the cell after that cut.
     masses += np.bincount(np.searchsorted(cuts, centres, side="right"), weights, len(cuts) + 1)
+    masses = np.maximum(masses, 0.0)
     tails = small_tail @ weights
-    # Weights are exponentials of logs that carry about their own size in units of rounding.
-    errors = _NDTR_ERROR * (np.append(tails, 0.0) + np.insert(tails, 0, 0.0) + np.maximum(masses, 0.0))
-    return np.maximum(masses, 0.0), errors
+    rounding = (_NDTR_ERROR + len(weights) * UNIT) * (np.append(tails, 0.0) + np.insert(tails, 0, 0.0) + masses)
+    return masses, rounding + components.weight_error * masses
 
 
 def _spread(h: float, first: int, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -260,14 +286,11 @@ def _spread(h: float, first: int, p: FloatArray, q: FloatArray) -> tuple[FloatAr
 def _convolve(atoms: _Atoms, steps: int) -> _Composed:
     """Operation 4 of the module docstring."""
     h = atoms.h
-    low, high = _window(atoms, steps)
-    needed = (high - low) / h + 4
-    if not needed < _MAX_CIRCLE:
-        raise NumericalError(
-            f"The privacy-loss grid would need {needed:.3g} points; fewer steps or more noise need fewer."
-        )
+    needed = _circle(atoms, steps)
+    if not needed <= _MAX_CIRCLE:
+        raise NumericalError(f"The grid would need {needed:.3g} points; fewer steps or more noise need fewer.")
     size = int(fft.next_fast_len(int(needed), real=True))
-    start = int(np.floor(low / h)) - 1
+    start = int(np.floor(_window(atoms, steps)[0] / h)) - 1
     shift = (steps * atoms.first - start) % size
     p, p_error = _power(atoms.p, steps, size, shift)
     q, q_error = _power(atoms.q, steps, size, shift)
@@ -280,16 +303,23 @@ def _convolve(atoms: _Atoms, steps: int) -> _Composed:
     return _Composed(h * np.arange(start, start + size, dtype=np.float64) + budget.loss, p, q, budget)
 
 
+def _circle(atoms: _Atoms, steps: int) -> float:
+    """How many points of the grid the window has."""
+    low, high = _window(atoms, steps)
+    return (high - low) / atoms.h + 4
+
+
 def _power(masses: FloatArray, steps: int, size: int, shift: int) -> tuple[FloatArray, float]:
     """The `steps`-fold convolution on a circle of `size`, turned by `shift`; the error of any partial sum of it."""
     folded = np.bincount(np.arange(len(masses)) % size, masses, size)
     spectrum = _integer_power(fft.rfft(folded), steps)
     result = np.roll(fft.irfft(spectrum, size), shift)
-    # Higham 2002, Theorem 24.2: an FFT has relative error at most 8 u log2(n) in the 2-norm. Raising to the power T
-    # multiplies it by T; by Parseval and Cauchy-Schwarz any partial sum of the result is off by at most the total.
+    # Higham 2002, Theorem 24.2: an FFT has relative error at most 8 u log2(n) in the 2-norm (doubled here for factors
+    # 3 and 5). Raising to the power T multiplies it by T; by Parseval and Cauchy-Schwarz any partial sum of the result
+    # is off by at most the total. Summing the tails adds at most `size` roundings.
     growth = max(float(masses.sum()), 1.0) ** steps
     norm = np.sqrt(size * float(np.square(folded).sum())) * growth
-    return result, float(UNIT * norm * ((steps + 1) * 8 * np.log2(size) + 4 * steps))
+    return result, float(UNIT * (norm * ((steps + 1) * 16 * np.log2(size) + 4 * steps) + growth * size))
 
 
 def _integer_power(values: npt.NDArray[np.complex128], exponent: int) -> npt.NDArray[np.complex128]:
@@ -313,16 +343,20 @@ def _window(atoms: _Atoms, steps: int) -> tuple[float, float]:
     tilts = _TILTS * np.sqrt(-2 * np.log(WRAP)) / deviation
     needed = -np.log(WRAP) / tilts
     # A tail of P above w >= 0 bounds that of Q, and a tail of Q below w <= 0 bounds that of P, since P = exp(loss) Q.
-    high = float(np.min(needed + steps * _log_mean_exp(losses, atoms.p, tilts) / tilts))
-    low = float(np.min(needed + steps * _log_mean_exp(losses, atoms.q, -tilts) / tilts))
+    high = float(np.min(needed + steps * _log_moments(losses, atoms.p, tilts) / tilts))
+    low = float(np.min(needed + steps * _log_moments(losses, atoms.q, -tilts) / tilts))
+    if not (np.isfinite(high) and np.isfinite(low)):
+        raise NumericalError("The tails of the privacy loss cannot be bounded.")
     return min(-low, 0.0), max(high, 0.0)
 
 
-def _log_mean_exp(losses: FloatArray, masses: FloatArray, tilts: FloatArray) -> FloatArray:
+def _log_moments(losses: FloatArray, masses: FloatArray, tilts: FloatArray) -> FloatArray:
     """Log of sum_i masses_i exp(tilt losses_i) for each tilt."""
-    exponents = tilts[:, None] * losses
+    # Only atoms that have mass: the scale of an empty one could make all others underflow, and a tail vanish.
+    present = masses > 0
+    exponents = tilts[:, None] * losses[present] + np.log(masses[present])
     peak = exponents.max(axis=1, keepdims=True)
-    return np.log(np.exp(exponents - peak) @ masses) + peak[:, 0]
+    return np.log(np.exp(exponents - peak).sum(axis=1)) + peak[:, 0]
 
 
 def _lines(composed: _Composed) -> TradeoffCurve:
@@ -330,13 +364,22 @@ def _lines(composed: _Composed) -> TradeoffCurve:
     budget = composed.budget
     p_tail = np.cumsum(composed.p[::-1])[::-1]
     q_tail = np.cumsum(composed.q[::-1])[::-1]
-    negligible = 1e-10
-    bulk = np.nonzero((q_tail > negligible) & (q_tail < 1 - negligible) & (np.abs(composed.losses) < _MAX_EXPONENT))[0]
+    usable = np.abs(composed.losses) < _MAX_EXPONENT
+    bulk = np.flatnonzero((q_tail > _NEGLIGIBLE) & (q_tail < 1 - _NEGLIGIBLE) & usable)
+    if len(bulk) == 0:
+        # All of Q at one atom (hardly any loss, or more than can be written): its neighbours are all there is to take.
+        centre = int(np.argmax(q_tail < 0.5))
+        bulk = np.flatnonzero(usable & (np.abs(np.arange(len(q_tail)) - centre) <= 2))
     if len(bulk) == 0:
         return TradeoffCurve(np.ones(1), np.ones(1), budget)
-    spaced = np.linspace(int(bulk[0]), int(bulk[-1]), LINES, dtype=np.float64)
-    chosen = np.unique(spaced.astype(np.int64))
+    # Half of the lines evenly over the losses, half over the probabilities at which the curve will be asked.
+    even = np.linspace(int(bulk[0]), int(bulk[-1]), LINES // 2, dtype=np.float64).astype(np.int64)
+    levels = special.ndtr(np.linspace(6.4, -6.4, LINES // 2, dtype=np.float64))
+    asked = len(q_tail) - np.searchsorted(q_tail[::-1], levels)
+    chosen = np.union1d(even, np.clip(asked, bulk[0], bulk[-1]))
     slopes = np.exp(composed.losses[chosen])
     error = budget.wrap + budget.rounding
     intercepts = (p_tail[chosen] + error + budget.truncation) - slopes * (q_tail[chosen] - error)
+    if not np.all(np.isfinite(intercepts)):
+        raise NumericalError("The hockey-stick divergence could not be computed.")
     return TradeoffCurve(np.clip(intercepts, 0.0, 1.0) * (1 + 8 * UNIT), slopes, budget)

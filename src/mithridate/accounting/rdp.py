@@ -266,7 +266,7 @@ def _subsampled_log_moments(
 ) -> FloatArray:
     """Joint convexity: the moment is at most the mean of the inner moments over how many changed examples were kept.
 
-    exp((order - 1) D(P || Q)) is jointly convex in (P, Q) (van Erven & Harremoes 2014, arXiv 1206.2459, Theorem 13).
+    exp((order - 1) D(P || Q)) is the integral of the perspective of t^order, and so jointly convex in (P, Q).
     """
     all_deleted, all_inserted = list(range(max(deleted) + 1)), list(range(max(inserted) + 1))
     inner = composed_log_moments(mechanism.inner, all_deleted, all_inserted, orders, prune=False)

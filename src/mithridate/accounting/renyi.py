@@ -70,7 +70,7 @@ def log_moments(
         for i, n in points.items():
             order = float(orders[i])
             moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
-            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024) * _UNIT
+            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * _UNIT
             with np.errstate(invalid="ignore"):  # Infinity times zero: nothing is known, so infinity.
                 left_out = np.nan_to_num(
                     cuts[i].remainders[:, None] * np.exp(-moments / order), nan=np.inf, posinf=np.inf
@@ -129,15 +129,16 @@ def _log_weights(changes: list[int], rate: float) -> FloatArray:
 
 def _log_tilts(x: FloatArray, log_weights: FloatArray, noise: float, *, last: int) -> FloatArray:
     """Log of sum_k w_k exp(k x / s - k^2 / (2 s^2)), k <= last, for each row of weights and each x in units of s."""
-    weights = np.exp(log_weights[:, : last + 1])
-    used = np.flatnonzero(weights.any(axis=0))
-    k = used / noise
+    k = np.arange(last + 1, dtype=np.float64) / noise
     exponents = np.multiply.outer(k, x) - (0.5 * k * k)[:, None]
-    # One scale for each x, that of its largest term: a row's own largest term cannot underflow beside it, because
-    # weights that matter are above 1e-300.
-    peak = exponents.max(axis=0)
-    with np.errstate(divide="ignore"):
-        return np.log(weights[:, used] @ np.exp(exponents - peak)) + peak
+    result = np.empty((len(log_weights), len(x)))
+    for row, log_w in zip(result, log_weights, strict=True):
+        # Each row at its own scale: beside the largest terms of other rows, all of its own could underflow.
+        used = np.flatnonzero(log_w[: last + 1] > -np.inf)
+        terms = exponents[used] + log_w[used, None]
+        peak = terms.max(axis=0)
+        row[:] = np.log(np.exp(terms - peak).sum(axis=0)) + peak
+    return result
 
 
 def _log_inner_products(left: FloatArray, right: FloatArray, log_measure: FloatArray) -> FloatArray:
