@@ -206,6 +206,8 @@ class Certificate:
                 raise ValueError("the arrays do not have one entry for each example")
             if not codes.dtype == label.dtype == radius.dtype == np.int64:
                 raise ValueError("labels, radii and statuses are not whole numbers")
+            if (codes < 0).any():
+                raise ValueError("a status is unknown")
             on, kind, failure_prob = content["on"], content["bounds"], content["failure_prob"]
             _validate.one_of(("votes", "scores"), on=on)
             _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=kind)

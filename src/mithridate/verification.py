@@ -211,7 +211,7 @@ def _check_radii(certificate: Certificate, limits: _Limits, progress: Progress |
             wrong[members] = ~second_route(radius, _Limits(*distinct.T))[inverse.reshape(-1)]
             if progress is not None:
                 progress(number + 1, len(claimed))
-    except MithridateError as error:
+    except (MithridateError, MemoryError) as error:
         return Check("radii", False, f"they cannot be computed again: {error}")
     return _counted("radii", wrong, f"hold, at {len(claimed)} distinct radii, every split of the changes")
 
@@ -247,7 +247,11 @@ class _TradeoffRoute:
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
             return self._holds(_splits(self._threat, radius)[0], limits)
         if self._single:
-            return np.logical_and.reduce([self._holds(split, limits) for split in _splits(self._threat, radius)])
+            held = np.ones(len(limits.top_lower), dtype=np.bool_)
+            for split in _splits(self._threat, radius):
+                if held.any():
+                    held &= self._holds(split, limits)
+            return held
         return self._block(radius, 0, radius, limits)
 
     def _block(self, radius: int, fewest: int, most: int, limits: _Limits) -> npt.NDArray[np.bool_]:

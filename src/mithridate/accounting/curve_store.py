@@ -11,6 +11,7 @@ import logging
 import os
 import tempfile
 import zipfile
+import zlib
 from dataclasses import astuple
 from pathlib import Path
 
@@ -20,8 +21,21 @@ from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
 from mithridate.mechanism import SampledGaussian
 
 # Raise when a change of the engine changes any curve: old files are then left alone and never read.
-ENGINE_VERSION = 1
+ENGINE_VERSION = 2
 _FLUSH_EVERY = 256
+# What numpy, zipfile and our own unpacking raise on bytes that are not what was written.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 _log = logging.getLogger(__name__)
 
 
@@ -96,9 +110,9 @@ class CurveStore:
         if self._path is None or not self._path.exists():
             return {}
         try:
-            with np.load(self._path, allow_pickle=False) as file:
+            with self._path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return _unpack(self._key, {name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        except _DAMAGE as error:
             _log.warning("the curve cache %s is damaged and will be rebuilt (%s)", self._path, error)
             return {}
 

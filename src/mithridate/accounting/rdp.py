@@ -22,6 +22,7 @@ The divergences themselves are computed in `renyi.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -145,6 +146,7 @@ class GroupDivergence(Protocol):
         ...
 
 
+@lru_cache(maxsize=2)  # Certificates of one mechanism come in series; more tables would only fill the memory.
 def group_divergence(group: str, mechanism: Mechanism, threat: Threat) -> GroupDivergence:
     """The rule of the given name."""
     if group == "mixture":
@@ -163,17 +165,22 @@ class MixtureDivergence:
         self._mechanism = mechanism
         self._threat = threat
         self._tables: dict[int, tuple[BoolArray, FloatArray]] = {}
+        self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
+        if radius not in self._known:
+            self._known[radius] = self._worst(radius) / (ORDERS - 1)
+        return ORDERS, self._known[radius]
+
+    def _worst(self, radius: int) -> FloatArray:
         match self._threat:
             case Threat.ADD | Threat.REMOVE:
-                moments = self._pure(radius)
+                return self._pure(radius)
             case Threat.REPLACE:
-                moments = self._moments([radius], [radius], ORDERS)[:, 0, 0]
+                return self._moments([radius], [radius], ORDERS)[:, 0, 0]
             case Threat.SYMMETRIC_DIFFERENCE:
-                moments = np.maximum(self._pure(radius), self._mixed(radius))
-        return ORDERS, moments / (ORDERS - 1)
+                return np.maximum(self._pure(radius), self._mixed(radius))
 
     def _pure(self, radius: int) -> FloatArray:
         forward = self._moments([radius], [0], ORDERS)

@@ -1,5 +1,6 @@
 """How the command line speaks: JSON for programs, tables for people, progress on the error stream."""
 
+import io
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from mithridate.errors import ArtifactError
 
 def console() -> Console:
     """Where tables go. Text from users is printed as it is: no markup, no guesses about what to highlight."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
     return Console(markup=False, highlight=False)
 
 

@@ -1,0 +1,564 @@
+"""The command line: flags, output for programs and for people, exit codes, and one clear sentence for bad input."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_certificate import scored_votes
+
+from mithridate import Certificate, SampledGaussian, Subsampled, Votes, certify
+from mithridate.cli import main
+
+MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
+GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
+COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
+KEYS = {
+    "schema",
+    "method",
+    "threat",
+    "failure_prob",
+    "scope",
+    "mechanism",
+    "examples",
+    "label",
+    "radius",
+    "status",
+    "summary",
+}
+COMMANDS = ("certify", "plan", "verify")
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: Any) -> Outcome:
+    """Run a command in this process; a usage error of argparse counts by its exit code."""
+    capsys.readouterr()
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    captured = capsys.readouterr()
+    return Outcome(code, captured.out, captured.err)
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+    outcome = run(capsys, *arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err == ""
+    assert outcome.out.count("\n") == 1
+    content = json.loads(outcome.out, parse_constant=pytest.fail)
+    assert isinstance(content, dict)
+    return content
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    path = tmp_path / "counts.csv"
+    path.write_text("\n".join(",".join(map(str, row)) for row in COUNTS))
+    return path
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    votes = scored_votes(mechanism=GAUSSIAN)
+    path = tmp_path / "foreign.npz"
+    np.savez(
+        path,
+        counts=votes.counts,
+        sum=np.asarray(votes.score_sums),
+        sumsq=np.asarray(votes.score_squares),
+        hist=np.asarray(votes.score_histograms),
+        y=np.asarray(votes.labels),
+    )
+    return path
+
+
+# --- certify --------------------------------------------------------------------------------------------------------
+
+
+def test_certify_prints_the_object_of_the_contract(capsys: pytest.CaptureFixture[str], csv: Path) -> None:
+    content = run_json(capsys, "certify", csv, *MECHANISM)
+    assert content.keys() >= KEYS
+    expected = certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN))
+    assert content == json.loads(json.dumps(expected.to_dict()))
+    assert (content["method"], content["threat"], content["failure_prob"]) == ("fdp", "symmetric-difference", 0.001)
+    assert (content["scope"], content["examples"], content["label"]) == ("prediction", 3, [0, 1, 0])
+    assert content["status"] == ["certified", "certified", "not_separated"]
+    assert set(content["summary"]) == {"median_radius", "max_radius", "abstained"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--method", "fdp"], {"method": "fdp"}),
+        (["--method", "rdp"], {"method": "rdp", "method_options": {"group": "mixture", "complement": False}}),
+        (
+            ["--method", "rdp", "--group", "mixture", "--complement"],
+            {"method_options": {"group": "mixture", "complement": True}},
+        ),
+        (["--method", "rdp", "--group", "paper"], {"method_options": {"group": "paper", "complement": False}}),
+        (["--method", "rdp", "--group", "standard"], {"method_options": {"group": "standard", "complement": False}}),
+        (["--method", "adp"], {"method": "adp", "method_options": {"delta": 1e-5}}),
+        (["--method", "adp", "--delta", "1e-7"], {"method_options": {"delta": 1e-7}}),
+        (["--on", "votes"], {"on": "votes", "bounds": "simultaneous"}),
+        (["--on", "scores"], {"on": "scores", "bounds": "empirical-bernstein"}),
+        (["--on", "scores", "--bounds", "hoeffding"], {"bounds": "hoeffding"}),
+        (["--on", "scores", "--bounds", "betting"], {"bounds": "betting"}),
+        (["--bounds", "simuem"], {"bounds": "simuem"}),
+        (["--bounds", "pointwise"], {"bounds": "pointwise"}),
+        (["--threat", "add"], {"threat": "add"}),
+        (["--threat", "remove"], {"threat": "remove"}),
+        (["--threat", "replace"], {"threat": "replace"}),
+        (["--threat", "symmetric-difference"], {"threat": "symmetric-difference"}),
+        (["--failure-prob", "0.05"], {"failure_prob": 0.05}),
+        (["--scope", "all"], {"scope": "all"}),
+    ],
+)
+def test_every_flag_of_the_contract(
+    capsys: pytest.CaptureFixture[str], foreign: Path, flags: list[str], expected: dict[str, Any]
+) -> None:
+    content = run_json(capsys, "certify", foreign, *MECHANISM, *flags)
+    assert {key: content[key] for key in expected} == expected
+    assert content["radius"][0] >= 0
+
+
+@pytest.mark.parametrize(("text", "keep"), [("1/2", 0.5), ("0.5", 0.5), ("4000/50000", 0.08), ("1", 1.0), ("3/3", 1.0)])
+def test_keep(capsys: pytest.CaptureFixture[str], csv: Path, text: str, keep: float) -> None:
+    content = run_json(capsys, "certify", csv, *MECHANISM, "--keep", text, "--threat", "add")
+    expected = certify(Votes.from_counts(COUNTS, mechanism=Subsampled(keep, GAUSSIAN)), threat="add")
+    assert content["mechanism"]["type"] == "subsampled-gaussian"
+    assert content["mechanism"]["keep"] == keep
+    assert content["radius"] == expected.radius.tolist()
+
+
+def test_true_labels_and_radii(capsys: pytest.CaptureFixture[str], foreign: Path) -> None:
+    content = run_json(capsys, "certify", foreign, *MECHANISM, "--labels-key", "y", "--radii", "0,5,1000000")
+    summary = content["summary"]
+    assert list(summary["certified_accuracy"]) == ["0", "5", "1000000"]
+    right = np.where(np.array(content["label"]) == [0, 0, 1, 2], content["radius"], -1)
+    assert summary["certified_accuracy"]["0"] == float(np.mean(right >= 0))
+    assert summary["median_radius_correct"] == float(np.median(right))
+    table = run(capsys, "certify", foreign, *MECHANISM, "--labels-key", "y", "--radii", "0,5")
+    assert table.code == 0
+    assert "certified and right" in table.out
+
+
+def test_our_own_file_knows_its_mechanism_and_labels(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "votes.npz"
+    scored_votes(mechanism=GAUSSIAN).save(path)
+    content = run_json(capsys, "certify", path)
+    assert content["mechanism"]["noise_multiplier"] == 20.0
+    assert "certified_accuracy" in content["summary"]
+    assert run_json(capsys, "certify", path, *MECHANISM) == content
+    contradiction = run(capsys, "certify", path, *MECHANISM[:-1], "5")
+    assert contradiction.code == 2
+    assert "leave the mechanism flags out" in contradiction.err
+
+
+def test_out_writes_what_verify_confirms(capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "certificate.json"
+    content = run_json(capsys, "certify", csv, *MECHANISM, "--out", out)
+    assert Certificate.load(out).to_dict() == content
+    checked = run_json(capsys, "verify", out)
+    assert checked["valid"] is True
+    assert checked["checks"]
+    people = run(capsys, "verify", out)
+    assert people.code == 0
+    assert "The certificate holds." in people.out
+
+
+def test_the_table_for_people_says_what_is_claimed(
+    capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path
+) -> None:
+    outcome = run(capsys, "certify", csv, *MECHANISM, "--threat", "remove", "--out", tmp_path / "c.json")
+    text = " ".join(outcome.out.split())
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert "inserted into my data" in text
+    assert "probability at most 0.001" in text
+    assert "not_separated: 1." in text
+    assert "mithridate verify" in text
+    marked = run(capsys, "certify", csv, *MECHANISM, "--method", "rdp", "--group", "paper", "--bounds", "pointwise")
+    assert "do not rely on these radii" in " ".join(marked.out.split())
+    assert "not simultaneous" in " ".join(marked.out.split())
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    """Run a command that must fail, and return its one sentence."""
+    outcome = run(capsys, *arguments)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+    assert outcome.err.startswith("mithridate: ")
+    assert outcome.err.count("\n") == 1
+    return outcome.err
+
+
+def npz(**arrays: Any) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+GOOD = npz(counts=np.array(COUNTS))
+BAD_FILES = [
+    ("c.csv", b"5,-1\n2,2\n", "negative"),
+    ("c.csv", b"2.5,1.5\n", "whole numbers"),
+    ("c.csv", b"nan,1\n", "whole numbers"),
+    ("c.csv", b"4,0\n0,0\n", "all zero"),
+    ("c.csv", b"4,0\n3,0\n", "adds up to"),
+    ("c.csv", b"4\n4\n", "two classes"),
+    ("c.csv", b"", "no rows"),
+    ("c.npz", npz(counts=np.array([[5, -1]])), "negative"),
+    ("c.npz", npz(counts=np.array([[0.5, 0.5]])), "fractions"),
+    ("c.npz", npz(counts=np.array([[np.nan, 1.0]])), "not finite"),
+    ("c.npz", npz(counts=np.array([[3, 1], [0, 0]])), "all zero"),
+    ("c.npz", npz(counts=np.array([[3, 1], [2, 1]])), "adds up to"),
+    ("c.npz", npz(counts=np.array([[3], [3]])), "two classes"),
+    ("c.npz", npz(votes=np.array(COUNTS)), "no array 'counts'"),
+    ("c.npz", npz(counts=np.array([[object()]])), "Python objects"),
+    ("c.npz", GOOD[:100], "not a readable"),
+    ("c.npz", b"not a zip", "not a readable"),
+    ("c.json", b'{"counts": [[1, 2]]}', "not a readable"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "says"), BAD_FILES)
+@pytest.mark.parametrize("existing", [None, b"an older certificate"])
+def test_bad_files_leave_out_untouched(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, data: bytes, says: str, existing: bytes | None
+) -> None:
+    path, out = tmp_path / name, tmp_path / "out.json"
+    path.write_bytes(data)
+    if existing is not None:
+        out.write_bytes(existing)
+    assert says in refused(capsys, "certify", path, *MECHANISM, "--out", out)
+    assert (out.read_bytes() if out.exists() else None) == existing
+    assert path.read_bytes() == data
+    assert len(list(tmp_path.iterdir())) == (1 if existing is None else 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "--noise-multiplier, --sample-rate and --steps"),
+        (["--steps", "4"], "add --noise-multiplier, --sample-rate"),
+        (["--keep", "1/2"], "add --noise-multiplier, --sample-rate, --steps"),
+        (["--noise-multiplier", "0", *MECHANISM[2:]], "noise_multiplier"),
+        (["--noise-multiplier", "-3", *MECHANISM[2:]], "noise_multiplier"),
+        (["--noise-multiplier", "nan", *MECHANISM[2:]], "noise_multiplier"),
+        (["--noise-multiplier", "inf", *MECHANISM[2:]], "noise_multiplier"),
+        ([*MECHANISM, "--sample-rate", "0"], "sample_rate"),
+        ([*MECHANISM, "--sample-rate", "1.01"], "sample_rate"),
+        ([*MECHANISM, "--sample-rate", "-0.5"], "sample_rate"),
+        ([*MECHANISM, "--sample-rate", "nan"], "sample_rate"),
+        ([*MECHANISM, "--steps", "0"], "steps"),
+        ([*MECHANISM, "--steps", "-1"], "steps"),
+        ([*MECHANISM, "--failure-prob", "0"], "failure_prob"),
+        ([*MECHANISM, "--failure-prob", "1"], "failure_prob"),
+        ([*MECHANISM, "--failure-prob", "nan"], "failure_prob"),
+        ([*MECHANISM, "--keep", "0"], "keep"),
+        ([*MECHANISM, "--keep", "3/2"], "keep"),
+        ([*MECHANISM, "--keep=-1/2"], "keep"),
+        ([*MECHANISM, "--method", "adp", "--delta", "0"], "delta"),
+        ([*MECHANISM, "--method", "adp", "--delta", "1"], "delta"),
+        ([*MECHANISM, "--group", "paper"], "--method rdp"),
+        ([*MECHANISM, "--complement"], "--method rdp"),
+        ([*MECHANISM, "--method", "adp", "--group", "paper"], "--method rdp"),
+        ([*MECHANISM, "--delta", "1e-5"], "--method adp"),
+        ([*MECHANISM, "--method", "rdp", "--delta", "1e-5"], "--method adp"),
+        ([*MECHANISM, "--on", "scores"], "no score sums"),
+        ([*MECHANISM, "--bounds", "hoeffding"], "votes have"),
+        ([*MECHANISM, "--labels-key", "y"], "no labels"),
+        ([*MECHANISM, "--keep", "1/2", "--method", "rdp", "--group", "paper"], "mixture"),
+    ],
+)
+def test_bad_flags_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path, flags: list[str], says: str
+) -> None:
+    out = tmp_path / "out.json"
+    out.write_bytes(b"an older certificate")
+    assert says in refused(capsys, "certify", csv, *flags, "--out", out)
+    assert out.read_bytes() == b"an older certificate"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--method", "magic"],
+        ["--group", "other"],
+        ["--threat", "insert"],
+        ["--scope", "some"],
+        ["--bounds", "wide"],
+        ["--on", "logits"],
+        ["--steps", "1.5"],
+        ["--steps", "many"],
+        ["--noise-multiplier", "much"],
+        ["--keep", "half"],
+        ["--keep", "1/0"],
+        ["--keep", "1/2/3"],
+        ["--radii", ""],
+        ["--radii", "a,b"],
+        ["--radii", "1,,2"],
+        ["--radii", "1.5"],
+        ["--radii", "-1"],
+        ["--radii", "0,-5"],
+        ["--unknown"],
+    ],
+)
+def test_flags_that_argparse_refuses(
+    capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    out = tmp_path / "out.json"
+    arguments = [f"{flags[0]}={flags[1]}"] if len(flags) == 2 else flags
+    outcome = run(capsys, "certify", csv, *MECHANISM, *arguments, "--out", out)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "error: " in outcome.err
+    assert "Traceback" not in outcome.err
+    assert not out.exists()
+
+
+def test_a_missing_labels_key_names_what_is_there(capsys: pytest.CaptureFixture[str], foreign: Path) -> None:
+    sentence = refused(capsys, "certify", foreign, *MECHANISM, "--labels-key", "truth")
+    assert "no array 'truth'" in sentence
+    assert "counts, hist, sum, sumsq, y" in sentence
+
+
+def test_missing_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for path in (tmp_path / "none.npz", tmp_path / "none.csv", tmp_path):
+        assert "no file" in refused(capsys, "certify", path, *MECHANISM)
+        if path != tmp_path:
+            assert "Cannot read" in refused(capsys, "verify", path)
+    assert "Cannot read" in refused(capsys, "verify", tmp_path)
+
+
+def test_places_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path) -> None:
+    assert "it is a folder" in refused(capsys, "certify", csv, *MECHANISM, "--out", tmp_path)
+    assert "no folder" in refused(capsys, "certify", csv, *MECHANISM, "--out", tmp_path / "a" / "b.json")
+
+
+def test_out_never_replaces_the_votes(capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path) -> None:
+    before = csv.read_bytes()
+    link = tmp_path / "link.csv"
+    link.symlink_to(csv)
+    for out in (csv, link):
+        assert "overwrite the votes" in refused(capsys, "certify", csv, *MECHANISM, "--out", out)
+    assert csv.read_bytes() == before
+
+
+# --- plan -----------------------------------------------------------------------------------------------------------
+
+PLAN = ["plan", *MECHANISM, "--instances", "200", "--classes", "3"]
+
+
+def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    content = run_json(capsys, *PLAN)
+    assert content["max_radius"] == content["radius_by_top_share"]["1"] > 0
+    flags = ["--radius", "5", "--failure-prob", "0.01", "--threat", "add", "--method", "rdp", "--bounds", "simuem"]
+    asked = run_json(capsys, *PLAN, *flags)
+    assert (asked["radius"], asked["failure_prob"], asked["threat"]) == (5, 0.01, "add")
+    assert (asked["method"], asked["bounds"], asked["instances"], asked["classes"]) == ("rdp", "simuem", 200, 3)
+    assert {"needed_instances", "needed_steps", "needed_noise_multiplier"} <= asked.keys()
+    people = run(capsys, *PLAN, "--radius", "5")
+    assert people.code == 0
+    assert "█" in people.out
+    assert all(word in people.out for word in ("instances", "noise multiplier", "steps"))
+    hopeless = run(capsys, *PLAN[:-3], "5", "--classes", "3")
+    assert hopeless.code == 0
+    assert "Not even unanimous votes are certified" in hopeless.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--instances", "0"], "instances"),
+        (["--classes", "1"], "classes"),
+        (["--radius", "0"], "radius"),
+        (["--radius", "-4"], "radius"),
+        (["--failure-prob", "2"], "failure_prob"),
+        (["--sample-rate", "1.5"], "sample_rate"),
+        (["--noise-multiplier", "0"], "noise_multiplier"),
+        (["--steps", "0"], "steps"),
+        (["--group", "paper"], "--method rdp"),
+    ],
+)
+def test_plans_with_bad_numbers(capsys: pytest.CaptureFixture[str], flags: list[str], says: str) -> None:
+    assert says in refused(capsys, *PLAN, *flags, "--json")
+
+
+# --- verify ---------------------------------------------------------------------------------------------------------
+
+
+def test_exit_codes_of_verify(capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    run_json(capsys, "certify", csv, *MECHANISM, "--out", out)
+    data = out.read_bytes()
+    out.write_bytes(data.replace(b'"simultaneous"', b'"simultaneouz"'))
+    changed = run(capsys, "verify", out, "--json")
+    assert changed.code == 1
+    content = json.loads(changed.out)
+    assert content["valid"] is False
+    assert content["checks"][0]["passed"] is False
+    people = run(capsys, "verify", out)
+    assert people.code == 1
+    assert "does NOT hold" in people.out
+    out.write_bytes(data[:-20])
+    assert "truncated" in refused(capsys, "verify", out)
+    out.write_bytes(b"something else")
+    assert "not a mithridate.certificate file" in refused(capsys, "verify", out, "--json")
+    csv_given = run(capsys, "verify", csv)
+    assert csv_given.code == 2
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    outcome = run(capsys, command, "--help")
+    assert outcome.code == 0
+    assert f"mithridate {command} " in outcome.out.split("example", 1)[1]
+
+
+@pytest.mark.parametrize("command", ["certify", "plan"])
+def test_help_puts_threats_in_the_words_of_the_user(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    text = " ".join(run(capsys, command, "--help").out.split())
+    remove, add = text.index("remove: examples may"), text.index("add: examples may")
+    assert text[remove:].startswith("remove: examples may have been inserted into my data")
+    assert text[add:].startswith("add: examples may have been deleted from my data")
+    assert "symmetric-difference: " in text
+    assert "replace: " in text
+
+
+def test_no_command_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys).code == 2
+    assert run(capsys, "--version").out.startswith("mithridate ")
+    assert all(command in run(capsys, "--help").out for command in COMMANDS)
+
+
+# --- as a program of its own ----------------------------------------------------------------------------------------
+
+
+def program(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "import sys; from mithridate.cli import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_as_a_program(csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    certified = program("certify", csv, *MECHANISM, "--out", out, "--json")
+    assert (certified.returncode, certified.stderr) == (0, "")
+    assert json.loads(certified.stdout)["examples"] == 3
+    verified = program("verify", out)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    missing = program("verify", tmp_path / "none")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("mithridate: ")
+    assert missing.stderr.count("\n") == 1
+
+
+def test_a_terminal_that_knows_only_ascii_is_no_reason_to_crash(csv: Path) -> None:
+    outcome = program("certify", csv, *MECHANISM, PYTHONIOENCODING="ascii")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_reader_that_goes_away_is_no_reason_to_complain(csv: Path) -> None:
+    code = "import sys; from mithridate.cli import main; sys.exit(main())"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        outcome = subprocess.run(
+            [sys.executable, "-c", code, "certify", str(csv), *MECHANISM, "--json"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert outcome.stderr == ""
+
+
+# --- bytes from anywhere --------------------------------------------------------------------------------------------
+
+
+def survives(folder: Path, name: str, data: bytes) -> None:
+    """Neither command may crash on these bytes."""
+    path = folder / name
+    path.write_bytes(data)
+    for arguments in (["certify", str(path), *MECHANISM, "--json"], ["verify", str(path), "--json"]):
+        assert main(arguments) in (0, 1, 2)
+
+
+@settings(max_examples=60)
+@given(data=st.binary(max_size=400), name=st.sampled_from(["f.npz", "f.csv", "f"]))
+def test_random_bytes_never_crash(tmp_path_factory: pytest.TempPathFactory, data: bytes, name: str) -> None:
+    survives(tmp_path_factory.mktemp("random"), name, data)
+
+
+@settings(max_examples=60)
+@given(text=st.text(alphabet="0123456789,-.\n \"'ex", max_size=60))
+def test_text_that_looks_like_numbers_never_crashes(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    survives(tmp_path_factory.mktemp("text"), "f.csv", text.encode())
+
+
+@pytest.fixture(scope="module")
+def valid_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("valid")
+    votes = Votes.from_counts(COUNTS, mechanism=GAUSSIAN, labels=[0, 1, 0])
+    votes.save(folder / "votes.npz")
+    certify(votes).save(folder / "certificate.json")
+    return {
+        "votes.npz": (folder / "votes.npz").read_bytes(),
+        "certificate.json": (folder / "certificate.json").read_bytes(),
+        "foreign.npz": GOOD,
+        "counts.csv": b"200,0,0\n30,160,10\n90,80,30\n",
+    }
+
+
+@settings(max_examples=120)
+@given(
+    name=st.sampled_from(["votes.npz", "certificate.json", "foreign.npz", "counts.csv"]),
+    changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
+    end=st.none() | st.integers(0, 10**6),
+    tail=st.binary(max_size=10),
+)
+def test_damaged_files_never_crash(
+    tmp_path_factory: pytest.TempPathFactory,
+    valid_files: dict[str, bytes],
+    name: str,
+    changes: list[tuple[int, int]],
+    end: int | None,
+    tail: bytes,
+) -> None:
+    data = bytearray(valid_files[name])
+    for position, value in changes:
+        data[position % len(data)] = value
+    cut = len(data) if end is None else end % len(data)
+    survives(tmp_path_factory.mktemp("damaged"), name, bytes(data[:cut]) + tail)

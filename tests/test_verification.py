@@ -1,0 +1,458 @@
+"""The audit: right certificates are confirmed, wrong ones are not, however well their hash fits."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import one_step_curve
+from scipy import special, stats
+from test_certificate import scored_votes
+
+from mithridate import (
+    ADP,
+    FDP,
+    RDP,
+    ArtifactError,
+    Certificate,
+    SampledGaussian,
+    Scope,
+    Subsampled,
+    Threat,
+    Votes,
+    certify,
+    verify,
+)
+from mithridate._artifact import read_hashed, write_hashed
+from mithridate.accounting.curve_store import CurveStore
+from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
+from mithridate.certificate import SCHEMA
+from mithridate.recomputation import ExactMoments, ExactTradeoff, _Inversion, _Table, binomial_lower, binomial_upper
+
+THREATS = list(Threat)
+GAUSSIAN = SampledGaussian(30.0, 1.0, 4)
+SAMPLED = SampledGaussian(2.0, 0.1, 20)
+SUBSAMPLED = Subsampled(0.5, SampledGaussian(4.0, 0.5, 4))
+COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
+METHODS = [FDP(), RDP(), RDP("mixture", complement=True), RDP("paper"), RDP("standard"), ADP()]
+LEVELS = np.array([1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
+
+
+def failed(certificate: Certificate, path: Path) -> set[str]:
+    """Names of the checks that fail when the certificate is written, with a right hash, and verified."""
+    certificate.save(path)
+    outcome = verify(path)
+    assert outcome.valid == all(check.passed for check in outcome.checks)
+    return {check.name for check in outcome.checks if not check.passed}
+
+
+def forge(certificate: Certificate, path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write the certificate with its content changed and a hash that fits the change."""
+    certificate.save(path)
+    content = read_hashed(path, SCHEMA)
+    for key in ("schema", "size", "sha256"):
+        content.pop(key)
+    change(content)
+    write_hashed(path, SCHEMA, content)
+
+
+# --- the second route by itself -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("noise", "steps", "deleted", "inserted"), [(2.0, 10, 1, 1), (5.0, 50, 2, 1), (1.0, 3, 0, 1)])
+def test_without_sampling_curves_are_those_of_gaussians(noise: float, steps: int, deleted: int, inserted: int) -> None:
+    expected = special.ndtr(special.ndtri(LEVELS) + (deleted + inserted) * np.sqrt(steps) / noise)
+    for route, tolerance in ((ExactTradeoff, 1e-13), (_Inversion, 1e-10), (_Table, 1e-8)):
+        assert route(noise, 1.0, steps, deleted, inserted)(LEVELS) == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize(("deleted", "inserted"), [(3, 0), (0, 3), (2, 5)])
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.3), (0.4, 0.01), (3.0, 0.9)])
+def test_one_step_is_a_threshold_test(noise: float, rate: float, deleted: int, inserted: int) -> None:
+    exact = ExactTradeoff(noise, rate, 1, deleted, inserted)(LEVELS)
+    expected = [one_step_curve(noise, rate, deleted, inserted, x) for x in LEVELS.tolist()]
+    assert exact == pytest.approx(expected, abs=1e-11)
+
+
+def test_curves_end_where_they_must() -> None:
+    ends = np.array([0.0, 1.0])
+    for steps in (1, 5, 100):
+        assert ExactTradeoff(1.0, 0.2, steps, 2, 1)(ends).tolist() == [0.0, 1.0]
+    assert ExactTradeoff(1.0, 0.2, 7, 0, 0)(LEVELS).tolist() == LEVELS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ((150, 0), [0.24364, 0.63334, 0.86238]),
+        ((0, 150), [0.23517, 0.63014, 0.86351]),
+        ((75, 75), [0.22659, 0.61585, 0.85354]),
+    ],
+)
+def test_published_trade_off_values(split: tuple[int, int], expected: list[float]) -> None:
+    """theory.md, section 8: q = 0.001, sigma = 3, T = 1000, r = 150."""
+    exact = ExactTradeoff(3.0, 0.001, 1000, *split)(np.array([0.01, 0.1, 0.3]))
+    assert exact == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [((6, 0), [0.1803, 0.4609, 0.6967]), ((0, 6), [0.0557, 0.3480, 0.6960]), ((3, 3), [0.0926, 0.3441, 0.6267])],
+)
+def test_published_trade_off_values_with_little_noise(split: tuple[int, int], expected: list[float]) -> None:
+    """theory.md, section 8: q = 0.01, sigma = 0.6, T = 50, r = 6."""
+    exact = ExactTradeoff(0.6, 0.01, 50, *split)(np.array([0.01, 0.1, 0.3]))
+    assert exact == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "deleted", "inserted", "tolerance"),
+    [(1.0, 0.2, 20, 2, 1, 1e-8), (2.0, 0.1, 8, 3, 2, 1e-8), (3.0, 0.05, 30, 0, 5, 1e-8), (0.6, 0.01, 50, 0, 6, 1e-5)],
+)
+def test_inversion_and_table_agree(
+    noise: float, rate: float, steps: int, deleted: int, inserted: int, tolerance: float
+) -> None:
+    inverted = _Inversion(noise, rate, steps, deleted, inserted)(LEVELS)
+    tabulated = _Table(noise, rate, steps, deleted, inserted)(LEVELS)
+    assert tabulated == pytest.approx(inverted, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "deleted", "inserted"),
+    [
+        (0.5, 0.001, 200, 0, 2),  # losses in lumps: Newton's method alone goes astray
+        (0.5, 0.001, 200, 2, 0),
+        (0.4, 0.01, 100, 1, 2),
+        (0.3, 0.001, 500, 0, 3),
+        (0.8, 0.001, 50, 0, 20),
+        (0.4, 0.01, 20, 0, 2),  # by the table
+        (0.4, 0.01, 20, 2, 0),
+        (1.5, 0.2, 40, 3, 2),
+    ],
+)
+def test_both_routes_agree_where_noise_is_small(
+    noise: float, rate: float, steps: int, deleted: int, inserted: int
+) -> None:
+    exact = ExactTradeoff(noise, rate, steps, deleted, inserted)(LEVELS)
+    engine = compose(noise, rate, steps, deleted, inserted)(LEVELS)
+    assert (engine > exact - 1e-9).all()
+    assert engine == pytest.approx(exact, abs=1e-3)
+
+
+def test_the_table_errs_upwards_where_it_is_coarse() -> None:
+    """Many steps with rare, large losses: the grid is too wide for the bulk of them."""
+    levels = np.array([0.001, 0.01, 0.1, 0.3])
+    coarse = ExactTradeoff(0.5, 1e-4, 1000, 3, 0)
+    assert isinstance(coarse._solve, _Table)
+    # The same grid, 16 times as fine.
+    fine = np.array([0.00191332758, 0.0137534748, 0.113889718, 0.321215610])
+    assert (coarse(levels) > fine).all()
+    assert coarse(levels) == pytest.approx(fine, rel=0.05)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
+def test_moments_without_sampling(order: float) -> None:
+    for deleted, inserted in ((1, 0), (0, 2), (2, 3)):
+        moment = ExactMoments(3.0, 1.0).log_moment(deleted, inserted, order)
+        expected = order * (order - 1) * (deleted + inserted) ** 2 / (2 * 9.0)
+        assert moment == pytest.approx(expected, rel=1e-10)
+
+
+def test_moments_with_sampling_at_whole_orders() -> None:
+    """E_Q (P/Q)^2 with Q = phi: sum_kl w_k w_l exp(k l / sigma^2)."""
+    for noise, rate, changes in ((1.0, 0.1, 3), (2.5, 0.4, 5)):
+        k = np.arange(changes + 1)
+        weights = stats.binom.pmf(k, changes, rate)
+        expected = np.log(weights @ np.exp(np.outer(k, k) / noise**2) @ weights)
+        assert ExactMoments(noise, rate).log_moment(changes, 0, 2.0) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("total", [1, 7, 1000])
+@pytest.mark.parametrize("tail", [0.2, 5e-5])
+def test_binomial_bounds_solve_their_equation(total: int, tail: float) -> None:
+    counts = np.unique(np.array([0, 1, total // 2, total - 1, total]))
+    lower, upper = binomial_lower(counts, total, tail), binomial_upper(counts, total, tail)
+    assert (lower <= counts / total).all()
+    assert (upper >= counts / total).all()
+    assert lower[0] == 0
+    assert upper[-1] == 1
+    assert stats.binom.sf(counts[1:] - 1, total, lower[1:]) == pytest.approx(tail, rel=1e-9)
+    assert stats.binom.cdf(counts[:-1], total, upper[:-1]) == pytest.approx(tail, rel=1e-9)
+
+
+# --- right certificates ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threat", THREATS)
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("mechanism", [SAMPLED, SUBSAMPLED], ids=["sampled", "subsampled"])
+def test_right_certificates_are_confirmed(tmp_path: Path, mechanism: Any, method: Any, threat: Threat) -> None:
+    if isinstance(mechanism, Subsampled) and method == RDP("paper"):
+        pytest.skip("the paper's rule is not defined there")
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=mechanism), method=method, threat=threat)
+    assert certificate.radius[0] >= (0 if method == ADP() else 1)
+    certificate.save(tmp_path / "c.json")
+    outcome = verify(tmp_path / "c.json")
+    assert outcome.valid, outcome.checks
+    assert [check.name for check in outcome.checks] == [
+        "file unchanged",
+        "assumptions",
+        "labels",
+        "confidence bounds",
+        "statuses",
+        "radii",
+    ]
+
+
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, SampledGaussian(1.5, 0.2, 1), SampledGaussian(0.6, 0.01, 50)], ids=str)
+@pytest.mark.parametrize("bounds", ["simultaneous", "simuem", "pointwise"])
+@pytest.mark.parametrize("scope", list(Scope))
+def test_right_certificates_with_other_bounds_are_confirmed(
+    tmp_path: Path, mechanism: SampledGaussian, bounds: str, scope: Scope
+) -> None:
+    votes = Votes.from_counts(COUNTS, mechanism=mechanism)
+    assert failed(certify(votes, bounds=bounds, scope=scope, failure_prob=0.01), tmp_path / "c.json") == set()
+
+
+@pytest.mark.parametrize("method", [FDP(), RDP(), ADP()], ids=repr)
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_right_certificates_on_scores_are_confirmed(tmp_path: Path, method: Any, bounds: str, dtype: type) -> None:
+    votes = scored_votes(dtype=dtype, mechanism=SampledGaussian(30.0, 1.0, 4))
+    certificate = certify(votes, method=method, on="scores", bounds=bounds, threat="remove")
+    assert certificate.radius[0] > 0
+    assert failed(certificate, tmp_path / "c.json") == set()
+
+
+def test_nothing_certified_is_a_right_certificate(tmp_path: Path) -> None:
+    certificate = certify(Votes.from_counts([[5, 4], [5, 4]], mechanism=SAMPLED))
+    assert set(certificate.radius) == {-1}
+    assert failed(certificate, tmp_path / "c.json") == set()
+
+
+def test_a_radius_at_the_search_limit_is_confirmed(tmp_path: Path) -> None:
+    certificate = certify(Votes.from_counts([[100, 0]], mechanism=SampledGaussian(1e9, 1.0, 1)), threat="add")
+    assert certificate.status.tolist() == ["search_limit"]
+    assert failed(certificate, tmp_path / "c.json") == set()
+
+
+def test_smaller_claims_are_right_too(tmp_path: Path) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN))
+    assert (
+        failed(replace(certificate, radius=certificate.radius - (certificate.radius > 0)), tmp_path / "c.json") == set()
+    )
+
+
+def test_blocks_of_splits_agree_with_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED))
+    monkeypatch.setattr("mithridate.verification._SINGLE_SPLITS", 0)
+    assert failed(certificate, tmp_path / "c.json") == set()
+    assert failed(_one_more(certificate), tmp_path / "c.json") == {"radii"}
+
+
+def test_progress_is_shown(tmp_path: Path) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN))
+    certificate.save(tmp_path / "c.json")
+    calls: list[tuple[int, int]] = []
+    verify(tmp_path / "c.json", progress=lambda done, total: calls.append((done, total)))
+    distinct = len({radius for radius in certificate.radius.tolist() if radius > 0})
+    assert calls == [(number + 1, distinct) for number in range(distinct)]
+
+
+# --- wrong certificates whose hash is right -------------------------------------------------------------------------
+
+
+def _one_more(certificate: Certificate) -> Certificate:
+    return replace(certificate, radius=certificate.radius + (certificate.radius >= 0))
+
+
+@pytest.mark.parametrize("threat", THREATS)
+@pytest.mark.parametrize("mechanism", [GAUSSIAN, SAMPLED, SampledGaussian(1.5, 0.2, 1)], ids=str)
+def test_one_more_is_too_much(tmp_path: Path, mechanism: SampledGaussian, threat: Threat) -> None:
+    """The radius of f-DP is the largest: the exact curves refuse the next one, for every example."""
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=mechanism), threat=threat)
+    for example in np.flatnonzero(certificate.radius >= 0):
+        radius = certificate.radius.copy()
+        radius[example] += 1
+        assert failed(replace(certificate, radius=radius), tmp_path / "c.json") == {"radii"}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+@pytest.mark.parametrize("radius", [50, 1000])
+def test_a_much_larger_radius_is_refused_without_a_crash(tmp_path: Path, method: Any, radius: int) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED), method=method)
+    wrong = replace(certificate, radius=np.array([radius, 0, -1]))
+    assert "radii" in failed(wrong, tmp_path / "c.json")
+
+
+def test_other_forgeries_are_refused(tmp_path: Path) -> None:
+    votes = Votes.from_counts(COUNTS, mechanism=GAUSSIAN)
+    certificate = certify(votes)
+    assert certificate.radius.tolist()[2] == -1
+    fewer = Votes.from_counts([[190, 10, 0], *COUNTS[1:]], mechanism=GAUSSIAN)
+    other_winner = Votes.from_counts([[0, 200, 0], *COUNTS[1:]], mechanism=GAUSSIAN)
+    noisier = Votes.from_counts(COUNTS, mechanism=SampledGaussian(29.0, 1.0, 4))
+    forgeries: list[tuple[dict[str, Any], str]] = [
+        ({"radius": certificate.radius + np.array([1, 0, 0])}, "radii"),
+        ({"radius": np.array([0, 0, 0])}, "statuses"),
+        ({"radius": np.array([-2, 0, -1])}, "statuses"),
+        ({"radius": np.array([(1 << 20) + 1, 0, -1])}, "statuses"),
+        ({"label": np.array([1, 1, 0])}, "labels"),
+        ({"label": np.array([0, 1, 1])}, "labels"),
+        ({"label": np.array([-3, 1, 0])}, "labels"),
+        ({"label": np.array([0, 4, 0])}, "labels"),
+        ({"status": np.array(["certified"] * 3)}, "statuses"),
+        ({"status": np.array(["search_limit", "certified", "not_separated"])}, "statuses"),
+        ({"status": np.array(["certified"] * 3), "radius": np.array([1, 1, 0])}, "statuses"),
+        ({"votes": fewer}, "radii"),
+        ({"votes": other_winner}, "labels"),
+        ({"votes": noisier}, "radii"),
+        ({"failure_prob": 1e-4}, "radii"),
+        ({"failure_prob": 1e-300}, "statuses"),
+        ({"scope": Scope.ALL}, "radii"),
+        ({"threat": Threat.REPLACE}, "radii"),
+        ({"method": RDP()}, "radii"),
+        ({"method": ADP()}, "radii"),
+        ({"assumptions": certificate.assumptions[:1]}, "assumptions"),
+        ({"assumptions": ()}, "assumptions"),
+    ]
+    for change, check in forgeries:
+        assert check in failed(replace(certificate, **change), tmp_path / "c.json"), change
+
+
+@pytest.mark.parametrize(
+    ("method", "bounds"), [(RDP("paper"), "simultaneous"), (FDP(), "simuem"), (FDP(), "pointwise")]
+)
+def test_leaving_out_what_is_not_proved_is_refused(tmp_path: Path, method: Any, bounds: str) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED), method=method, bounds=bounds)
+    plain = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED)).assumptions
+    assert failed(replace(certificate, assumptions=plain), tmp_path / "c.json") == {"assumptions"}
+
+
+def test_calling_weak_bounds_strong_is_refused(tmp_path: Path) -> None:
+    votes = Votes.from_counts(COUNTS, mechanism=SampledGaussian(300.0, 1.0, 4))
+    weak, strong = certify(votes, bounds="pointwise"), certify(votes)
+    assert weak.radius[0] > strong.radius[0]
+    assert failed(replace(weak, bounds="simultaneous", assumptions=strong.assumptions), tmp_path / "c.json") == {
+        "radii"
+    }
+    paper = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED), method=RDP("paper"))
+    assert failed(replace(paper, method=RDP("standard")), tmp_path / "c.json") == {"radii"}
+
+
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+def test_forged_scores_are_refused(tmp_path: Path, bounds: str) -> None:
+    votes = scored_votes(mechanism=SampledGaussian(3000.0, 1.0, 4))
+    certificate = certify(votes, on="scores", bounds=bounds, threat="add")
+    assert certificate.radius[0] > 100
+    larger = np.where(certificate.radius > 0, np.ceil(1.05 * certificate.radius), certificate.radius).astype(np.int64)
+    assert "radii" in failed(replace(certificate, radius=larger), tmp_path / "c.json")
+    assert "labels" in failed(replace(certificate, label=(certificate.label + 1) % 3), tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"on": "scores"},
+        {"on": "logits"},
+        {"bounds": "hoeffding"},
+        {"bounds": None},
+        {"failure_prob": 0.0},
+        {"failure_prob": -1.0},
+        {"failure_prob": 1.0},
+        {"failure_prob": 1.5},
+        {"failure_prob": "0.001"},
+        {"failure_prob": None},
+        {"failure_prob": True},
+        {"scope": "most"},
+        {"threat": "none"},
+        {"threat": []},
+        {"method": "magic"},
+        {"method_options": {"group": "paper"}},
+        {"method_options": None},
+        {"mechanism": []},
+        {"mechanism": {"type": "sampled-gaussian", "noise_multiplier": -1.0, "sample_rate": 1.0, "steps": 4}},
+        {"assumptions": None},
+        {"versions": 3},
+        {"error_budget": "none"},
+        {"run_ids": 7},
+        {"label": np.zeros(3)},
+        {"radius": np.array([3.5, 0.0, -1.0])},
+        {"radius": np.array([3, 0])},
+        {"radius": None},
+        {"status": None},
+        {"status": {"names": ["certified"], "code": np.array([0, 0, 7])}},
+        {"status": {"names": ["certified"], "code": np.array([0, 0, -1])}},
+        {"status": {"names": ["fine"], "code": np.array([0, 0, 0])}},
+        {"votes": {}},
+        {"votes": None},
+    ],
+    ids=str,
+)
+def test_content_that_makes_no_sense_cannot_be_read(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "c.json"
+    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: content.update(change))
+    with pytest.raises(ArtifactError):
+        verify(path)
+
+
+CONTENT = (
+    "method method_options threat failure_prob scope mechanism on bounds assumptions data_fingerprint run_ids label "
+    "radius status votes"
+)
+
+
+@pytest.mark.parametrize("key", CONTENT.split())
+def test_missing_content_cannot_be_read(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "c.json"
+    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: content.pop(key))
+    with pytest.raises(ArtifactError):
+        verify(path)
+
+
+# --- the cache is never read ----------------------------------------------------------------------------------------
+
+
+def test_a_falsified_cache_fools_certify_but_not_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("MITHRIDATE_CACHE", str(folder))
+    votes = Votes.from_counts(COUNTS, mechanism=SAMPLED)
+    honest = certify(votes, method=FDP(cached=False))
+    harmless = TradeoffCurve(np.zeros(1), np.ones(1), ErrorBudget(0.0, 0.0, 0.0, 0.0))
+    store = CurveStore(SAMPLED, folder)
+    for changes in range(1, 65):
+        store.put(changes, 0, harmless)
+        store.put(0, changes, harmless)
+    store.flush()
+    fooled = certify(votes)
+    assert (fooled.radius[:2] > 2 * honest.radius[:2]).all()
+    assert failed(fooled, tmp_path / "c.json") == {"radii"}
+    assert failed(honest, tmp_path / "c.json") == set()
+
+
+def test_verify_does_not_even_open_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("MITHRIDATE_CACHE", str(folder))
+    certificates = [certify(Votes.from_counts(COUNTS, mechanism=SAMPLED), method=method) for method in METHODS]
+    files = list(folder.iterdir())
+    assert len(files) == 1
+    files[0].write_bytes(b"garbage")
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("verify opened the curve cache")
+
+    monkeypatch.setattr(CurveStore, "__init__", refuse)
+    for certificate in certificates:
+        assert failed(certificate, tmp_path / "c.json") == set()
+    assert files[0].read_bytes() == b"garbage"
+
+
+def test_the_outcome_is_plain_json(tmp_path: Path) -> None:
+    certificate = certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN))
+    certificate.save(tmp_path / "c.json")
+    content = verify(tmp_path / "c.json").to_dict()
+    assert content["schema"] == "mithridate.verification/1"
+    assert content["valid"] is True
+    assert all(set(check) == {"name", "passed", "detail"} for check in content["checks"])
