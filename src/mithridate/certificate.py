@@ -43,7 +43,7 @@ _SENTENCES = {
     Status.CERTIFIED: "The label stays the same for every change of the training data up to the radius.",
     Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
     Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
-    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic was not safe to use.",
+    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic could not be done safely.",
 }
 
 
@@ -54,7 +54,7 @@ class Scope(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate:
     """Certified radii of many predictions.
 

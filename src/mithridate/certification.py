@@ -1,13 +1,13 @@
 """From votes to a certificate: confidence bounds, an accountant, and the search for the largest radius."""
 
 from collections.abc import Callable
-from importlib import metadata
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from mithridate import _validate
+from mithridate._version import VERSION
 from mithridate.accounting import FDP, Accountant, Margins, Method
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
 from mithridate.certificate import Certificate, Scope, Status
@@ -233,4 +233,4 @@ def _used(votes: Votes, on: str) -> Votes:
 
 
 def _versions() -> dict[str, str]:
-    return {"mithridate": metadata.version("mithridate"), "numpy": np.__version__, "scipy": scipy.__version__}
+    return {"mithridate": VERSION, "numpy": np.__version__, "scipy": scipy.__version__}

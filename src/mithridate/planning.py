@@ -20,6 +20,7 @@ from mithridate.votes import Votes
 TOP_SHARES = (1.0, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6)
 # More instances, steps or noise than this are not looked for.
 _MOST_INSTANCES = 10_000_000
+_MOST_CLASSES = 1_000_000
 _MOST_STEPS = 10_000_000
 _MOST_NOISE = 1e6
 
@@ -113,8 +114,8 @@ def plan(
     6
     """
     _validate.positive_integer(instances=instances, classes=classes)
-    if classes < 2:
-        raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
+    if not 2 <= classes <= _MOST_CLASSES:
+        raise ConfigError(f"Expected classes from 2 to {_MOST_CLASSES:,}, got {classes}.")
     if radius is not None:
         _validate.positive_integer(radius=radius)
         if radius > SEARCH_LIMIT:

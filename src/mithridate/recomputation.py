@@ -7,7 +7,7 @@
 * Renyi divergences: with every component of the mixture, in log space, on another grid.
 * Clopper-Pearson: by bisection on the binomial tail itself.
 
-These numbers are accurate to about 1e-10, not rounded to one side (where sums are tabulated they err upwards): the
+These numbers are accurate to better than 1e-9, not rounded to one side (where sums are tabulated they err upwards): the
 engine's pessimism, of at least `TOLERANCE`, is what they are compared with.
 
 References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60).
@@ -25,7 +25,7 @@ from mithridate.errors import NumericalError
 FloatArray = npt.NDArray[np.float64]
 ComplexArray = npt.NDArray[np.complex128]
 
-TOLERANCE = 1e-10
+TOLERANCE = 1e-9
 _NEGLIGIBLE = 1e-14
 _BLOCK = 32
 _MAX_FREQUENCIES = 1 << 13

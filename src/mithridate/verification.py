@@ -241,7 +241,8 @@ class _TradeoffRoute:
 
     def __init__(self, mechanism: Mechanism, threat: Threat, *, single: bool) -> None:
         self._mechanism, self._threat, self._single = mechanism, threat, single
-        self._curves: dict[Split, ExactTradeoff] = {}
+        self._tables: dict[Split, _ConcaveTable] = {}
+        self._node_values: dict[int, FloatArray] = {}
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
@@ -278,32 +279,54 @@ class _TradeoffRoute:
 
     def _largest(self, split: Split, x: FloatArray) -> FloatArray:
         """K of a split. Of a subsampled mechanism: pure splits mixed over what was kept, others as a chain of two."""
-        deleted, inserted = split
-        if not isinstance(self._mechanism, Subsampled):
-            return self._curve(split)(x)
-        if inserted:
-            x = _bisect(lambda y: self._mixed_inverse(inserted, y), x)
-        if not deleted:
-            return x
-        kept, weights = _kept(deleted, self._mechanism.keep)
-        return np.sum([w * self._curve((k, 0))(x) for k, w in zip(kept, weights, strict=True)], axis=0)
+        if isinstance(self._mechanism, Subsampled):
+            deleted, inserted = split
+            x = self._mixed(self._mechanism, 0, inserted)(x) if inserted else x
+            return self._mixed(self._mechanism, deleted, 0)(x) if deleted else x
+        return self._exact(split)(x)
 
-    def _mixed_inverse(self, inserted: int, y: FloatArray) -> FloatArray:
-        """The least probability under D of an event that has probability y when none of D's extra examples is there."""
-        assert isinstance(self._mechanism, Subsampled)
-        kept, weights = _kept(inserted, self._mechanism.keep)
-        # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0).
-        return np.sum([w * (1 - self._curve((k, 0))(1 - y)) for k, w in zip(kept, weights, strict=True)], axis=0)
+    def _mixed(self, mechanism: Subsampled, deleted: int, inserted: int) -> _ConcaveTable:
+        """K of a pure split: the mean of K_(k, 0) over what was kept, or the inverse of the mean of inverses."""
+        if (deleted, inserted) not in self._tables:
+            kept = np.arange(deleted + inserted + 1)
+            weights = stats.binom.pmf(kept, deleted + inserted, mechanism.keep)
+            values = [w * self._at_nodes(k) for k, w in zip(kept.tolist(), weights, strict=True) if w > 1e-16]
+            mean = np.sum(values, axis=0)
+            # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0);
+            # one minus the nodes are the nodes backwards.
+            self._tables[deleted, inserted] = (
+                _ConcaveTable(_NODES, mean) if deleted else _ConcaveTable(1 - mean[::-1], _NODES)
+            )
+        return self._tables[deleted, inserted]
 
-    def _curve(self, split: Split) -> ExactTradeoff:
-        known = self._curves.get(split)
-        if known is None:
-            inner = _inner(self._mechanism)
-            known = ExactTradeoff(inner.noise_multiplier, inner.sample_rate, inner.steps, *split)
-            # A subsampled mechanism asks for the same few curves again and again, a plain one for each split once.
-            if isinstance(self._mechanism, Subsampled):
-                self._curves[split] = known
-        return known
+    def _at_nodes(self, kept: int) -> FloatArray:
+        if kept not in self._node_values:
+            self._node_values[kept] = self._exact((kept, 0))(_NODES)
+        return self._node_values[kept]
+
+    def _exact(self, split: Split) -> ExactTradeoff:
+        inner = _inner(self._mechanism)
+        return ExactTradeoff(inner.noise_multiplier, inner.sample_rate, inner.steps, *split)
+
+
+class _ConcaveTable:
+    """An upper bound on a concave function from its values at some points: neighbouring chords, extended."""
+
+    def __init__(self, x: FloatArray, y: FloatArray) -> None:
+        x = np.maximum.accumulate(x)
+        apart = np.append(np.diff(x) > 1e-12, True)  # Closer points would turn rounding errors into slopes.
+        self._x, self._y = x[apart], y[apart]
+        self._slopes = np.diff(self._y) / np.diff(self._x)
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        right = np.clip(np.searchsorted(self._x, x), 2, len(self._x) - 2)
+        before = self._y[right - 1] + self._slopes[right - 2] * (x - self._x[right - 1])
+        after = self._y[right] + self._slopes[right] * (x - self._x[right])
+        return np.clip(np.minimum(before, after), 0.0, 1.0)
+
+
+# Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.
+_NODES: FloatArray = special.ndtr(np.linspace(-6.0, 6.0, 4001))
 
 
 class _RenyiRoute:
@@ -428,20 +451,3 @@ def _after_upper(orders: FloatArray, eps: FloatArray, x: FloatArray) -> FloatArr
 
 def _after_lower(orders: FloatArray, eps: FloatArray, p: FloatArray) -> FloatArray:
     return (np.exp(-eps)[:, None] * p ** (orders / (orders - 1))[:, None]).max(axis=0)
-
-
-def _kept(changes: int, keep: float) -> tuple[list[int], FloatArray]:
-    numbers = np.arange(changes + 1)
-    weights = stats.binom.pmf(numbers, changes, keep)
-    chosen = weights > 1e-16
-    return numbers[chosen].tolist(), weights[chosen]
-
-
-def _bisect(increasing: Callable[[FloatArray], FloatArray], target: FloatArray) -> FloatArray:
-    """The smallest y, rounded up, with increasing(y) >= target."""
-    low, high = np.zeros_like(target), np.ones_like(target)
-    for _ in range(60):
-        middle = (low + high) / 2
-        reached = increasing(middle) >= target
-        low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-    return high

@@ -36,7 +36,7 @@ _UNREADABLE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Votes:
     """Vote counts of independently trained instances of one mechanism.
 
@@ -296,9 +296,15 @@ def _read_csv(path: Path) -> IntArray:
     if len({len(row) for row in rows}) != 1:
         raise ArtifactError(f"The rows of {path} have different lengths; give every row one count per class.")
     try:
-        return np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
+        return np.array([[_whole_number(cell) for cell in row] for row in rows], dtype=np.int64)
     except (ValueError, OverflowError) as error:
         raise ArtifactError(f"{path} holds something other than whole numbers ({error}); give counts only.") from error
+
+
+def _whole_number(cell: str) -> int:
+    if "_" in cell:  # Python would read 1_000 as a thousand; in a file it is more likely damage.
+        raise ValueError(f"{cell!r}")
+    return int(cell)
 
 
 def _is_number(cell: str) -> bool:

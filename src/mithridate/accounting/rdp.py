@@ -31,7 +31,7 @@ from mithridate import _validate
 from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins
 from mithridate.accounting.mixture import log_binomial
 from mithridate.accounting.renyi import ERROR, log_moments
-from mithridate.errors import UnsupportedMechanismError
+from mithridate.errors import NumericalError, UnsupportedMechanismError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 
 GROUPS = ("mixture", "paper", "standard")
@@ -44,6 +44,7 @@ _USELESS = 100.0
 _HOPELESS = 1e200
 # Numbers of changes are tabulated one by one up to here, beyond in as many steps, rounded up.
 _LATTICE = 512
+_ORDERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -164,14 +165,23 @@ class MixtureDivergence:
     def __init__(self, mechanism: Mechanism, threat: Threat) -> None:
         self._mechanism = mechanism
         self._threat = threat
-        self._tables: dict[int, tuple[BoolArray, FloatArray]] = {}
+        self._tables: dict[int, FloatArray] = {}
         self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
+        if radius > self._most:
+            raise NumericalError(f"Renyi divergences are not computed for more than {self._most} changes; use FDP().")
         if radius not in self._known:
             self._known[radius] = self._worst(radius) / (ORDERS - 1)
         return ORDERS, self._known[radius]
+
+    @property
+    def _most(self) -> int:
+        """The largest radius whose divergences fit into memory and minutes."""
+        if isinstance(self._mechanism, Subsampled):
+            return 512
+        return 4096 if self._threat is Threat.SYMMETRIC_DIFFERENCE else 1 << 16
 
     def _worst(self, radius: int) -> FloatArray:
         match self._threat:
@@ -194,19 +204,22 @@ class MixtureDivergence:
         step = max(1, top // _LATTICE)
         if top not in self._tables:
             self._tables[top] = self._table(top, step)
-        deleted = np.arange(1, radius)
-        rounded_up, rest_up = -(-deleted // step), -(-(radius - deleted) // step)
-        useful, table = self._tables[top]
-        worst = np.full(len(ORDERS), np.inf)
-        worst[useful] = table[:, rounded_up, rest_up].max(axis=1)
-        return worst
+        # Rounded up to the lattice, the two numbers of a split add up to this sum or to one more.
+        total = -(-radius // step)
+        return self._tables[top][:, total : total + (1 if step == 1 else 2)].max(axis=1)
 
-    def _table(self, top: int, step: int) -> tuple[BoolArray, FloatArray]:
-        """Moments for all numbers of changes up to `top`, and those orders that could still certify something."""
+    def _table(self, top: int, step: int) -> FloatArray:
+        """The largest moment of all mixed splits by the sum of their numbers on the lattice: an array [order, sum]."""
         pure = self._pure(top // 2 if top > 8 else 1)
-        useful = pure / (ORDERS - 1) < _USELESS
+        useful = np.flatnonzero(pure / (ORDERS - 1) < _USELESS)
         numbers = list(range(0, top + 1, step))
-        return useful, self._moments(numbers, numbers, ORDERS[useful])
+        table = np.full((len(ORDERS), len(numbers) + 1), np.inf)
+        for chosen in np.array_split(useful, max(1, len(useful) // _ORDERS_AT_ONCE)):
+            for order, moments in zip(chosen, self._moments(numbers, numbers, ORDERS[chosen]), strict=True):
+                mixed = np.fliplr(moments[1:, 1:])
+                # Antidiagonals, whose sums are 2, 3, ..., len(numbers).
+                table[order, 2:] = [mixed.diagonal(offset).max() for offset in range(len(mixed) - 1, -1, -1)]
+        return table
 
     def _moments(self, deleted: list[int], inserted: list[int], orders: FloatArray) -> FloatArray:
         return composed_log_moments(self._mechanism, deleted, inserted, orders)

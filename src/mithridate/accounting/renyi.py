@@ -36,6 +36,8 @@ _NEGLIGIBLE = 1e-13
 # Components of P below this are bounded, not integrated; components of Q below it are left out.
 _LEAST_WEIGHT = 1e-40
 _MAX_POINTS = 1 << 18
+# Points times components: 256 MiB. Orders that would need more are left out.
+_MAX_NUMBERS = 1 << 25
 _MAX_EXPONENT = 650.0
 
 
@@ -53,15 +55,33 @@ def log_moments(
     Guarantee: at least the true value; infinite where no bound could be computed, or where it is certain beforehand
     that every number in `deleted` but zero gives more than `useless` (one limit for each order).
     """
+    # Overflow and the like can only come from moments that are beyond all use: they end up infinite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = _log_moments(noise, rate, deleted, inserted, orders, useless)
+    result = np.where(np.isnan(result), np.inf, result)
+    # No change, no divergence: exact, and free of the safety margins.
+    result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
+    return result
+
+
+def _log_moments(
+    noise: float,
+    rate: float,
+    deleted: list[int],
+    inserted: list[int],
+    orders: FloatArray,
+    useless: FloatArray | None,
+) -> FloatArray:
     result = np.full((len(orders), len(deleted), len(inserted)), np.inf)
     usable = np.ones(len(orders), dtype=np.bool_)
     if useless is not None:
         usable = _least(noise, rate, min((d for d in deleted if d), default=0), orders) <= useless
     log_w = _log_weights(deleted, rate)
     cuts = {int(i): _cut(noise, rate, log_w, max(inserted), float(orders[i])) for i in np.flatnonzero(usable)}
-    step = min(noise / 6, noise * noise / 8)
-    points = {i: int((cut.reach + _REACH * noise) / step) + 2 for i, cut in cuts.items()}
-    points = {i: number for i, number in points.items() if number <= _MAX_POINTS}
+    step = max(min(noise / 6, noise * noise / 8), 1e-300)
+    most_points = min(_MAX_POINTS, _MAX_NUMBERS // (_last_component(max(deleted), rate) + 1))
+    spans = {i: (cut.reach + _REACH * noise) / step for i, cut in cuts.items()}
+    points = {i: int(span) + 2 for i, span in spans.items() if span < most_points}
     if points:
         x = -_REACH * noise + step * np.arange(max(points.values()), dtype=np.float64)
         log_p = _log_tilts(x / noise, log_w, noise, last=_last_component(max(deleted), rate))
@@ -71,13 +91,7 @@ def log_moments(
             order = float(orders[i])
             moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
             moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * _UNIT
-            with np.errstate(invalid="ignore"):  # Infinity times zero: nothing is known, so infinity.
-                left_out = np.nan_to_num(
-                    cuts[i].remainders[:, None] * np.exp(-moments / order), nan=np.inf, posinf=np.inf
-                )
-            result[i] = moments + order * np.log1p(left_out)
-    # No change, no divergence: exact, and free of the safety margins.
-    result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
+            result[i] = moments + order * np.log1p(cuts[i].remainders[:, None] * np.exp(-moments / order))
     return result
 
 

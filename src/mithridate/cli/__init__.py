@@ -4,8 +4,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
+from mithridate._version import VERSION
 from mithridate.cli import certify, plan, verify
 from mithridate.errors import MithridateError
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="mithridate",
         description="Certificates against training-data poisoning: which predictions would survive how many changes.",
     )
-    parser.add_argument("--version", action="version", version=f"mithridate {metadata.version('mithridate')}")
+    parser.add_argument("--version", action="version", version=f"mithridate {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
