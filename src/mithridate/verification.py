@@ -95,7 +95,8 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     except MithridateError as error:
         yield Check("confidence bounds", False, f"they cannot be computed again: {error}")
         return
-    yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again")
+    route = "by the code that certified" if certificate.bounds == "betting" else "by another route"
+    yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
     yield _check_statuses(certificate, limits)
     yield _check_radii(certificate, limits, progress)
 

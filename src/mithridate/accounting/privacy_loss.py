@@ -135,11 +135,13 @@ def compose(
         with np.errstate(over="raise", divide="raise", invalid="raise"):
             pair = mixture_pair(noise, rate, deleted, inserted, drop=TRUNCATION / (4 * steps))
             atoms = _discretise(pair, steps, resolution)
+            window = _window(atoms, steps)
             # Too large a circle: a coarser grid is as sound, only looser.
-            while _circle(atoms, steps) > _MAX_CIRCLE and resolution < _COARSEST:
+            while _circle(window, atoms.h) > _MAX_CIRCLE and resolution < _COARSEST:
                 resolution *= 2
                 atoms = _discretise(pair, steps, resolution)
-            return _lines(_convolve(atoms, steps))
+                window = _window(atoms, steps)
+            return _lines(_convolve(atoms, steps, window))
     except NumericalError:
         raise
     except (ArithmeticError, ValueError, IndexError, MemoryError) as error:
@@ -158,7 +160,6 @@ class _Atoms:
     q: FloatArray
     infinite: float
     cut_error: float
-    rounding: float
 
 
 @dataclass(frozen=True)
@@ -198,9 +199,7 @@ def _discretise(pair: MixturePair, steps: int, resolution: float) -> _Atoms:
     # Operation 2: below the first cut the ratio is at most that of the second atom; above the last one it is unknown.
     masses_p[1] += p[0]
     masses_q[1] += p[0] * np.exp(min(-h * (first + 1), _MAX_EXPONENT))
-    infinite = p[-1] + pair.upper.dropped
-    shift = np.exp(-cut_error)
-    return _Atoms(h, first, masses_p, masses_q * shift, infinite, cut_error, float(p_error.sum() + q_error.sum()))
+    return _Atoms(h, first, masses_p, masses_q * np.exp(-cut_error), float(p[-1]) + pair.upper.dropped, cut_error)
 
 
 def _range(pair: MixturePair, tail: float) -> tuple[float, float]:
@@ -283,14 +282,14 @@ def _spread(h: float, first: int, p: FloatArray, q: FloatArray) -> tuple[FloatAr
     return masses, masses * factors
 
 
-def _convolve(atoms: _Atoms, steps: int) -> _Composed:
+def _convolve(atoms: _Atoms, steps: int, window: tuple[float, float]) -> _Composed:
     """Operation 4 of the module docstring."""
     h = atoms.h
-    needed = _circle(atoms, steps)
+    needed = _circle(window, h)
     if not needed <= _MAX_CIRCLE:
         raise NumericalError(f"The grid would need {needed:.3g} points; fewer steps or more noise need fewer.")
     size = int(fft.next_fast_len(int(needed), real=True))
-    start = int(np.floor(_window(atoms, steps)[0] / h)) - 1
+    start = int(np.floor(window[0] / h)) - 1
     shift = (steps * atoms.first - start) % size
     p, p_error = _power(atoms.p, steps, size, shift)
     q, q_error = _power(atoms.q, steps, size, shift)
@@ -303,10 +302,9 @@ def _convolve(atoms: _Atoms, steps: int) -> _Composed:
     return _Composed(h * np.arange(start, start + size, dtype=np.float64) + budget.loss, p, q, budget)
 
 
-def _circle(atoms: _Atoms, steps: int) -> float:
+def _circle(window: tuple[float, float], h: float) -> float:
     """How many points of the grid the window has."""
-    low, high = _window(atoms, steps)
-    return (high - low) / atoms.h + 4
+    return (window[1] - window[0]) / h + 4
 
 
 def _power(masses: FloatArray, steps: int, size: int, shift: int) -> tuple[FloatArray, float]:
