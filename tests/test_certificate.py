@@ -121,7 +121,7 @@ def test_the_dictionary_has_the_keys_of_the_contract(method: Any) -> None:
     content = certificate.to_dict([0, 0, 0], [0, 3])
     assert content.keys() >= CONTRACT
     assert json.loads(json.dumps(content, allow_nan=False)) == content
-    assert content["schema"] == "mithridate.certificate/1"
+    assert content["schema"] == "mithridate.certification/1"
     assert content["method"] == method.name
     assert (content["threat"], content["failure_prob"], content["scope"]) == ("remove", 0.01, "all")
     assert content["mechanism"] == {

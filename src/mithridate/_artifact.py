@@ -83,7 +83,7 @@ def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
     digest, size = _DIGEST.search(data[:512]), _SIZE.search(data[:512])
     name = schema.split("/")[0]
     if digest is None and f'"schema": "{name}/'.encode() not in data[:512]:
-        raise ArtifactError(f"{path} is not a {name} file; give one that mithridate wrote.")
+        raise ArtifactError(f"{path} is not a {name} file; give one that certify --out or Certificate.save wrote.")
     expected = int(size[1]) if size is not None else len(_prefix(schema, 0, "0" * 64))
     if len(data) < expected and not _is_whole(data):
         raise ArtifactError(f"{path} is truncated ({len(data)} of {expected} bytes); copy or write it again.")
@@ -95,7 +95,7 @@ def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is not valid JSON although its hash is right.") from error
     if not isinstance(content, dict):
-        raise ArtifactError(f"{path} is not a {name} file; give one that mithridate wrote.")
+        raise ArtifactError(f"{path} is not a {name} file; give one that certify --out or Certificate.save wrote.")
     if content.get("schema") != schema:
         raise ArtifactError(
             f"{path} has the schema {content.get('schema')!r}, this version reads {schema!r}; update it."

@@ -23,6 +23,8 @@ FloatArray = npt.NDArray[np.float64]
 StatusArray = npt.NDArray[np.str_]
 
 SCHEMA = "mithridate.certificate/1"
+# What `to_dict` gives has no counts and no hash, and cannot be verified: it must not pass for a certificate file.
+OUTPUT_SCHEMA = "mithridate.certification/1"
 
 
 class Status(StrEnum):
@@ -43,7 +45,7 @@ _SENTENCES = {
     Status.CERTIFIED: "The label stays the same for every change of the training data up to the radius.",
     Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
     Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
-    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic could not be done safely.",
+    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic is not safe; fdp goes farthest.",
 }
 
 
@@ -67,7 +69,8 @@ class Certificate:
 
     Attributes:
         votes: the votes that were certified.
-        label: the majority label of each example; ties go to the smaller label.
+        label: the majority label of each example (on scores: the one with the largest mean score); ties go to the
+            smaller label.
         radius: the certified radius of each example, -1 where nothing is certified.
         status: how each search ended; compare with `Status`.
         method: how privacy became a radius.
@@ -144,7 +147,7 @@ class Certificate:
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
         """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it."""
         return {
-            "schema": SCHEMA,
+            "schema": OUTPUT_SCHEMA,
             **self._claim(),
             "examples": self.votes.examples,
             "instances": self.votes.instances,
@@ -233,6 +236,9 @@ class Certificate:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(f"This certificate cannot be understood: {error}.") from error
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Certificate) and self.equals(other)
 
     def equals(self, other: Certificate) -> bool:
         """Whether both claim the same from the same votes."""

@@ -35,7 +35,7 @@ def certify(
     scope: Scope | str = Scope.PREDICTION,
     progress: Progress | None = None,
 ) -> Certificate:
-    """Certify the majority label of every example.
+    """Certify the majority label of every example, or the label with the largest mean score.
 
     Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
     method can show (above 4096, rounded down by less than half a per cent).

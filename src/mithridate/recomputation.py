@@ -176,6 +176,7 @@ class _Table:
 
     Each mass is shared by the two nearest cells in such a way that the totals of P and of Q are both kept. That spreads
     the loss a little, so where the grid is too wide this errs upwards, and an auditor doubts rather than believes.
+    Losses beyond 60 either way count as infinite: a factor of exp(60) is as good as certainty.
     """
 
     def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
@@ -183,6 +184,9 @@ class _Table:
         if cells < 1 << 12:
             raise NumericalError("The characteristic function decays too slowly to be inverted.")
         loss, log_p, log_q = _one_step(noise, rate, deleted, inserted, noise / (1 << 14))
+        self._certain = -np.expm1(steps * np.log1p(-min(float(np.exp(log_p[loss > 60]).sum()), 0.5)))
+        finite = np.abs(loss) <= 60
+        loss, log_p, log_q = loss[finite], log_p[finite], log_q[finite]
         width = float(loss[-1] - loss[0]) / (cells - 2)
         left = np.floor((loss - loss[0]) / width).astype(np.intp)
         above = loss - (loss[0] + left * width)  # How far the loss lies above its left cell.
@@ -191,8 +195,8 @@ class _Table:
         self._q = _sums(left, np.exp(log_q), np.clip(stays * np.exp(above), 0.0, 1.0), cells, steps)
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        q_tail, p_tail = np.cumsum(self._q[::-1]), np.cumsum(self._p[::-1])
-        return np.interp(x, np.maximum.accumulate(q_tail), p_tail)
+        q_tail, p_tail = np.maximum.accumulate(np.cumsum(self._q[::-1])), np.cumsum(self._p[::-1])
+        return np.minimum(np.interp(x, q_tail, p_tail, right=1.0) + self._certain, 1.0)
 
 
 def _sums(left: npt.NDArray[np.intp], masses: FloatArray, share: FloatArray, cells: int, steps: int) -> FloatArray:

@@ -1,7 +1,9 @@
 """An auditor's check of a saved certificate: everything is computed again, by another route, and compared.
 
-Nothing here uses the curve cache, the privacy-loss engine, the Renyi tables or the search of `certify`; the second
-route is `recomputation`. A certificate is confirmed when every claimed radius holds, not when it is the largest one.
+Nothing here uses the curve cache, the privacy-loss engine or the search of `certify`; the second route is
+`recomputation`. Two things are shared: the first route suggests which Renyi orders to try (the condition at any order
+is a proof by itself), and betting bounds come from `bounds`, for a bet has no second route. A certificate is confirmed
+when every claimed radius holds, not when it is the largest one.
 """
 
 from __future__ import annotations
@@ -44,9 +46,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of an audit."""
+    """The outcome of an audit: what was checked, and under which assumptions it holds."""
 
     checks: tuple[Check, ...]
+    assumptions: tuple[str, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -58,6 +61,7 @@ class Verification:
         return {
             "schema": "mithridate.verification/1",
             "valid": self.valid,
+            "assumptions": list(self.assumptions),
             "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in self.checks],
         }
 
@@ -84,7 +88,7 @@ def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
         return Verification((Check("file unchanged", False, str(error)),))
     checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
     checks.extend(_claims(certificate, progress))
-    return Verification(tuple(checks))
+    return Verification(tuple(checks), certificate.assumptions)
 
 
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
@@ -117,7 +121,7 @@ def _check_labels(certificate: Certificate) -> Check:
     smaller = np.arange(scores.shape[1]) < certificate.label[:, None]
     wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
     wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
-    return _counted("labels", wrong, "are the majority, ties to the smaller label")
+    return _counted("labels", wrong, "have the most votes or the largest mean score, ties to the smaller label")
 
 
 class _Limits(NamedTuple):

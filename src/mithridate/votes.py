@@ -177,6 +177,9 @@ class Votes:
             raise ArtifactError(f"{path} is not a mithridate votes file; use read_votes(path, mechanism=...).")
         return _from_arrays(Path(path), arrays)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Votes) and self.equals(other)
+
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
         plain = ("mechanism", "data_fingerprint", "run_ids")
@@ -254,8 +257,7 @@ def _build(path: Path, arrays: dict[str, npt.NDArray[Any]], mechanism: Mechanism
 
 def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """All arrays of an `.npz`. Object arrays are refused: reading them would run code from the file."""
-    if not path.is_file():
-        raise ArtifactError(f"There is no file {path}; check the path.")
+    _check_is_file(path)
     try:
         # Opened here and not by numpy, which leaves a damaged file open.
         with path.open("rb") as stream:
@@ -271,7 +273,16 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             raise ArtifactError(
                 f"{path} holds Python objects, which mithridate never loads; save plain number arrays instead."
             ) from error
-        raise ArtifactError(f"{path} is not a readable .npz (truncated, damaged or of another kind).") from error
+        raise ArtifactError(
+            f"{path} is not a readable .npz (truncated, damaged or of another kind); give vote counts."
+        ) from error
+
+
+def _check_is_file(path: Path) -> None:
+    if path.is_dir():
+        raise ArtifactError(f"{path} is a folder; give a file of votes.")
+    if not path.is_file():
+        raise ArtifactError(f"There is no file {path}; check the path.")
 
 
 def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -282,8 +293,7 @@ def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _read_csv(path: Path) -> IntArray:
     """Counts, a row per example; a first row that is not numbers is taken for a header."""
-    if not path.is_file():
-        raise ArtifactError(f"There is no file {path}; check the path.")
+    _check_is_file(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]

@@ -54,7 +54,7 @@ class CurveStore:
     """The curves of one mechanism, in memory and, where a folder is given and can be written to, on disk."""
 
     def __init__(self, mechanism: SampledGaussian, folder: Path | None) -> None:
-        key = json.dumps({"engine": ENGINE_VERSION, **mechanism.to_dict()}, sort_keys=True)
+        key = json.dumps({"schema": f"mithridate.curves/{ENGINE_VERSION}", **mechanism.to_dict()}, sort_keys=True)
         self._key = key
         self._path = folder / f"curves-{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz" if folder else None
         self._curves = self._read()

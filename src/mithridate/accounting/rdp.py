@@ -179,9 +179,10 @@ class MixtureDivergence:
     @property
     def _most(self) -> int:
         """The largest radius whose divergences fit into memory and minutes."""
+        every_split = self._threat is Threat.SYMMETRIC_DIFFERENCE
         if isinstance(self._mechanism, Subsampled):
-            return 512
-        return 4096 if self._threat is Threat.SYMMETRIC_DIFFERENCE else 1 << 16
+            return 128 if every_split else 512
+        return 4096 if every_split else 1 << 16
 
     def _worst(self, radius: int) -> FloatArray:
         match self._threat:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from mithridate._version import VERSION
 from mithridate.cli import certify, plan, verify
@@ -34,8 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of repeating all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="mithridate",
         description="Certificates against training-data poisoning: which predictions would survive how many changes.",
     )

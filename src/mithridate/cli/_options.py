@@ -37,7 +37,9 @@ def mechanism_from(arguments: argparse.Namespace) -> Mechanism | None:
     if len(missing) == len(flags) and arguments.keep is None:
         return None
     if missing:
-        raise ConfigError(f"The mechanism is incomplete; add {', '.join(missing)}.")
+        raise ConfigError(
+            f"The mechanism is incomplete; add {', '.join(missing)} (none of them for a votes file that knows its own)."
+        )
     inner = SampledGaussian(arguments.noise_multiplier, arguments.sample_rate, arguments.steps)
     return inner if arguments.keep is None else Subsampled(arguments.keep, inner)
 

@@ -42,7 +42,10 @@ def add_to(commands: Any) -> None:
         help="what may fail: one prediction, or any of all",
     )
     parser.add_argument(
-        "--on", choices=("votes", "scores"), default="votes", help="certify the majority or the mean score"
+        "--on",
+        choices=("votes", "scores"),
+        default="votes",
+        help="certify the majority label, or the label with the largest mean score",
     )
     parser.add_argument(
         "--bounds",
@@ -114,11 +117,8 @@ def _sentences(certificate: Certificate) -> list[str]:
         sentences.append(
             f"Half of the predictions stay the same for every such change up to r = {half}, the best to {best}."
         )
-    failing = "any of these claims fails" if certificate.scope is Scope.ALL else "each single claim fails"
-    sentences.append(
-        f"By {_method_name(certificate)} with {certificate.bounds} bounds on {certificate.on}; "
-        f"{failing} with probability at most {certificate.failure_prob:g} over training."
-    )
+    how = f"By {_method_name(certificate)} with {certificate.bounds} bounds on {certificate.on}"
+    sentences.append(f"{how}; {_confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
@@ -126,11 +126,21 @@ def _sentences(certificate: Certificate) -> list[str]:
     return sentences + [f"Note: {assumption}" for assumption in certificate.assumptions[2:]]
 
 
+def _confidence(certificate: Certificate) -> str:
+    """How often the claims may fail, as far as the bounds guarantee it."""
+    if certificate.bounds == "pointwise":
+        return f"the failure probability of {certificate.failure_prob:g} is nominal and not guaranteed"
+    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1
+    failing = "any of these claims fails" if certificate.scope is Scope.ALL else "each single claim fails"
+    return f"{failing} with probability at most {factor * certificate.failure_prob:g} over training"
+
+
 def _method_name(certificate: Certificate) -> str:
     options = certificate.method.to_dict()
     name = {"fdp": "f-DP", "rdp": "RDP", "adp": "ADP"}[options.pop("name")]
+    complement = " with complements" if options.pop("complement", False) else ""
     shown = ", ".join(f"{key} {value}" for key, value in options.items())
-    return f"{name} ({shown})" if shown else name
+    return f"{name} ({shown}{complement})" if shown else name
 
 
 def _radii(text: str) -> list[int]:

@@ -40,5 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
         console = _output.console()
         for check in outcome.checks:
             console.print(f"{'✓' if check.passed else '✗'} {check.name}: {check.detail}")
-        console.print("The certificate holds." if outcome.valid else "The certificate does NOT hold.")
+        for assumption in outcome.assumptions:
+            console.print(f"Assumed: {assumption}")
+        console.print(
+            "The certificate holds, under these assumptions." if outcome.valid else "The certificate does NOT hold."
+        )
     return 0 if outcome.valid else 1
