@@ -144,14 +144,13 @@ def assumptions(method: Method, *, on: str, kind: str) -> tuple[str, ...]:
 
 def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
     """The distinct margins among the chosen examples, and which of them each example has."""
-    columns = (limits.top_lower[chosen], limits.top_miss_upper[chosen], limits.rival_upper[chosen])
-    code = np.zeros(len(chosen), dtype=np.intp)
-    for column in columns:
-        values, index = np.unique(column, return_inverse=True)
-        # Renumbering after every column keeps the codes below the square of the number of examples.
-        code = np.unique(code * len(values) + index, return_inverse=True)[1]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return Margins.of(*(column[first] for column in columns)), inverse
+    miss, rival = limits.top_miss_upper[chosen], limits.rival_upper[chosen]
+    # One sort of pairs, as complex numbers, instead of one for each column and one for their combinations.
+    pairs, inverse = np.unique(miss + 1j * rival, return_inverse=True)
+    # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
+    top = np.full(len(pairs), np.inf)
+    np.minimum.at(top, inverse, limits.top_lower[chosen])
+    return Margins.of(top, np.ascontiguousarray(pairs.real), np.ascontiguousarray(pairs.imag)), inverse
 
 
 def _largest_radii(
@@ -221,7 +220,7 @@ def _search(
 
 def _used(votes: Votes, on: str) -> Votes:
     """The votes without arrays that the certificate does not depend on, so that its file stays small."""
-    if on == "scores":
+    if on == "scores" or (votes.score_sums is votes.score_squares is votes.score_histograms is None):
         return votes
     return Votes(
         votes.counts,
