@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, Certificate, SampledGaussian, TamperedError, Votes, certify, verify
-from mithridate._artifact import content_hash, decode_array, read_hashed, write_atomically, write_hashed
+from mithridate._artifact import decode_array, read_hashed, write_atomically, write_hashed
 
 SCHEMA = "mithridate.certificate/1"
 
@@ -150,13 +150,6 @@ def test_a_right_hash_alone_does_not_make_a_certificate(tmp_path: Path, text: st
 def test_missing_files_and_folders(tmp_path: Path, name: str) -> None:
     with pytest.raises(ArtifactError, match="Cannot read"):
         Certificate.load(tmp_path / name)
-
-
-def test_content_hash_is_the_one_in_the_file(tmp_path: Path, saved: bytes) -> None:
-    (tmp_path / "c.json").write_bytes(saved)
-    assert content_hash(tmp_path / "c.json") == json.loads(saved)["sha256"]
-    (tmp_path / "d.json").write_bytes(b"nothing")
-    assert content_hash(tmp_path / "d.json") == ""
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------

@@ -111,12 +111,6 @@ def _is_whole(data: bytes) -> bool:
         return False
 
 
-def content_hash(path: PathLike) -> str:
-    """The hash that a hashed file carries."""
-    found = _DIGEST.search(Path(path).read_bytes()[:512])
-    return found[1].decode() if found else ""
-
-
 def decode_array(value: Any) -> npt.NDArray[Any] | None:
     """An array that `write_hashed` wrote, or None.
 

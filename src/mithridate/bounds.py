@@ -219,6 +219,11 @@ def _per_distinct(
     tail: float,
 ) -> FloatArray:
     """Evaluate `bound` once per distinct count: a million examples share at most `total + 1` of them."""
+    if total <= counts.size:  # A table over all counts is small, and finds the distinct ones without sorting.
+        distinct = np.flatnonzero(np.bincount(counts, minlength=total + 1))
+        table = np.full(total + 1, np.nan)
+        table[distinct] = bound(distinct, total, tail)
+        return table[counts]
     distinct, where = np.unique(counts, return_inverse=True)
     return bound(distinct, total, tail)[where]
 

@@ -22,6 +22,8 @@ Progress = Callable[[int, int], None]
 SEARCH_LIMIT = 1 << 20
 # Radii above this are rounded down to multiples of the largest power of two that keeps 12 binary digits.
 _EXACT_BITS = 12
+# Up to so many possible pairs of bounds, a table finds the distinct ones without sorting.
+_FEW_PAIRS = 1 << 24
 
 
 def certify(
@@ -144,13 +146,26 @@ def assumptions(method: Method, *, on: str, kind: str) -> tuple[str, ...]:
 
 def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
     """The distinct margins among the chosen examples, and which of them each example has."""
-    miss, rival = limits.top_miss_upper[chosen], limits.rival_upper[chosen]
-    # One sort of pairs, as complex numbers, instead of one for each column and one for their combinations.
-    pairs, inverse = np.unique(miss + 1j * rival, return_inverse=True)
+    pairs, inverse = _distinct_pairs(limits.top_miss_upper[chosen], limits.rival_upper[chosen])
     # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
-    top = np.full(len(pairs), np.inf)
+    top = np.full(pairs.shape[1], np.inf)
     np.minimum.at(top, inverse, limits.top_lower[chosen])
-    return Margins.of(top, np.ascontiguousarray(pairs.real), np.ascontiguousarray(pairs.imag)), inverse
+    return Margins.of(top, pairs[0], pairs[1]), inverse
+
+
+def _distinct_pairs(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp]]:
+    """Distinct pairs, as two rows, and which of them each entry is; no sort of pairs where the values are few."""
+    values = [np.unique(column) for column in (first, second)]
+    codes = np.searchsorted(values[0], first) * len(values[1]) + np.searchsorted(values[1], second)
+    if len(values[0]) * len(values[1]) <= _FEW_PAIRS:
+        present = np.zeros(len(values[0]) * len(values[1]), dtype=np.bool_)
+        present[codes] = True
+        distinct, inverse = np.flatnonzero(present), (np.cumsum(present) - 1)[codes]
+    else:
+        distinct, inverse = np.unique(codes, return_inverse=True)
+    return np.stack([values[0][distinct // len(values[1])], values[1][distinct % len(values[1])]]), inverse
 
 
 def _largest_radii(
