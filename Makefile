@@ -24,8 +24,10 @@ lint: $(DEV)  ## check style, format and types
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
 
-bench: $(DEV)  ## time certification
+bench: $(DEV)  ## time certification, and training next to Opacus
+	@$(PIP) -e '.[bench]'
 	@$(BIN)/python benchmarks/certify.py
+	@$(BIN)/python benchmarks/train.py --model lenet5 --device cpu
 
 slow: $(DEV)  ## run the tests that take minutes
 	@$(BIN)/python -m pytest -m slow
@@ -53,6 +55,6 @@ $(CORE): $(PINS) | $(BIN)/python
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)/python
-	@echo "Installing mithridate with its test and lint tools into $(VENV)"
-	@$(PIP) -e '.[test,lint]'
+	@echo "Installing mithridate with torch and its test and lint tools into $(VENV)"
+	@$(PIP) -e '.[train,test,lint]'
 	@touch $(CORE) $@

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from mithridate.cli import _parser
 
 ROOT = Path(__file__).parents[1]
 CONTRACT = {"SampledGaussian", "Votes", "certify", "Certificate", "Threat", "FDP", "RDP", "ADP", "plan"}
+TRAINING = {"TrainConfig", "train", "predict"}
 ERRORS = {"MithridateError", "ConfigError", "UnsupportedMechanismError", "ArtifactError", "NumericalError"}
 
 
@@ -21,7 +23,7 @@ def test_every_public_name_is_there() -> None:
     assert sorted(set(mithridate.__all__)) == sorted(mithridate.__all__)
     for name in mithridate.__all__:
         assert getattr(mithridate, name).__doc__ or name == "Mechanism", name
-    assert set(mithridate.__all__) >= CONTRACT | ERRORS | {"Subsampled", "verify"}
+    assert set(mithridate.__all__) >= CONTRACT | ERRORS | TRAINING | {"Subsampled", "verify"}
 
 
 def test_every_error_has_one_base() -> None:
@@ -44,6 +46,36 @@ def test_importing_is_light() -> None:
     assert "numpy" in library
     assert not library & (heavy | {"rich"})
     assert not loaded_by("import mithridate.cli") & heavy
+    light = "config", "data", "data.arrays", "ensemble.randomness", "ensemble.run_directory"
+    assert not loaded_by("; ".join(f"import mithridate.{name}" for name in light)) & (heavy | {"safetensors"})
+
+
+def test_without_torch_training_says_what_to_install() -> None:
+    """The rest works, and the one sentence names the remedy."""
+    code = """
+import sys
+sys.modules["torch"] = None
+import mithridate
+from mithridate.cli import main
+try:
+    mithridate.train
+except ModuleNotFoundError as error:
+    print(error)
+import numpy as np
+np.savez(sys.argv[1], x=np.zeros((2, 2)), y=np.array([0, 1]))
+flags = "--model linear --instances 1 --noise-multiplier 1 --sample-rate 1 --steps 1"
+flags += " --max-grad-norm 1 --learning-rate 1"
+sys.exit(main(["train", "--train", sys.argv[1], "--test", sys.argv[1], *flags.split()]))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = subprocess.run(
+            [sys.executable, "-c", code, f"{folder}/data.npz"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert list(Path(folder).iterdir()) == [Path(folder) / "data.npz"]
+    assert outcome.returncode == 2
+    for text in (outcome.stdout, outcome.stderr):
+        assert "pip install 'mithridate[train]'" in text
+    assert outcome.stderr.count("\n") == 1
 
 
 # --- the README -----------------------------------------------------------------------------------------------------

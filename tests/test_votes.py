@@ -4,6 +4,7 @@ import io
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from mithridate import ArtifactError, ConfigError, MithridateError, SampledGauss
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]
 ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")
+PLAIN = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe")
 
 
-def full_votes(*, dtype: type = np.float64, run_ids: tuple[str, ...] = ("run-a",), seed: int = 0) -> Votes:
+RECIPE: dict[str, Any] = {"config": {"instances": 50, "steps": 4}, "model": "linear", "features": None}
+
+
+def full_votes(
+    *, dtype: type = np.float64, run_ids: tuple[str, ...] = ("run-a",), seed: int = 0, extra: tuple[str, ...] = ()
+) -> Votes:
     """Votes with every optional array, consistent with one another."""
     scores = np.random.default_rng(seed).dirichlet([3.0, 2.0, 1.0], size=(50, 4))  # instance example class
     bins = np.minimum((scores * 8).astype(int), 7)
@@ -32,6 +39,8 @@ def full_votes(*, dtype: type = np.float64, run_ids: tuple[str, ...] = ("run-a",
         labels=np.array([0, 1, 2, 0]),
         data_fingerprint="sha256:1234",
         run_ids=run_ids,
+        assumptions=("n is public.", *extra),
+        recipe=RECIPE,
     )
 
 
@@ -175,7 +184,7 @@ def test_save_then_load_is_the_identity_for_any_mechanism(
 
 def test_equals_sees_every_difference() -> None:
     votes = full_votes()
-    values = {name: getattr(votes, name) for name in (*ARRAYS, "mechanism", "data_fingerprint", "run_ids")}
+    values = {name: getattr(votes, name) for name in (*ARRAYS, *PLAIN)}
     changes: dict[str, Any] = {
         "counts": votes.counts[:, ::-1],
         "score_sums": np.asarray(votes.score_sums).astype(np.float32),
@@ -185,6 +194,8 @@ def test_equals_sees_every_difference() -> None:
         "mechanism": SampledGaussian(4.0, 1.0, 5),
         "data_fingerprint": None,
         "run_ids": (),
+        "assumptions": (),
+        "recipe": {**RECIPE, "model": "mlp"},
     }
     assert votes.equals(Votes(**values))
     for name, value in changes.items():
@@ -202,6 +213,44 @@ def test_merge_adds_everything_up_and_its_order_is_irrelevant() -> None:
     third = full_votes(run_ids=("c",), seed=2)
     one, other = first.merge(second).merge(third), third.merge(first.merge(second))
     assert one.equals(other)
+
+
+def test_merged_votes_assume_what_either_assumed_and_add_up_their_recipes() -> None:
+    first, second = full_votes(run_ids=("a",), extra=("one",)), full_votes(run_ids=("b",), seed=1, extra=("two",))
+    merged = first.merge(second)
+    assert set(merged.assumptions) == {"n is public.", "one", "two"}
+    assert len(merged.assumptions) == 3
+    assert merged.recipe == {**RECIPE, "config": {"instances": 100, "steps": 4}}
+    assert first.recipe == second.recipe == RECIPE
+    assert merged.equals(second.merge(first))
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"assumptions": "a sentence"}, "tuple of sentences"),
+        ({"assumptions": (1, 2)}, "tuple of sentences"),
+        ({"recipe": [1, 2]}, "dictionary"),
+        ({"recipe": {"x": {1, 2}}}, "plain JSON"),
+        ({"recipe": {"x": float("nan")}}, "plain JSON"),
+    ],
+)
+def test_assumptions_and_recipes_are_plain(extra: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Votes(np.array(COUNTS), GAUSSIAN, **extra)
+
+
+def test_nobody_can_change_the_recipe_afterwards() -> None:
+    recipe = {"config": {"steps": 4}, "shape": (1, 2)}
+    votes = Votes(np.array(COUNTS), GAUSSIAN, recipe=recipe)
+    recipe["config"]["steps"] = 5  # type: ignore[index]
+    assert votes.recipe == {"config": {"steps": 4}, "shape": [1, 2]}
+
+
+def test_files_from_before_training_still_load(tmp_path: Path) -> None:
+    np.savez(tmp_path / "votes.npz", mithridate=_header(), counts=np.array(COUNTS))
+    votes = Votes.load(tmp_path / "votes.npz")
+    assert (votes.assumptions, votes.recipe) == ((), None)
 
 
 def test_merged_sums_are_as_imprecise_as_the_worse_part() -> None:
@@ -225,7 +274,7 @@ def test_single_precision_stays_single_in_either_byte_order(tmp_path: Path) -> N
 
 def test_an_array_that_only_one_of_two_runs_has_is_dropped() -> None:
     first, second = full_votes(run_ids=("a",)), full_votes(run_ids=("b",))
-    bare = Votes(second.counts, GAUSSIAN, labels=second.labels, data_fingerprint="sha256:1234", run_ids=("b",))
+    bare = replace(second, score_sums=None, score_squares=None, score_histograms=None)
     merged = first.merge(bare)
     assert merged.score_sums is None
     assert merged.score_histograms is None
@@ -233,8 +282,7 @@ def test_an_array_that_only_one_of_two_runs_has_is_dropped() -> None:
 
 def _changed(**changes: Any) -> Votes:
     votes = full_votes(run_ids=("b",), seed=1)
-    names = (*ARRAYS, "mechanism", "data_fingerprint", "run_ids")
-    return Votes(**{**{name: getattr(votes, name) for name in names}, **changes})
+    return Votes(**{**{name: getattr(votes, name) for name in (*ARRAYS, *PLAIN)}, **changes})
 
 
 @pytest.mark.parametrize(
@@ -248,6 +296,9 @@ def _changed(**changes: Any) -> Votes:
         (_changed(labels=np.array([0, 1, 2, 1])), "different true labels"),
         (_changed(labels=None), "different true labels"),
         (_changed(run_ids=("b", "run-a")), "share a run"),
+        (_changed(recipe=None), "different recipes"),
+        (_changed(recipe={**RECIPE, "model": "mlp"}), "different recipes"),
+        (_changed(recipe={**RECIPE, "config": {"instances": 50, "steps": 5}}), "different recipes"),
         (Votes(np.array([[50, 0, 0]]), GAUSSIAN, data_fingerprint="sha256:1234", run_ids=("b",)), "different data"),
     ],
 )
@@ -445,6 +496,9 @@ def _header(**changes: Any) -> Any:
         (_header(mechanism={**GAUSSIAN.to_dict(), "steps": 1.5}), "steps"),
         (_header(mechanism={**GAUSSIAN.to_dict(), "noise_multiplier": "3"}), "noise_multiplier"),
         (_header(run_ids=None), "header"),
+        (_header(assumptions=None), "header"),
+        (_header(assumptions=[1]), "sentences"),
+        (_header(recipe=[1]), "dictionary"),
         (np.array("{}"), "header"),
         (np.array("[1, 2"), "header"),
         (np.array("[" * 100_000), "header"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.certification import certify
+from mithridate.config import TrainConfig
 from mithridate.errors import (
     ArtifactError,
     ConfigError,
@@ -19,6 +20,8 @@ from mithridate.planning import Plan, plan
 from mithridate.votes import Votes, read_votes
 
 if TYPE_CHECKING:
+    from mithridate.ensemble.prediction import predict
+    from mithridate.ensemble.training import train
     from mithridate.verification import Verification, verify
 
 __all__ = [
@@ -38,20 +41,37 @@ __all__ = [
     "Subsampled",
     "TamperedError",
     "Threat",
+    "TrainConfig",
     "UnsupportedMechanismError",
     "Verification",
     "Votes",
     "certify",
     "plan",
+    "predict",
     "read_votes",
+    "train",
     "verify",
 ]
 
 # Imported when first asked for: what only some users need must not slow everyone's start.
-_LAZY = {"Verification": "mithridate.verification", "verify": "mithridate.verification"}
+_LAZY = {
+    "Verification": "mithridate.verification",
+    "predict": "mithridate.ensemble.prediction",
+    "train": "mithridate.ensemble.training",
+    "verify": "mithridate.verification",
+}
+# What the optional packages of training are called, for those who lack them.
+_TRAINING = ("torch", "safetensors")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name not in _TRAINING:
+            raise
+        raise ModuleNotFoundError(
+            f"mithridate.{name} needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
+        ) from error

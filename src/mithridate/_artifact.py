@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,27 @@ _PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _SIZE = re.compile(rb'"size": "([0-9]{12})"')
 _ARRAY_DTYPES = ("int64", "float64", "float32")
+# What zipfile and numpy raise on damaged files.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @contextlib.contextmanager
-def write_atomically(path: PathLike) -> Iterator[IO[bytes]]:
+def write_atomically(path: PathLike, *, durable: bool = False, private: bool = False) -> Iterator[IO[bytes]]:
     """A file that appears under its name only when all of it is written; what was there before stays until then.
+
+    Args:
+        path: name of the file.
+        durable: wait until the file and its name are on the disk, so that not even a power cut takes them back.
+        private: only the owner may read the file, at any moment of its life.
 
     Raises:
         ArtifactError: the folder cannot be written to.
@@ -46,16 +63,77 @@ def write_atomically(path: PathLike) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if not private:  # A temporary file is private until it is told otherwise.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
+        if durable:
+            _sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError):
             raise ArtifactError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
         raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system has a way to ask for it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an `.npz`. Object arrays are refused: reading them would run code from the file.
+
+    Args:
+        path: the file.
+        wanted: what the file should hold, for the messages.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, of another kind, or holds something other than plain arrays.
+    """
+    check_is_file(path)
+    try:
+        # Opened here and not by numpy, which leaves a damaged file open.
+        with path.open("rb") as stream:
+            if stream.read(6) == b"\x93NUMPY":
+                raise ArtifactError(f"{path} holds a single array; save it as an .npz with {wanted}.")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as file:
+                return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
+    except ArtifactError:
+        raise
+    except _UNREADABLE as error:
+        if "Object arrays" in str(error):
+            raise ArtifactError(
+                f"{path} holds Python objects, which mithridate never loads; save plain arrays instead."
+            ) from error
+        raise ArtifactError(
+            f"{path} is not a readable .npz (truncated, damaged or of another kind); give one with {wanted}."
+        ) from error
+
+
+def check_is_file(path: Path) -> None:
+    """Refuse a path that leads to no file."""
+    if path.is_dir():
+        raise ArtifactError(f"{path} is a folder; give a file.")
+    if not path.is_file():
+        raise ArtifactError(f"There is no file {path}; check the path.")
+
+
+def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype.hasobject or array.dtype.fields is not None:
+        raise ArtifactError(f"The array {name!r} of {path} is not a plain array of numbers; save it as one.")
+    return array
 
 
 def write_hashed(path: PathLike, schema: str, content: dict[str, Any]) -> None:

@@ -169,6 +169,8 @@ class Certificate:
             **self._claim(),
             "data_fingerprint": self.votes.data_fingerprint,
             "run_ids": list(self.votes.run_ids),
+            "training_assumptions": list(self.votes.assumptions),
+            "recipe": self.votes.recipe,
             "label": self.label,
             "radius": self.radius,
             "status": self._status_table(),
@@ -199,6 +201,9 @@ class Certificate:
                 mechanism=mechanism_from_dict(content["mechanism"]),
                 data_fingerprint=content["data_fingerprint"],
                 run_ids=tuple(content["run_ids"]),
+                # Files of version 0.1 say nothing about training.
+                assumptions=tuple(content.get("training_assumptions", ())),
+                recipe=content.get("recipe"),
                 **arrays,  # pyright: ignore[reportArgumentType]
             )
             codes = decode_array(content["status"]["code"])

@@ -1,6 +1,7 @@
 """From votes to a certificate: confidence bounds, an accountant, and the search for the largest radius."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +96,7 @@ def certify(
         scope=scope,
         on=on,
         bounds=kind,
-        assumptions=assumptions(method, on=on, kind=kind),
+        assumptions=assumptions(method, on=on, kind=kind, votes=votes),
         error_budget=accountant.error_budget,
         versions=_versions(),
     )
@@ -122,8 +123,8 @@ def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBoun
     )
 
 
-def assumptions(method: Method, *, on: str, kind: str) -> tuple[str, ...]:
-    """What a certificate takes for granted, a sentence each."""
+def assumptions(method: Method, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
+    """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
     sentences = [
         "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
         "The attacker does not know the randomness of training.",
@@ -141,6 +142,7 @@ def assumptions(method: Method, *, on: str, kind: str) -> tuple[str, ...]:
             "pointwise bounds are not simultaneous: they ignore that the label was picked from the same votes and that "
             "there are several rivals. For reproduction of published numbers only."
         )
+    sentences.extend(votes.assumptions)
     return tuple(sentences)
 
 
@@ -237,13 +239,7 @@ def _used(votes: Votes, on: str) -> Votes:
     """The votes without arrays that the certificate does not depend on, so that its file stays small."""
     if on == "scores" or (votes.score_sums is votes.score_squares is votes.score_histograms is None):
         return votes
-    return Votes(
-        votes.counts,
-        votes.mechanism,
-        labels=votes.labels,
-        data_fingerprint=votes.data_fingerprint,
-        run_ids=votes.run_ids,
-    )
+    return replace(votes, score_sums=None, score_squares=None, score_histograms=None)
 
 
 def _versions() -> dict[str, str]:

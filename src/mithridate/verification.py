@@ -106,7 +106,7 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
 
 
 def _check_assumptions(certificate: Certificate) -> Check:
-    expected = assumptions(certificate.method, on=certificate.on, kind=certificate.bounds)
+    expected = assumptions(certificate.method, on=certificate.on, kind=certificate.bounds, votes=certificate.votes)
     missing = [sentence for sentence in expected if sentence not in certificate.assumptions]
     if missing:
         return Check("assumptions", False, f"not stated: {missing[0]}")

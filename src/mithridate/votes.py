@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import PathLike, write_atomically
+from mithridate._artifact import PathLike, check_is_file, read_npz, write_atomically
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, mechanism_from_dict
 
@@ -23,17 +21,7 @@ ScoreArray = npt.NDArray[np.floating[Any]]
 SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
 _OPTIONAL = {"sum": "score_sums", "sumsq": "score_squares", "hist": "score_histograms", "y": "labels"}
-# What zipfile and numpy raise on damaged files.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_WANTED = "an array 'counts'"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +39,8 @@ class Votes:
         labels: true labels of the examples, where known; certificates do not depend on them.
         data_fingerprint: identifies training data, test inputs and configuration; votes merge only where it agrees.
         run_ids: public random names of the runs that the instances come from; never seeds.
+        assumptions: what the training took for granted, a sentence each; every certificate repeats them.
+        recipe: how the instances were trained, in plain JSON values (configuration, model, features, precision).
     """
 
     counts: IntArray
@@ -61,6 +51,8 @@ class Votes:
     labels: IntArray | None = None
     data_fingerprint: str | None = None
     run_ids: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    recipe: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, SampledGaussian | Subsampled):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -72,6 +64,8 @@ class Votes:
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
         object.__setattr__(self, "run_ids", tuple(self.run_ids))
+        object.__setattr__(self, "assumptions", _checked_assumptions(self.assumptions))
+        object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
 
     @classmethod
     def from_counts(
@@ -142,6 +136,7 @@ class Votes:
             raise ConfigError("These votes carry different true labels; merge only runs on the same test set.")
         if set(self.run_ids) & set(other.run_ids):
             raise ConfigError("These votes share a run: its instances would count twice. Merge each run once.")
+        recipe = _merged_recipe(self.recipe, other.recipe)
         return Votes(
             self.counts + other.counts,
             self.mechanism,
@@ -151,6 +146,8 @@ class Votes:
             self.labels,
             self.data_fingerprint,
             tuple(sorted(self.run_ids + other.run_ids)),
+            tuple(sorted(set(self.assumptions + other.assumptions))),
+            recipe,
         )
 
     def save(self, path: PathLike) -> None:
@@ -160,9 +157,11 @@ class Votes:
             "mechanism": self.mechanism.to_dict(),
             "data_fingerprint": self.data_fingerprint,
             "run_ids": list(self.run_ids),
+            "assumptions": list(self.assumptions),
+            "recipe": self.recipe,
         }
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
-        with write_atomically(path) as file:
+        with write_atomically(path, durable=True) as file:
             np.savez_compressed(file, mithridate=np.array(json.dumps(header)), counts=self.counts, **arrays)
 
     @classmethod
@@ -172,7 +171,7 @@ class Votes:
         Raises:
             ArtifactError: the file is missing, damaged, or not a votes file.
         """
-        arrays = _read_arrays(Path(path))
+        arrays = read_npz(Path(path), _WANTED)
         if "mithridate" not in arrays:
             raise ArtifactError(f"{path} is not a mithridate votes file; use read_votes(path, mechanism=...).")
         return _from_arrays(Path(path), arrays)
@@ -182,7 +181,7 @@ class Votes:
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
-        plain = ("mechanism", "data_fingerprint", "run_ids")
+        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe")
         return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
             _same(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())
         )
@@ -205,7 +204,7 @@ def read_votes(path: PathLike, *, mechanism: Mechanism | None = None, labels_key
         if labels_key is not None:
             raise ConfigError("A CSV of counts has no labels; put counts and labels into an .npz to use --labels-key.")
         return Votes(_read_csv(path), _required(mechanism))
-    arrays = _read_arrays(path)
+    arrays = read_npz(path, _WANTED)
     if labels_key is not None:
         if labels_key not in arrays:
             names = ", ".join(sorted(set(arrays) - {"mithridate"}))
@@ -237,8 +236,14 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
         header = json.loads(str(arrays["mithridate"]))
         schema = header["schema"]
         mechanism_values, run_ids = header["mechanism"], tuple(header["run_ids"])
-        extra = {"data_fingerprint": header["data_fingerprint"], "run_ids": run_ids}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        extra = {
+            "data_fingerprint": header["data_fingerprint"],
+            "run_ids": run_ids,
+            # Files of version 0.1 say nothing about training.
+            "assumptions": tuple(header.get("assumptions", ())),
+            "recipe": header.get("recipe"),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
     if schema != SCHEMA:
         raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
@@ -255,45 +260,9 @@ def _build(path: Path, arrays: dict[str, npt.NDArray[Any]], mechanism: Mechanism
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """All arrays of an `.npz`. Object arrays are refused: reading them would run code from the file."""
-    _check_is_file(path)
-    try:
-        # Opened here and not by numpy, which leaves a damaged file open.
-        with path.open("rb") as stream:
-            if stream.read(6) == b"\x93NUMPY":
-                raise ArtifactError(f"{path} holds a single array; save it as an .npz with an array 'counts'.")
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as file:
-                return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
-    except ArtifactError:
-        raise
-    except _UNREADABLE as error:
-        if "Object arrays" in str(error):
-            raise ArtifactError(
-                f"{path} holds Python objects, which mithridate never loads; save plain number arrays instead."
-            ) from error
-        raise ArtifactError(
-            f"{path} is not a readable .npz (truncated, damaged or of another kind); give vote counts."
-        ) from error
-
-
-def _check_is_file(path: Path) -> None:
-    if path.is_dir():
-        raise ArtifactError(f"{path} is a folder; give a file of votes.")
-    if not path.is_file():
-        raise ArtifactError(f"There is no file {path}; check the path.")
-
-
-def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if array.dtype.hasobject or array.dtype.fields is not None:
-        raise ArtifactError(f"The array {name!r} of {path} is not a plain array of numbers; save it as one.")
-    return array
-
-
 def _read_csv(path: Path) -> IntArray:
     """Counts, a row per example; a first row that is not numbers is taken for a header."""
-    _check_is_file(path)
+    check_is_file(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
@@ -392,6 +361,39 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     if (labels < 0).any() or (labels >= counts.shape[1]).any():
         raise ConfigError(f"Expected true labels from 0 to {counts.shape[1] - 1}, the classes that were voted on.")
     return labels
+
+
+def _checked_assumptions(sentences: Any) -> tuple[str, ...]:
+    if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
+        raise ConfigError(f"Expected assumptions as a tuple of sentences, got {sentences!r}.")
+    return tuple(sentences)
+
+
+def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
+    if recipe is None:
+        return None
+    try:
+        # A copy that nobody else can change, and in the very form in which it will be read back.
+        copy = json.loads(json.dumps(recipe, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"Expected recipe in plain JSON values: {error}.") from error
+    if not isinstance(copy, dict):
+        raise ConfigError(f"Expected recipe to be a dictionary, got {recipe!r}.")
+    return copy  # pyright: ignore[reportUnknownVariableType]
+
+
+def _merged_recipe(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The recipe of both; they may differ in the number of instances only, which adds up."""
+    first, second = _checked_recipe(first), _checked_recipe(second)
+    counts: list[int] = []
+    for recipe in (first, second):
+        if recipe is not None and isinstance(recipe.get("config"), dict) and "instances" in recipe["config"]:
+            counts.append(recipe["config"].pop("instances"))
+    if first != second:
+        raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
+    if first is not None and len(counts) == 2:
+        first["config"]["instances"] = sum(counts)
+    return first
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:

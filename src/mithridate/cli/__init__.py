@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mithridate._version import VERSION
-from mithridate.cli import certify, plan, verify
+from mithridate.cli import certify, plan, predict, train, verify
 from mithridate.errors import MithridateError
 
-_COMMANDS = (certify, plan, verify)
+_COMMANDS = (plan, train, certify, predict, verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,240 @@
+"""Arrays of users: checked, scaled by constants of the recipe, and fingerprinted.
+
+Everything here is done to each example by itself, with constants fixed beforehand: a mean or a standard deviation of
+the training data would be a second look at it, which no certificate accounts for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import PathLike, read_npz
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.features import Encoder
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+
+_WANTED = "arrays 'x' (inputs) and 'y' (labels)"
+_HASH_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training data as the engine takes it.
+
+    Attributes:
+        inputs: float32 and scaled, or int64 for tokens; one entry per example.
+        labels: int64, from 0.
+        fingerprint: SHA-256 over the arrays as they were given.
+    """
+
+    inputs: FloatArray | IntArray
+    labels: IntArray
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How raw inputs become inputs of the network: the same for training data, test data, and any later input.
+
+    Attributes:
+        shape: shape of one raw input.
+        kind: `uint8` for images, else the kind of numbers or `text`.
+        mean: subtracted from images after division by 255, one number or one per channel; None where nothing is scaled.
+        std: what the difference is divided by.
+        channel_axis: whether images without a channel axis get one.
+        tokens: whether whole numbers stay whole, for a network that looks them up.
+        encoder: features that are computed instead of scaling.
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channel_axis: bool = False
+    tokens: bool = False
+    encoder: Encoder | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoder is not None:
+            return
+        if self.kind == "text":
+            raise ConfigError("Text needs features: give features='hashed-ngrams', or numbers instead of strings.")
+        if self.kind == "uint8" and len(self.shape) == 3 and self.shape[0] > 4 >= self.shape[2]:
+            raise ConfigError(
+                f"Expected images as channels x height x width, got {self.shape}; "
+                "if the channels come last, use np.moveaxis(x, -1, 1)."
+            )
+        for name, values in (("pixel_mean", self.mean), ("pixel_std", self.std)):
+            if values is not None and len(values) not in (1, self.channels):
+                raise ConfigError(f"Expected {name} as one number or {self.channels} (one per channel), got {values}.")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of an image; other inputs count as one."""
+        return self.shape[0] if len(self.shape) == 3 else 1
+
+    def __call__(self, x: Array, what: str) -> FloatArray | IntArray:
+        """Check raw inputs and turn them into inputs of the network.
+
+        Args:
+            x: raw inputs, one entry per example.
+            what: how to call them in an error.
+
+        Raises:
+            ConfigError: they are not of the shape and kind of the training inputs, or not finite.
+        """
+        if (x.shape[1:], kind_of(x)) != (self.shape, self.kind):
+            raise ConfigError(
+                f"Expected {what} inputs of shape {self.shape} and kind {self.kind} like the training inputs, "
+                f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
+            )
+        if self.tokens:
+            return np.array(x, dtype=np.int64, order="C")
+        inputs = self._encoded(x, what) if self.encoder is not None else self._scaled(x)
+        bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
+        if bad.any():
+            raise ConfigError(
+                f"Input {int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
+                "repair or leave out such examples."
+            )
+        return inputs
+
+    def _encoded(self, x: Array, what: str) -> FloatArray:
+        assert self.encoder is not None
+        features = np.ascontiguousarray(self.encoder.transform(x), dtype=np.float32)
+        if len(features) != len(x):
+            raise ConfigError(f"The encoder made {len(features)} rows of {len(x)} {what} inputs; it must keep them.")
+        return features
+
+    def _scaled(self, x: Array) -> FloatArray:
+        with np.errstate(over="ignore"):  # what does not fit into single precision is found as infinite
+            inputs = np.array(x, dtype=np.float32, order="C")
+        if self.channel_axis and len(self.shape) == 2:
+            inputs = inputs[:, None]
+        if self.mean is not None and self.std is not None:
+            inputs /= 255
+            inputs -= _per_channel(self.mean, inputs.ndim)
+            inputs /= _per_channel(self.std, inputs.ndim)
+        return inputs
+
+
+def _per_channel(values: tuple[float, ...], dimensions: int) -> FloatArray:
+    shape = (1, len(values), *[1] * (dimensions - 2)) if len(values) > 1 else (1,) * dimensions
+    return np.array(values, dtype=np.float32).reshape(shape)
+
+
+def kind_of(x: Array) -> str:
+    """What an array of inputs holds: `uint8`, `float`, `integer` or `text`."""
+    if x.dtype == np.uint8:
+        return "uint8"
+    return {"f": "float", "i": "integer", "u": "integer", "b": "integer", "U": "text"}[x.dtype.kind]
+
+
+def read_arrays(path: PathLike, *, labels: bool) -> tuple[Array, Array | None]:
+    """Inputs `x` and labels `y` of an `.npz`.
+
+    Args:
+        path: the file.
+        labels: whether there must be labels.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or lacks an array.
+    """
+    path = Path(path)
+    arrays = read_npz(path, _WANTED)
+    for name in ("x", "y") if labels else ("x",):
+        if name not in arrays:
+            found = ", ".join(sorted(arrays)) or "none"
+            raise ArtifactError(f"{path} has no array {name!r} (it has: {found}); save {_WANTED}.")
+    return arrays["x"], arrays.get("y")
+
+
+def check_inputs(x: Any, what: str) -> Array:
+    """Inputs as an array of numbers or text with at least one entry.
+
+    Args:
+        x: what the user gave.
+        what: how to call it in an error.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    array = _array(x, f"{what} inputs")
+    if array.dtype.kind not in "fiubU":
+        raise ConfigError(f"Expected {what} inputs as numbers (or text with an encoder), got {array.dtype}.")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise ConfigError(f"Expected {what} inputs in float32 or float64, got {array.dtype}; convert them.")
+    if array.ndim == 0 or array.size == 0:
+        raise ConfigError(f"The {what} inputs are empty (shape {array.shape}); give at least one example.")
+    if array.ndim == 1 and array.dtype.kind != "U":
+        raise ConfigError(f"Expected {what} inputs as one row per example, got shape {array.shape}; add an axis.")
+    return array
+
+
+def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntArray:
+    """Labels as whole numbers from 0, one for each of `count` inputs.
+
+    Args:
+        y: what the user gave.
+        count: number of inputs.
+        what: how to call it in an error.
+        classes: number of classes, where it is known.
+
+    Raises:
+        ConfigError: they are something else; the message names the first wrong one.
+    """
+    labels = _array(y, f"{what} labels")
+    if labels.ndim != 1:
+        raise ConfigError(f"Expected {what} labels as one number per example, got shape {labels.shape}.")
+    if len(labels) != count:
+        raise ConfigError(f"There are {count} {what} inputs but {len(labels)} labels; give one label for each input.")
+    if labels.dtype.kind not in "iuf":
+        raise ConfigError(f"Expected {what} labels as whole numbers from 0, got {labels.dtype}; number the classes.")
+    with np.errstate(invalid="ignore"):
+        whole = labels == np.floor(labels)
+    _refuse_first(labels, ~(whole & np.isfinite(labels)), what, "labels are whole numbers from 0")
+    _refuse_first(labels, labels < 0, what, "labels are whole numbers from 0")
+    limit = classes if classes is not None else 1 << 31
+    _refuse_first(labels, labels >= limit, what, f"with classes={limit}, labels go from 0 to {limit - 1}")
+    return labels.astype(np.int64)
+
+
+def _refuse_first(labels: Array, wrong: npt.NDArray[np.bool_], what: str, rule: str) -> None:
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ConfigError(f"Label {row} of the {what} data is {labels[row]}; {rule}.")
+
+
+def _array(values: Any, name: str) -> Array:
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"Expected {name} as an array: {error}.") from error
+    if array.dtype.hasobject or array.dtype.fields is not None:
+        raise ConfigError(f"Expected {name} as a plain array, got {array.dtype}; convert it to numbers.")
+    return array
+
+
+def fingerprint(*arrays: Array) -> str:
+    """SHA-256 over type, shape and bytes of arrays, as hexadecimal digits.
+
+    >>> fingerprint(np.zeros(2, np.uint8)) == fingerprint(np.zeros(2, np.uint8)) != fingerprint(np.zeros(2, np.int8))
+    True
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        data = np.ascontiguousarray(array).reshape(-1)
+        step = max(1, _HASH_BYTES // max(1, data.itemsize))
+        for start in range(0, len(data), step):
+            digest.update(data[start : start + step].tobytes())
+    return digest.hexdigest()

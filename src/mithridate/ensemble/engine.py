@@ -1,0 +1,296 @@
+"""One group of instances through all its steps, and how they vote: the loop of DP-SGD.
+
+The engine is told which instances to train, and knows neither shards nor files. What it draws for an instance depends
+on the root seed and the number of that instance alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from mithridate import _validate
+from mithridate.config import PRECISIONS, TrainConfig
+from mithridate.data import Dataset
+from mithridate.ensemble import plain_ops, randomness, suitability
+from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.general import GeneralNetwork
+from mithridate.ensemble.graphs import ReplayedStep
+from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
+from mithridate.ensemble.optimisers import Optimiser
+from mithridate.ensemble.sampling import Block, blocks
+from mithridate.ensemble.tally import Counter, Tally
+from mithridate.errors import ConfigError
+
+OnStep = Callable[[int], None]
+
+# Instances of a shard on the CPU, at least.
+_SHARD = 8
+# Examples in all batches of a step that keep a large GPU busy.
+_EXAMPLES_IN_FLIGHT = 2**15
+
+
+class Network(Protocol):
+    """What turns batches into clipped gradient sums: `FastNetwork` or `GeneralNetwork`."""
+
+    size: int
+    shapes: dict[str, torch.Size]
+    bytes_per_model: int
+    bytes_per_example: int
+
+    def clipped_sums(
+        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
+    ) -> Tensor:
+        """Models x parameters; see `FastNetwork`."""
+        ...
+
+    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """Models x inputs x classes."""
+        ...
+
+
+class Engine:
+    """Trains instances of one model on one data set, and counts their votes.
+
+    Guarantee: each instance is one independent draw of `config.mechanism` on `data`: true Poisson batches, every
+    example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation `noise_multiplier *
+    max_grad_norm` in every coordinate, divided by the constant `config.divisor`. It is a function of (root seed,
+    instance) and of the device's rounding.
+
+    Args:
+        model: a module whose layers know `reset_parameters`, or a function that builds a new one.
+        data: the training set.
+        config: the recipe, with its public constants resolved.
+        device: where to compute.
+        precision: `float32`, `tf32` or `bfloat16` for the operands of matrix products, or `auto`.
+
+    Raises:
+        ConfigError: the model mixes examples, or cannot be trained privately for another reason.
+    """
+
+    def __init__(
+        self, model: Model, data: Dataset, config: TrainConfig, *, device: torch.device, precision: str = "auto"
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._device = device
+        module = model if isinstance(model, nn.Module) else model()
+        suitability.check(module)
+        self.network, self.path = _network(module, data)
+        self.precision = _precision(precision, device, self.path)
+        if isinstance(self.network, FastNetwork):
+            self.network.clipping = Clipping(self.precision)
+        self.shapes = self.network.shapes
+        self._inputs = torch.from_numpy(data.inputs).to(device)
+        self._labels = torch.from_numpy(data.labels).to(device)
+
+    def models_in_flight(self) -> int:
+        """How many models to train at a time, from the memory that is free."""
+        config = self._config
+        if self._device.type == "cpu":
+            # They are trained one by one all the same; the number decides how often results are written.
+            return min(config.instances, max(_SHARD, -(-config.instances // 50)))
+        batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
+        widest = batch + 5.0 * math.sqrt(batch) + 8.0
+        each = self.network.bytes_per_model + widest * self.network.bytes_per_example
+        fits = int(_free_memory(self._device) * 0.6 / each)
+        # More examples than this at a time do not make a GPU faster, and more work is lost when a run is killed.
+        return max(1, min(config.instances, fits, math.ceil(_EXAMPLES_IN_FLIGHT / batch)))
+
+    def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
+        """The weights that vote, models x parameters, on the device.
+
+        Args:
+            root_seed: where all randomness comes from.
+            instances: the numbers of the instances.
+            on_step: called now and then with the number of model-steps done since its last call.
+
+        Raises:
+            torch.OutOfMemoryError: train fewer at a time; the draws will be the same.
+        """
+        start = initial_weights(self._model, root_seed, instances)
+        with self._arithmetic():
+            if self._device.type == "cpu":
+                return self._train_on_threads(root_seed, instances, start, on_step)
+            if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
+                keys = [randomness.key(root_seed, instance, "noise") for instance in instances]
+                weights = start.to(self._device)
+                optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
+                return self._train_by_graph(root_seed, instances, weights, optimiser, on_step)
+            return self._train_together(root_seed, instances, start, on_step)
+
+    @contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """Matrix products of the precision that clipping allows for, and of no other."""
+        flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        before = [flag.allow_tf32 for flag in flags]
+        for flag in flags:
+            flag.allow_tf32 = self.precision == "tf32"
+        try:
+            yield
+        finally:
+            for flag, value in zip(flags, before, strict=True):
+                flag.allow_tf32 = value
+
+    def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
+        """One model to a core: small products stay in its cache, and no core waits for another."""
+        plain_ops.keep_freed_memory()
+        workers = torch.get_num_threads()
+        torch.set_num_threads(1)
+        stop = threading.Event()
+
+        def advance(steps: int) -> None:
+            if stop.is_set():
+                raise _Stopped
+            if on_step is not None:
+                on_step(steps)
+
+        try:
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                tasks = [
+                    pool.submit(self._train_together, root_seed, instances[at : at + 1], start[at : at + 1], advance)
+                    for at in range(len(instances))
+                ]
+                try:
+                    return torch.cat([task.result() for task in tasks])
+                except BaseException:
+                    stop.set()
+                    for task in tasks:
+                        task.cancel()
+                    raise
+        finally:
+            torch.set_num_threads(workers)
+
+    def _train_together(
+        self, root_seed: bytes, instances: Sequence[int], start: Tensor, on_step: OnStep | None
+    ) -> Tensor:
+        """The plain loop: what every other one must agree with."""
+        config = self._config
+        weights = start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
+        optimiser = Optimiser(config, weights)
+        streams = [randomness.generator(root_seed, instance, "noise") for instance in instances]
+        noise = config.noise_multiplier * config.max_grad_norm
+        assert config.divisor is not None
+        for block in self._blocks(root_seed, instances):
+            for indices, sizes in block:
+                chosen = torch.from_numpy(indices).to(self._device)
+                sums = self._clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
+                sums.add_(_normals(streams, weights), alpha=noise).div_(config.divisor)
+                optimiser.update(sums)
+                if on_step is not None:
+                    on_step(len(instances))
+        return optimiser.result()
+
+    def _train_by_graph(
+        self, root_seed: bytes, instances: Sequence[int], weights: Tensor, optimiser: Any, on_step: OnStep | None
+    ) -> Tensor:
+        """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
+
+        def step(chosen: Tensor, sizes: Tensor) -> None:
+            optimiser.update(self._clipped_sums(weights, chosen, sizes))
+
+        replayed = ReplayedStep(step, len(instances), self._device)
+        with ThreadPoolExecutor(1) as ahead:
+            upcoming = self._blocks(root_seed, instances)
+            waiting = ahead.submit(next, upcoming, None)
+            while (block := waiting.result()) is not None:
+                waiting = ahead.submit(next, upcoming, None)
+                replayed.run(block)
+                if on_step is not None:
+                    torch.cuda.synchronize(self._device)
+                    on_step(len(instances) * len(block))
+        return optimiser.result()
+
+    def _clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
+        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
+        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
+        inputs = self._inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        labels = self._labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        return self.network.clipped_sums(weights, inputs, labels, present, self._config.max_grad_norm)
+
+    def _blocks(self, root_seed: bytes, instances: Sequence[int]) -> Iterator[Block]:
+        config = self._config
+        streams = [randomness.generator(root_seed, instance, "batches") for instance in instances]
+        return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep)
+
+    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+        """How the models vote on some inputs.
+
+        A model whose scores for an input are not finite votes for label 0, with score 1: it diverged, and still votes.
+        """
+        assert self._config.classes is not None
+        counter = Counter(self.network, self._config.classes, self._config.score_bins, self._device)
+        with self._arithmetic():
+            return counter.count(weights, inputs)
+
+
+class _Stopped(Exception):
+    """Training was interrupted in another thread."""
+
+
+def _precision(asked: str, device: torch.device, path: str) -> str:
+    """The precision of matrix products: as asked, or the fastest whose clipping is accounted for."""
+    _validate.one_of(PRECISIONS, precision=asked)
+    if device.type != "cuda" or path == "general":
+        if asked == "tf32":
+            raise ConfigError("precision='tf32' needs an NVIDIA GPU and a model of known layers; leave it out.")
+        return "float32"
+    return "tf32" if asked == "auto" else asked
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return 2**32
+
+
+def _network(module: nn.Module, data: Dataset) -> tuple[Network, str]:
+    shape = data.inputs.shape[1:]
+    dtype = torch.from_numpy(data.inputs[:1]).dtype
+    try:
+        return FastNetwork(module, shape, dtype), "fast"
+    except NotConvertible:
+        return GeneralNetwork(module, shape), "general"
+
+
+def initial_weights(model: Model, root_seed: bytes, instances: Sequence[int]) -> Tensor:
+    """Fresh weights of some instances, models x parameters, each drawn from the model's own law of initialisation."""
+    with torch.random.fork_rng(devices=[]):
+        draw = _drawing(model)
+        rows: list[Tensor] = []
+        for instance in instances:
+            torch.manual_seed(randomness.key(root_seed, instance, "initial weights") % 2**63)
+            rows.append(torch.cat([value.detach().float().flatten() for _, value in draw().named_parameters()]))
+        return torch.stack(rows)
+
+
+def _drawing(model: Model) -> Callable[[], nn.Module]:
+    """A function that draws a module anew: the user's own, or one that resets a copy of the user's module."""
+    if not isinstance(model, nn.Module):
+        return model
+    scratch = copy.deepcopy(model).cpu()
+    suitability.reset_for_fresh_start(scratch)  # with all its checks, once
+    layers = [layer for layer in reversed(list(scratch.modules())) if hasattr(layer, "reset_parameters")]
+
+    def draw() -> nn.Module:
+        for layer in layers:
+            layer.reset_parameters()  # type: ignore[operator]
+        return scratch
+
+    return draw
+
+
+def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
+    """Standard normals in the shape of `like`, row by row from the instances' own streams."""
+    rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
+    return torch.from_numpy(rows).to(like.device)

@@ -1,0 +1,558 @@
+"""Layers with a model axis, and what book-keeping needs of them: per-example gradient norms and clipped sums.
+
+Activations travel as [models * batch, ...], model by model, so that every operation without parameters runs unchanged.
+A layer with parameters sees its input `a` and the gradient `g` of its output, and from these two gives
+
+* the squared norm of each example's gradient with respect to its parameters, and
+* the sum over examples of those gradients, each times its own factor,
+
+without a second backward pass. Three ways lead there, and `_Contraction` picks the cheapest: store every example's
+gradient (small weights, many positions), form it in passing and keep only its norm (large weights), or take the norm
+from the Gram matrices of inputs and output gradients, the *ghost norm* (few positions).
+
+References:
+    Goodfellow 2015, arXiv 1510.01799 (norms of linear layers); Li, Tramer, Liang, Hashimoto 2022, arXiv 2110.05679
+    (ghost norms of sequences); Bu, Mao, Xu 2022, arXiv 2205.10683 (mixed ghost clipping of convolutions); Bu, Wang,
+    Zha, Karypis 2023, arXiv 2210.00038 (book-keeping: one forward and one backward pass).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mithridate.ensemble import plain_ops
+from mithridate.ensemble.clipping import Clipping
+
+# Bytes of per-example gradients of one parameter that are held at a time.
+_STORED_BYTES = {"cpu": 2**28, "mps": 2**29, "cuda": 2**32}
+# Largest number of weights per output of a first convolution that is fused with what follows it.
+ENTRY_LIMIT = 64
+# Channels up to which our own convolution kernels are faster than the library's.
+_NARROW = 128
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all layers share in one pass.
+
+    Attributes:
+        models: number of models in flight.
+        clipping: the rounding that norms must allow for.
+        extents: for each model, the position in the batch from which there is only padding.
+        kernels: the module `kernels` where Triton can run, else None.
+        kept: patches that a layer's forward pass leaves for its gradients.
+    """
+
+    models: int
+    clipping: Clipping
+    extents: Tensor
+    kernels: ModuleType | None
+    kept: dict[Layer, Tensor] = field(default_factory=dict)
+
+
+class Parts(ABC):
+    """The gradients of all examples with respect to some parameters of one layer, in a form that saves work."""
+
+    @abstractmethod
+    def squared_norms(self) -> Tensor:
+        """Squared norm for each example, models x batch, float64; never below that of what `sums` adds up."""
+
+    @abstractmethod
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        """Write the sum over the batch of factor (models x batch) times gradient to `out`, models x entries."""
+
+    @abstractmethod
+    def forget(self, trusted: Tensor) -> None:
+        """Zero whatever belongs to examples that are not trusted: a factor of 0 does not undo what is infinite."""
+
+
+class Stored(Parts):
+    """Gradients that are held one by one: models x batch x entries.
+
+    Args:
+        gradients: the gradients.
+        frame: what all layers share.
+        squares: their squared norms where they are known already; they may include those of a companion.
+    """
+
+    def __init__(self, gradients: Tensor, frame: Frame, squares: Tensor | None = None) -> None:
+        self._gradients, self._frame, self._known = gradients, frame, squares
+
+    def squared_norms(self) -> Tensor:
+        return _squares(self._gradients, self._frame) if self._known is None else self._known
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        if self._frame.kernels is not None:
+            self._frame.kernels.weighted_sum(self._gradients.contiguous(), factors, self._frame.extents, out)
+        else:
+            out.copy_(torch.bmm(factors.unsqueeze(1), self._gradients).squeeze(1))
+
+    def forget(self, trusted: Tensor) -> None:
+        if self._frame.kernels is None:  # The kernel does not read rows whose factor is 0.
+            self._gradients = _only(trusted, self._gradients)
+
+
+class Outer(Parts):
+    """Gradients that are outer products of an output gradient and an input: a linear layer at one position.
+
+    Args:
+        inputs: models x batch x features.
+        gradients: models x batch x outputs.
+        frame: what all layers share.
+        has_bias: whether the norm is to include that of the bias, whose gradient is `gradients` itself.
+    """
+
+    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Frame, *, has_bias: bool) -> None:
+        self._inputs, self._gradients, self._frame = inputs, gradients, frame
+        self._ones = 1.0 if has_bias else 0.0
+
+    def squared_norms(self) -> Tensor:
+        # |g a^T|_F = |g| |a|; a bias is one more input that is always 1.
+        return (_squares(self._inputs, self._frame) + self._ones) * _squares(self._gradients, self._frame)
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        weighted = self._gradients * factors.unsqueeze(2)
+        out.copy_(torch.bmm(weighted.transpose(1, 2), self._inputs).flatten(1))
+
+    def forget(self, trusted: Tensor) -> None:
+        self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
+
+
+class Contraction(Parts):
+    """Gradients that are sums of outer products over positions: G = sum_t g_t a_t^T, for every group of channels.
+
+    Args:
+        inputs: models x batch x groups x input features x positions.
+        gradients: models x batch x groups x output features x positions.
+
+    Where G is formed twice, once for its norm and once in the sum, the two roundings differ by up to slack * |a| |g|
+    (see `clipping`), which the norm allows for.
+    """
+
+    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Frame) -> None:
+        self._inputs, self._gradients, self._frame = inputs, gradients, frame
+        models, batch, groups, features, positions = inputs.shape
+        outputs = gradients.shape[3]
+        self._entries = groups * outputs * features
+        self._ghost = is_ghost_cheaper(features, outputs, positions)
+        fits = may_be_stored(models * batch, self._entries, inputs.device)
+        self._stored = Stored(self._form(slice(0, batch)), frame) if fits and not self._ghost else None
+
+    def squared_norms(self) -> Tensor:
+        if self._stored is not None:
+            return self._stored.squared_norms()
+        squares = self._ghost_norms() if self._ghost else self._passing_norms()
+        size = _squares(self._inputs.flatten(2), self._frame) * _squares(self._gradients.flatten(2), self._frame)
+        return (squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * size.sqrt()).square()
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        if self._stored is not None:
+            return self._stored.write_sums(factors, out)
+        weighted = self._gradients * factors[:, :, None, None, None]
+        models, _, groups, outputs, _ = weighted.shape
+        left = weighted.permute(0, 2, 3, 1, 4).flatten(3)  # models x groups x outputs x (batch, positions)
+        right = self._inputs.permute(0, 2, 1, 4, 3).flatten(2, 3)  # models x groups x (batch, positions) x features
+        out.copy_(torch.matmul(left, right).reshape(models, groups * outputs * right.shape[3]))
+        return None
+
+    def forget(self, trusted: Tensor) -> None:
+        if self._stored is not None:
+            return self._stored.forget(trusted)
+        self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
+        return None
+
+    def _form(self, part: slice) -> Tensor:
+        products = torch.matmul(self._gradients[:, part], self._inputs[:, part].transpose(3, 4))
+        return products.flatten(2)
+
+    def _passing_norms(self) -> Tensor:
+        models, batch = self._inputs.shape[:2]
+        step = max(1, _STORED_BYTES[self._inputs.device.type] // (4 * models * self._entries))
+        pieces = [_squares(self._form(slice(at, at + step)), self._frame) for at in range(0, batch, step)]
+        return torch.cat(pieces, dim=1)
+
+    def _ghost_norms(self) -> Tensor:
+        # |G|^2 = sum_{t,s} (a_t . a_s) (g_t . g_s)
+        inputs = torch.matmul(self._inputs.transpose(3, 4), self._inputs)
+        gradients = torch.matmul(self._gradients.transpose(3, 4), self._gradients)
+        return (inputs * gradients).sum(dim=(2, 3, 4), dtype=torch.float64)
+
+
+class Lookups(Parts):
+    """Gradients of an embedding: each position adds its output gradient to the row of its token."""
+
+    def __init__(self, tokens: Tensor, gradients: Tensor, rows: int) -> None:
+        self._tokens, self._gradients, self._rows = tokens, gradients, rows  # models x batch x positions (x features)
+
+    def squared_norms(self) -> Tensor:
+        same = self._tokens.unsqueeze(3) == self._tokens.unsqueeze(2)
+        # In double precision: the same sums are formed again, in another order, by `sums`.
+        gradients = self._gradients.double()
+        products = torch.matmul(gradients, gradients.transpose(2, 3))
+        return (products * same).sum(dim=(2, 3)).clamp_min(0.0)
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        models, features = self._tokens.shape[0], self._gradients.shape[3]
+        result = self._gradients.new_zeros(models * self._rows, features)
+        offsets = torch.arange(models, device=result.device).mul(self._rows)[:, None, None]
+        weighted = (self._gradients * factors[:, :, None, None]).reshape(-1, features)
+        result.index_put_(((self._tokens + offsets).flatten(),), weighted, accumulate=True)
+        out.copy_(result.view(models, -1))
+
+    def forget(self, trusted: Tensor) -> None:
+        self._gradients = _only(trusted, self._gradients)
+
+
+def _only(trusted: Tensor, values: Tensor) -> Tensor:
+    return values.masked_fill(~trusted.view(*trusted.shape, *(1,) * (values.dim() - 2)), 0)
+
+
+def is_ghost_cheaper(features: int, outputs: int, positions: int) -> bool:
+    """Whether two Gram matrices cost less than the gradient itself: T^2 (K + O) against T K O."""
+    return positions * (features + outputs) < features * outputs
+
+
+def may_be_stored(examples: int, entries: int, device: torch.device) -> bool:
+    """Whether there is room for the gradients of all examples."""
+    return 4 * examples * entries <= _STORED_BYTES[device.type]
+
+
+def _squares(values: Tensor, frame: Frame) -> Tensor:
+    """Squared norms over the last of three axes, in double precision."""
+    if frame.kernels is not None:
+        return frame.kernels.squared_norms(values)
+    return torch.linalg.vector_norm(values, dim=2, dtype=torch.float64).square()
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+class Layer(ABC):
+    """A layer of every model in flight, without its parameters: those are rows of one matrix, and passed in.
+
+    Attributes:
+        names: the parameters it has, in the order in which `forward` takes them and `parts` returns them.
+    """
+
+    names: tuple[str, ...]
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        """Outputs [models * batch, ...] from inputs [models * batch, ...] and parameters [models, ...]."""
+
+    @abstractmethod
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        """The gradients with respect to each parameter, from the inputs and the gradients of the outputs."""
+
+
+class Linear(Layer):
+    """Of `torch.nn.Linear`, at one or many positions."""
+
+    def __init__(self, module: nn.Linear) -> None:
+        self.names = ("weight",) if module.bias is None else ("weight", "bias")
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        weight = parameters[0]
+        models = weight.shape[0]
+        rows = inputs.reshape(models, -1, inputs.shape[-1])
+        if len(parameters) == 2:
+            outputs = torch.baddbmm(parameters[1].unsqueeze(1), rows, weight.transpose(1, 2))
+        else:
+            outputs = torch.bmm(rows, weight.transpose(1, 2))
+        return outputs.view(*inputs.shape[:-1], weight.shape[1])
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        if inputs.dim() == 2:
+            rows, errors = _by_model(inputs, frame.models), _by_model(gradients, frame.models)
+            has_bias = len(self.names) == 2
+            parts: list[Parts] = [Outer(rows, errors, frame, has_bias=has_bias)]
+            return [*parts, Stored(errors, frame, _nothing(errors))] if has_bias else parts
+        columns = _by_model(inputs.flatten(1, -2).transpose(1, 2), frame.models).unsqueeze(2)
+        errors = _by_model(gradients.flatten(1, -2).transpose(1, 2), frame.models).unsqueeze(2)
+        parts = [Contraction(columns, errors, frame)]
+        return parts if len(self.names) == 1 else [*parts, Stored(errors.sum(dim=4).flatten(2), frame)]
+
+
+class Conv(Layer):
+    """Of `torch.nn.Conv1d` and `torch.nn.Conv2d`, with zero padding; a sequence is an image of height one."""
+
+    def __init__(self, module: nn.Conv1d | nn.Conv2d) -> None:
+        self.names = ("weight",) if module.bias is None else ("weight", "bias")
+        self._flat = isinstance(module, nn.Conv1d)
+        self.kernel = self._pair(module.kernel_size, 1)
+        self.stride = self._pair(module.stride, 1)
+        self.dilation = self._pair(module.dilation, 1)
+        self.groups = module.groups
+        self._channels = max(module.in_channels, module.out_channels)
+        self._entries = module.in_channels * self.kernel[0] * self.kernel[1]
+        self._same, self.padding = self._paddings(module)
+
+    def _pair(self, values: tuple[int, ...], filler: int) -> tuple[int, int]:
+        return (filler, values[0]) if self._flat else (values[0], values[1])
+
+    def _paddings(self, module: nn.Conv1d | nn.Conv2d) -> tuple[list[int] | None, tuple[int, int]]:
+        """Padding as torch counts it, or explicit margins where `same` needs more at one end than at the other."""
+        if module.padding == "valid":
+            return None, (0, 0)
+        if module.padding == "same":
+            spans = [size * (step - 1) for size, step in zip(self.dilation, self.kernel, strict=True)]
+            if all(span % 2 == 0 for span in spans):
+                return None, (spans[0] // 2, spans[1] // 2)
+            return [spans[1] // 2, spans[1] - spans[1] // 2, spans[0] // 2, spans[0] - spans[0] // 2], (0, 0)
+        assert not isinstance(module.padding, str)
+        return None, self._pair(tuple(module.padding), 0)
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        images = self._images(inputs)
+        weights = parameters[0].unsqueeze(3) if self._flat else parameters[0]
+        biases = parameters[1] if len(parameters) == 2 else None
+        if frame.kernels is not None and self._suits_kernels(frame):
+            geometry = self.geometry(images, weights.shape[1], frame.kernels)
+            outputs = frame.kernels.convolve(
+                images, weights, biases, frame.extents, geometry, frame.clipping.dot_precision
+            )
+        elif images.device.type == "cpu" and self._entries <= ENTRY_LIMIT and self.groups == 1:
+            outputs = self._convolve_patches(images, weights, biases, frame)
+        else:
+            outputs = self._convolve(images, weights, biases)
+        return outputs.squeeze(2) if self._flat else outputs
+
+    def _convolve_patches(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Frame) -> Tensor:
+        """By patches, which are kept for the gradients: on a CPU faster than the library for very few channels."""
+        size = self._out_size(images)
+        patches = self._patches(images, size)
+        frame.kept[self] = patches
+        models, outputs = weights.shape[:2]
+        kernels = weights.flatten(2).unsqueeze(1)  # models x 1 x outputs x entries
+        result = torch.matmul(kernels, _by_model(patches, models))
+        if biases is not None:
+            result = result + biases[:, None, :, None]
+        return result.view(len(images), outputs, *size)
+
+    def _out_size(self, images: Tensor) -> tuple[int, int]:
+        sizes = zip(images.shape[2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        height, width = (
+            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, padding, dilation in sizes
+        )
+        return height, width
+
+    def _suits_kernels(self, frame: Frame) -> bool:
+        """Wide convolutions are better served by the vendor's library, one model after another."""
+        return self.groups == 1 and self._channels <= _NARROW
+
+    @property
+    def can_be_entry(self) -> bool:
+        """Whether it is a plain convolution of images, with a bias, and small enough for `kernels.Entry`."""
+        plain = self.groups == 1 and not self._flat and self._same is None and len(self.names) == 2
+        return plain and self._entries <= ENTRY_LIMIT
+
+    def geometry(self, images: Tensor, outputs: int, kernels: ModuleType) -> Any:
+        """Its shape, as the kernels take it."""
+        return kernels.Geometry(*images.shape[1:], outputs, self.kernel, self.stride, self.padding, self.dilation)
+
+    def _convolve(self, images: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+        """One model after another, by the library's convolution."""
+        models = weights.shape[0]
+        outputs = [
+            F.conv2d(
+                part, weights[at], None if biases is None else biases[at],
+                self.stride, self.padding, self.dilation, self.groups,
+            )
+            for at, part in enumerate(images.chunk(models))
+        ]  # fmt: skip
+        return outputs[0] if models == 1 else torch.cat(outputs)
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        images = self._images(inputs)
+        if frame.kernels is not None and self._stores_by_kernel(images, gradients, frame):
+            geometry = self.geometry(images, gradients.shape[1], frame.kernels)
+            stored = frame.kernels.conv_example_gradients(
+                images, gradients, frame.extents, geometry, frame.clipping.dot_precision,
+                has_bias=len(self.names) == 2,
+            )  # fmt: skip
+            return _stored_together(stored, frame)[: len(self.names)]
+        patches = frame.kept[self] if self in frame.kept else self._patches(images, self._out_size(images))
+        errors = gradients.flatten(2)
+        columns = _by_model(patches.unflatten(1, (self.groups, -1)), frame.models)
+        grouped = _by_model(errors.unflatten(1, (self.groups, -1)), frame.models)
+        parts: list[Parts] = [Contraction(columns, grouped, frame)]
+        return parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=2), frame.models), frame)]
+
+    def _patches(self, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """Patches, examples x entries x positions."""
+        return plain_ops.patches(images, self.kernel, self.stride, self.padding, self.dilation, size)
+
+    def _stores_by_kernel(self, images: Tensor, gradients: Tensor, frame: Frame) -> bool:
+        features, outputs = images.shape[1] * self.kernel[0] * self.kernel[1], gradients.shape[1]
+        positions = gradients[0, 0].numel()
+        return (
+            self.groups == 1
+            and not is_ghost_cheaper(features, outputs, positions)
+            and may_be_stored(len(images), features * outputs, images.device)
+        )
+
+    def _images(self, inputs: Tensor) -> Tensor:
+        images = inputs.unsqueeze(2) if self._flat else inputs
+        return images if self._same is None else F.pad(images, self._same)
+
+
+class Entry(Layer):
+    """A first convolution with what follows it, activation and pooling, in kernels that write only the last."""
+
+    names = ("weight", "bias")
+
+    def __init__(self, conv: Conv, activation: str, window: tuple[int, int]) -> None:
+        self._conv, self._activation, self._window = conv, activation, window
+
+    def _entry(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Any:
+        assert frame.kernels is not None
+        geometry = self._conv.geometry(inputs, parameters[0].shape[1], frame.kernels)
+        return frame.kernels.Entry(geometry, self._activation, self._window)
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        assert frame.kernels is not None
+        entry = self._entry(inputs, parameters, frame)
+        return frame.kernels.entry_forward(inputs, *parameters, frame.extents, entry, frame.clipping.dot_precision)
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        assert frame.kernels is not None
+        entry = self._entry(inputs, parameters, frame)
+        stored = frame.kernels.entry_example_gradients(
+            inputs, *parameters, gradients, frame.extents, entry, frame.clipping.dot_precision
+        )
+        return _stored_together(stored, frame)
+
+
+def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Frame) -> list[Parts]:
+    """Gradients of weights and biases, with their squared norms together."""
+    weights, biases, squares = stored
+    return [Stored(weights, frame, squares), Stored(biases, frame, torch.zeros_like(squares))]
+
+
+def _nothing(values: Tensor) -> Tensor:
+    return torch.zeros(values.shape[:2], dtype=torch.float64, device=values.device)
+
+
+class _Normalisation(Layer):
+    """What GroupNorm and LayerNorm share: normalise each example by itself, then scale and shift."""
+
+    names = ("weight", "bias")
+
+    def __init__(self, epsilon: float, names: tuple[str, ...]) -> None:
+        self._epsilon = epsilon
+        self.names = names
+
+    @abstractmethod
+    def _normalise(self, inputs: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _spread(self, parameter: Tensor, outputs: Tensor, models: int) -> Tensor:
+        """A parameter in a shape that broadcasts over outputs [models, batch, ...]."""
+
+    @abstractmethod
+    def _collect(self, values: Tensor, models: int) -> Tensor:
+        """Per-example values of the outputs' shape, added up to the parameter's: models x batch x entries."""
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        models = parameters[0].shape[0]
+        outputs = _by_model(self._normalise(inputs), models)
+        outputs = outputs * self._spread(parameters[0], outputs, models)
+        if len(parameters) == 2:
+            outputs = outputs + self._spread(parameters[1], outputs, models)
+        return outputs.flatten(0, 1)
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        parts: list[Parts] = [Stored(self._collect(gradients * self._normalise(inputs), frame.models), frame)]
+        return parts if len(self.names) == 1 else [*parts, Stored(self._collect(gradients, frame.models), frame)]
+
+
+class GroupNorm(_Normalisation):
+    """Of `torch.nn.GroupNorm` with parameters."""
+
+    def __init__(self, module: nn.GroupNorm) -> None:
+        super().__init__(module.eps, ("weight", "bias"))
+        self._groups = module.num_groups
+
+    def _normalise(self, inputs: Tensor) -> Tensor:
+        return F.group_norm(inputs, self._groups, eps=self._epsilon)
+
+    def _spread(self, parameter: Tensor, outputs: Tensor, models: int) -> Tensor:
+        return parameter.reshape(models, 1, -1, *(1,) * (outputs.dim() - 3))
+
+    def _collect(self, values: Tensor, models: int) -> Tensor:
+        return _by_model(values.flatten(2).sum(dim=2) if values.dim() > 2 else values, models)
+
+
+class LayerNorm(_Normalisation):
+    """Of `torch.nn.LayerNorm` with parameters."""
+
+    def __init__(self, module: nn.LayerNorm) -> None:
+        super().__init__(module.eps, ("weight",) if module.bias is None else ("weight", "bias"))
+        self._shape = list(module.normalized_shape)
+
+    def _normalise(self, inputs: Tensor) -> Tensor:
+        return F.layer_norm(inputs, self._shape, eps=self._epsilon)
+
+    def _spread(self, parameter: Tensor, outputs: Tensor, models: int) -> Tensor:
+        missing = outputs.dim() - 1 - len(self._shape)
+        return parameter.reshape(models, *(1,) * missing, *self._shape)
+
+    def _collect(self, values: Tensor, models: int) -> Tensor:
+        between = values.dim() - 1 - len(self._shape)
+        values = values.flatten(1 + between)
+        return _by_model(values.flatten(1, -2).sum(dim=1) if between else values, models)
+
+
+class Embedding(Layer):
+    """Of `torch.nn.Embedding`, dense, without renormalisation."""
+
+    names = ("weight",)
+
+    def __init__(self, module: nn.Embedding) -> None:
+        self._rows = module.num_embeddings
+        self._padding = module.padding_idx
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        weight = parameters[0]
+        tokens = _by_model(inputs, weight.shape[0])
+        which = torch.arange(weight.shape[0], device=inputs.device).view(-1, *(1,) * (tokens.dim() - 1))
+        return weight[which, tokens].flatten(0, 1)
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        if self._padding is not None:
+            gradients = gradients.masked_fill((inputs == self._padding).unsqueeze(-1), 0.0)
+        tokens = _by_model(inputs.reshape(len(inputs), -1), frame.models)
+        errors = _by_model(gradients.reshape(len(gradients), -1, gradients.shape[-1]), frame.models)
+        return [Lookups(tokens, errors, self._rows)]
+
+
+def _by_model(values: Tensor, models: int) -> Tensor:
+    return values.unflatten(0, (models, -1))
+
+
+def layer_of(module: nn.Module) -> Layer | None:
+    """The layer with a model axis that does what `module` does, or None where there is none.
+
+    Only exact types are taken: a subclass may do anything.
+    """
+    kind = type(module)
+    if kind is nn.Linear:
+        return Linear(module)  # type: ignore[arg-type]
+    if kind in (nn.Conv1d, nn.Conv2d) and module.padding_mode == "zeros":
+        return Conv(module)  # type: ignore[arg-type]
+    if kind is nn.GroupNorm and module.affine:
+        return GroupNorm(module)  # type: ignore[arg-type]
+    if kind is nn.LayerNorm and module.elementwise_affine:
+        return LayerNorm(module)  # type: ignore[arg-type]
+    if kind is nn.Embedding and module.max_norm is None and not module.sparse and not module.scale_grad_by_freq:
+        return Embedding(module)  # type: ignore[arg-type]
+    return None

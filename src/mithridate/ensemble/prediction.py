@@ -1,0 +1,144 @@
+"""Votes of kept models on inputs that nobody had when they were trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mithridate._artifact import PathLike
+from mithridate.config import TrainConfig
+from mithridate.data.arrays import Dataset, Preparation, fingerprint
+from mithridate.ensemble.engine import Engine
+from mithridate.ensemble.run_directory import Arrays, Manifest, added, check_tally, models_path, read_models
+from mithridate.ensemble.training import (
+    AnyEngine,
+    Model,
+    as_arrays,
+    data_fingerprint,
+    describe,
+    is_out_of_memory,
+    pick_device,
+    pick_encoder,
+    pick_model,
+    split_inputs,
+    votes_of,
+)
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.features import Encoder, Frozen, from_dict
+from mithridate.models import MODELS
+from mithridate.votes import Votes
+
+
+def predict(
+    run_dir: PathLike,
+    inputs: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
+    *,
+    model: Model | None = None,
+    features: Encoder | None = None,
+    device: str | torch.device = "auto",
+) -> Votes:
+    """How the models of a finished run vote on new inputs.
+
+    Guarantee: every instance of the run votes, with the weights that `train(..., keep_models=True)` left; mechanism,
+    recipe, assumptions and run id are those of the run.
+
+    Assumes: whoever chose the inputs did not choose them by what these very models answer to others. The claim is about
+    each input by itself, over the training of the models.
+
+    Args:
+        run_dir: the directory of a run that kept its models.
+        inputs: raw inputs like those of the training set, or a pair with their true labels.
+        model: the network, where the run was of a user's own; it must be the same.
+        features: the encoder, where it was a `features.Frozen`; it must be the same.
+        device: `cpu`, `cuda`, `mps` or `auto`.
+
+    Raises:
+        ArtifactError: the run is not finished, has no models, or they are damaged.
+        ConfigError: the inputs are not like those of the training set, or the model or encoder is not that of the run.
+    """
+    path = Path(run_dir)
+    manifest = Manifest.read(path / "run.json")
+    if not manifest.keep_models:
+        raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
+    config = TrainConfig.from_dict(manifest.recipe["config"])
+    assert config.classes is not None
+    preparation = _preparation(manifest, config, features)
+    raw, labels = split_inputs(inputs, "new", config.classes)
+    prepared = preparation(raw, "new")
+    target = pick_device(device)
+    machine = _engine(manifest, config, model, target)
+    total = _count(machine, path, manifest, prepared, target)
+    identity = data_fingerprint(manifest.train_fingerprint, fingerprint(raw), manifest.recipe)
+    return votes_of(total, manifest, labels, identity)
+
+
+def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Preparation:
+    """The same scaling or encoder as in training."""
+    stored, inputs = manifest.recipe["features"], manifest.inputs
+    encoder = pick_encoder(features)
+    if encoder is None and stored is not None:
+        if stored["name"] == Frozen.name:
+            raise ConfigError(f"This run used a frozen encoder, {stored}; give it again as features=.")
+        encoder = from_dict(stored)
+    if (None if encoder is None else encoder.to_dict()) != stored:
+        raise ConfigError(f"Expected the features of the run, {stored}, got {features!r}.")
+    return Preparation(
+        tuple(inputs["shape"]),
+        inputs["kind"],
+        mean=config.pixel_mean,
+        std=config.pixel_std,
+        channel_axis=inputs["channel_axis"],
+        tokens=inputs["tokens"],
+        encoder=encoder,
+    )
+
+
+def _engine(manifest: Manifest, config: TrainConfig, model: Model | None, device: torch.device) -> AnyEngine:
+    stored, shape = manifest.recipe["model"], tuple(manifest.inputs["network_shape"])
+    assert config.classes is not None
+    if model is None:
+        if stored not in MODELS:
+            raise ConfigError(f"This run used a network of its own, {stored}; give it again as model=.")
+        model = pick_model(stored, shape, config.classes)
+    elif (found := model if isinstance(model, str) else describe(model)) != stored:
+        raise ConfigError(f"Expected the network of the run, {stored}, got {found}.")
+    # Nothing is trained here: one example of zeros tells the engine the shape of its inputs.
+    zeros = np.zeros((1, *shape), np.float32)
+    nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64), "")
+    # Elsewhere than on a GPU all products are in single precision, however the models were trained.
+    precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
+    network = pick_model(model, shape, config.classes)
+    return Engine(network, nothing, config, device=device, precision=precision)
+
+
+def _count(
+    machine: AnyEngine, path: Path, manifest: Manifest, inputs: npt.NDArray[Any], device: torch.device
+) -> Arrays:
+    total: Arrays | None = None
+    for group in manifest.ranges:
+        weights = read_models(models_path(path, group), manifest, group)
+        expected = {name: (len(group), *shape) for name, shape in machine.shapes.items()}
+        if {name: array.shape for name, array in weights.items()} != expected:
+            raise ArtifactError(f"The models in {models_path(path, group)} are not those of the recipe.")
+        rows = np.concatenate([weights[name].reshape(len(group), -1) for name in machine.shapes], axis=1)
+        tally = _tally(machine, torch.from_numpy(rows).to(device), inputs)
+        check_tally(group, tally)
+        total = tally if total is None else added(total, tally)
+    assert total is not None
+    return total
+
+
+def _tally(machine: AnyEngine, weights: Tensor, inputs: npt.NDArray[Any]) -> Arrays:
+    """Votes of some models, in halves where memory does not suffice."""
+    try:
+        return as_arrays(machine.tally(weights, inputs))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error) or len(weights) == 1:
+            raise
+    half = len(weights) // 2
+    return added(_tally(machine, weights[:half], inputs), _tally(machine, weights[half:], inputs))

@@ -1,0 +1,619 @@
+"""The directory of a run: what was run, the private seed, and the votes of every group of instances that is done.
+
+    run.json                     what is trained, on which data, in which groups of instances; nothing secret
+    seed                         the root seed, readable by its owner only; it is in no other file
+    shards/000000-000250.npz     votes of the instances 0 to 249
+    models/000000-000250.safetensors   their weights, where they are kept; written before their votes
+    votes.npz                    the votes of all instances, when all are done
+    lock                         held by the process that works here
+
+Every file appears under its name only when all of it is on the disk, so whatever kills the process leaves a directory
+from which the same command goes on. Which instances form a group is decided beforehand and written down: sums of
+floating-point numbers depend on their order, and so the votes of an interrupted run are those of an uninterrupted one
+bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import PathLike, read_npz, write_atomically
+from mithridate.ensemble.randomness import SEED_BYTES, key, new_root_seed
+from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
+from mithridate.votes import Votes
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_log = logging.getLogger(__name__)
+
+SCHEMA = "mithridate.run/1"
+# The arrays of a tally, in the order of its fields; the last one only where scores are counted in bins.
+TALLY = ("counts", "score_sums", "score_squares", "score_histograms")
+_TRAIN_AGAIN = "Run the same mithridate train command again, which writes what is missing."
+_RESUME = "What was computed is kept: once this is solved, the same command goes on from there."
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What `run.json` says.
+
+    Attributes:
+        run_id: public name of the run; see `run_id_of`.
+        recipe: how instances are trained; see `Votes.recipe`.
+        data_fingerprint: see `Votes`.
+        train_fingerprint: of the training data alone.
+        inputs: shape and kind of one raw input, for later predictions.
+        assumptions: what the training takes for granted.
+        keep_models: whether the weights of every instance are kept.
+        device: type of the device that it was started on.
+        versions: of the libraries that it was started with.
+        in_flight: number of instances that are trained at once.
+        in_flight_asked: what the user asked for, None if it was chosen from memory.
+        ranges: the groups of instances, in order; together they are all instances, each once.
+    """
+
+    run_id: str
+    recipe: dict[str, Any]
+    data_fingerprint: str
+    train_fingerprint: str
+    inputs: dict[str, Any]
+    assumptions: tuple[str, ...]
+    keep_models: bool
+    device: str
+    versions: dict[str, str]
+    in_flight: int
+    in_flight_asked: int | None
+    ranges: tuple[range, ...]
+
+    @property
+    def instances(self) -> int:
+        """Number of instances of the run."""
+        return self.recipe["config"]["instances"]
+
+    @property
+    def recipe_hash(self) -> str:
+        """What binds a file of models to its recipe."""
+        return hashlib.sha256(json.dumps(self.recipe, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """The content of `run.json`."""
+        values = {**self.__dict__, "ranges": [[group.start, group.stop] for group in self.ranges]}
+        return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        """Read `run.json`.
+
+        Raises:
+            ArtifactError: it is missing, damaged, or of another version.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+            schema = values.pop("schema")
+            if schema == SCHEMA:
+                values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
+                values["assumptions"] = tuple(values["assumptions"])
+                manifest = cls(**values)
+                check_tiling(manifest.ranges, manifest.instances)
+                return manifest
+        except OSError as error:
+            raise ArtifactError(f"Cannot read {path}: {error.strerror}. Give the directory of a run.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"{path} is damaged ({error}); this run cannot go on. Use another run_dir.") from error
+        raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
+
+
+def plan_ranges(first: int, stop: int, in_flight: int) -> tuple[range, ...]:
+    """Instances from `first` to `stop` in as few groups of at most `in_flight` as possible, of nearly equal size.
+
+    >>> plan_ranges(0, 10, 4)
+    (range(0, 3), range(3, 6), range(6, 10))
+    """
+    groups = -(-(stop - first) // in_flight)
+    edges = [first + number * (stop - first) // groups for number in range(groups + 1)]
+    return tuple(range(low, high) for low, high in itertools.pairwise(edges))
+
+
+def check_tiling(ranges: Sequence[range], instances: int) -> None:
+    """Require groups that hold every instance exactly once, in order.
+
+    Raises:
+        ArtifactError: an instance would be missing or counted twice.
+    """
+    edge = 0
+    for group in ranges:
+        if group.start != edge or group.stop <= group.start or group.step != 1:
+            raise ArtifactError(f"the instances {group.start} to {group.stop} do not follow {edge}")
+        edge = group.stop
+    if edge != instances:
+        raise ArtifactError(f"the groups hold {edge} instances instead of {instances}")
+
+
+def replanned(ranges: Sequence[range], done: Sequence[range], in_flight: int) -> tuple[range, ...]:
+    """New groups for all that is not done, with another number in flight; what is done stays as it is."""
+    finished, result, first = set(done), list[range](), 0
+    for group in ranges:
+        if group in finished:
+            if group.start > first:
+                result.extend(plan_ranges(first, group.start, in_flight))
+            result.append(group)
+            first = group.stop
+    if ranges[-1].stop > first:
+        result.extend(plan_ranges(first, ranges[-1].stop, in_flight))
+    return tuple(result)
+
+
+def check_root_seed(root_seed: Any) -> bytes:
+    """A root seed that a caller gives, as bytes.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(root_seed, bytes | bytearray) or len(root_seed) != SEED_BYTES:
+        # Without the value: a seed belongs into no message.
+        raise ConfigError(f"Expected root_seed as {SEED_BYTES} bytes; leave it out to use the system's entropy.")
+    return bytes(root_seed)
+
+
+def run_id_of(root_seed: bytes) -> str:
+    """The public name of the run of a seed, 128 bits as hexadecimal digits.
+
+    It is drawn like everything else, from the seed for a purpose of its own, so whoever lacks the seed learns no more
+    from it than from a random number. And two runs of one seed, whose instances are the same, have the same name: their
+    votes never merge, and a seed that was moved to another directory is recognised.
+    """
+    return f"{key(root_seed, 0, 'run id'):032x}"
+
+
+class MemoryRun:
+    """A run without a directory: nothing survives the process."""
+
+    def __init__(self, wanted: Manifest, root_seed: bytes | None) -> None:
+        self.root_seed = root_seed if root_seed is not None else new_root_seed()
+        self.manifest = replace(wanted, run_id=run_id_of(self.root_seed))
+        self._total: Arrays | None = None
+        self._done: list[range] = []
+
+    def finished_votes(self) -> Votes | None:
+        """Never any: a run without a directory starts anew."""
+        return None
+
+    def missing(self) -> list[range]:
+        """Groups that are not done, in order."""
+        return [group for group in self.manifest.ranges if group not in self._done]
+
+    def set_in_flight(self, in_flight: int) -> None:
+        """Train the rest in groups of at most this size."""
+        ranges = replanned(self.manifest.ranges, self._done, in_flight)
+        self.manifest = replace(self.manifest, in_flight=in_flight, ranges=ranges)
+
+    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Refuse: there is no place for them; `train` checks this beforehand."""
+        raise ConfigError("keep_models needs a run_dir; give one.")
+
+    def save_tally(self, group: range, tally: Arrays) -> None:
+        """Add the votes of one group; groups come in order."""
+        check_tally(group, tally)
+        self._done.append(group)
+        self._total = tally if self._total is None else added(self._total, tally)
+
+    def total(self) -> Arrays:
+        """The votes of all groups."""
+        assert self._total is not None
+        return self._total
+
+    def save_votes(self, votes: Votes) -> None:
+        """Nothing to do."""
+
+
+class RunDirectory:
+    """A run in a directory, held by this process until it is closed.
+
+    Guarantee: the groups of `manifest.ranges` hold every instance exactly once, and votes enter `total` only from
+    whole files of this run, one per group.
+
+    Attributes:
+        path: the directory.
+        manifest: what `run.json` says.
+        root_seed: the private seed.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, root_seed: bytes | None) -> None:
+        self.path, self.manifest, self._root_seed = path, manifest, root_seed
+        self._done: dict[range, bool] = {}
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, path: PathLike, wanted: Manifest, root_seed: bytes | None) -> Iterator[RunDirectory]:
+        """Start a run in this directory, or go on with the one that is there.
+
+        Args:
+            path: the directory; it is made if it is not there.
+            wanted: what is to be run; its groups are used by a new run only, its `run_id` never.
+            root_seed: a seed of the caller, None for that of the operating system.
+
+        Raises:
+            ConfigError: the directory belongs to a run of something else.
+            ArtifactError: it cannot be written to, is damaged, or another process works in it.
+        """
+        path = Path(path)
+        with _explained():
+            for folder in (path, path / "shards", *([path / "models"] if wanted.keep_models else [])):
+                _make(folder)
+            with _locked(path):
+                _remove_leftovers(path)
+                if (path / "run.json").exists():
+                    yield cls._resumed(path, wanted, root_seed)
+                else:
+                    yield cls._started(path, wanted, root_seed)
+
+    @classmethod
+    def _started(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
+        if any((path / "shards").glob("*.npz")) or (path / "votes.npz").exists():
+            raise ArtifactError(f"{path} holds results but no run.json that says of what; use another run_dir.")
+        # The seed first: run.json makes the run, and no instance is trained before both are on the disk. A seed that
+        # is left here without run.json was never used, and is replaced.
+        seed = root_seed if root_seed is not None else new_root_seed()
+        with write_atomically(path / "seed", durable=True, private=True) as file:
+            file.write(seed.hex().encode() + b"\n")
+        run = cls(path, replace(wanted, run_id=run_id_of(seed)), seed)
+        run._write_manifest()
+        return run
+
+    @classmethod
+    def _resumed(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
+        manifest = Manifest.read(path / "run.json")
+        differences = _differences(manifest, wanted)
+        if differences:
+            raise ConfigError(
+                f"{path} belongs to another run: {'; '.join(differences)}. Use another run_dir for this one."
+            )
+        seed = _read_seed(path / "seed")
+        if root_seed is not None and seed is not None and root_seed != seed:
+            raise ConfigError(f"{path} belongs to a run with another root seed. Use another run_dir for this one.")
+        if seed is not None and run_id_of(seed) != manifest.run_id:
+            raise ArtifactError(f"{path / 'seed'} is not the seed of this run; put the right file back.")
+        if manifest.keep_models:
+            _make(path / "models")
+        run = cls(path, manifest, seed)
+        run._find_done()
+        if wanted.in_flight_asked not in (None, manifest.in_flight_asked):
+            run.set_in_flight(wanted.in_flight, asked=wanted.in_flight_asked)
+        return run
+
+    @property
+    def root_seed(self) -> bytes:
+        """The private seed of the run.
+
+        Raises:
+            ArtifactError: its file is gone, so that the run cannot go on.
+        """
+        if self._root_seed is None:
+            raise ArtifactError(f"{self.path / 'seed'} is missing; this run cannot go on. Use another run_dir.")
+        return self._root_seed
+
+    def finished_votes(self) -> Votes | None:
+        """The votes of the whole run, if they were written already."""
+        path = self.path / "votes.npz"
+        if not path.exists():
+            return None
+        try:
+            votes = Votes.load(path)
+        except MithridateError:
+            return None  # Damaged; the shards still know.
+        ours = votes.run_ids == (self.manifest.run_id,) and votes.instances == self.manifest.instances
+        return votes if ours and votes.data_fingerprint == self.manifest.data_fingerprint else None
+
+    def missing(self) -> list[range]:
+        """Groups that are not done, in order."""
+        return [group for group in self.manifest.ranges if not self._done.get(group)]
+
+    def set_in_flight(self, in_flight: int, *, asked: int | None = None) -> None:
+        """Train the rest in groups of at most this size, and write that down."""
+        done = [group for group in self.manifest.ranges if self._done.get(group)]
+        for group in self.missing():  # Damaged files, under names that no longer mean anything.
+            _remove(self._shard(group))
+            _remove(self._models(group))
+        asked = asked if asked is not None else self.manifest.in_flight_asked
+        ranges = replanned(self.manifest.ranges, done, in_flight)
+        self.manifest = replace(self.manifest, in_flight=in_flight, in_flight_asked=asked, ranges=ranges)
+        self._write_manifest()
+
+    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Write the weights of one group; their votes come after them."""
+        from safetensors.numpy import save
+
+        contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
+        metadata = {**_metadata(self.manifest, group), "sha256": _digest(contiguous)}
+        with write_atomically(self._models(group), durable=True) as file:
+            file.write(save(contiguous, metadata=metadata))
+
+    def save_tally(self, group: range, tally: Arrays) -> None:
+        """Write the votes of one group, which is done from then on."""
+        check_tally(group, tally)
+        small: dict[str, Any] = {name: _smallest(a) if name in _WHOLE else a for name, a in tally.items()}
+        header = np.array(json.dumps(_metadata(self.manifest, group)))
+        with write_atomically(self._shard(group), durable=True) as file:
+            np.savez_compressed(file, run=header, **small)
+        self._done[group] = True
+
+    def total(self) -> Arrays:
+        """The votes of all groups, added up in their order."""
+        total: Arrays | None = None
+        for group in self.manifest.ranges:
+            tally = _read_shard(self._shard(group), self.manifest, group)
+            total = tally if total is None else added(total, tally)
+        assert total is not None
+        return total
+
+    def save_votes(self, votes: Votes) -> None:
+        """Write the votes of the whole run."""
+        votes.save(self.path / "votes.npz")
+
+    def _find_done(self) -> None:
+        """Which groups are done: their votes can be read, and their models are there if they are kept."""
+        expected = {self._shard(group).name for group in self.manifest.ranges}
+        for path in sorted((self.path / "shards").glob("*.npz")):
+            if path.name not in expected:
+                raise ArtifactError(
+                    f"{path} belongs to no group of this run: its instances would count twice. Move it elsewhere."
+                )
+        for group in self.manifest.ranges:
+            self._done[group] = self._is_done(group)
+
+    def _is_done(self, group: range) -> bool:
+        try:
+            _read_shard(self._shard(group), self.manifest, group)
+            if self.manifest.keep_models:
+                check_models(self._models(group), self.manifest, group)
+        except ArtifactError as error:
+            if self._shard(group).exists():
+                _log.warning("%s The instances are trained again, with the same draws.", error)
+            return False
+        return True
+
+    def _write_manifest(self) -> None:
+        with write_atomically(self.path / "run.json", durable=True) as file:
+            file.write(self.manifest.to_json())
+
+    def _shard(self, group: range) -> Path:
+        return self.path / "shards" / f"{_name(group)}.npz"
+
+    def _models(self, group: range) -> Path:
+        return models_path(self.path, group)
+
+
+_WHOLE = ("counts", "score_histograms")
+
+
+def models_path(run_dir: Path, group: range) -> Path:
+    """Where the weights of one group are kept."""
+    return run_dir / "models" / f"{_name(group)}.safetensors"
+
+
+def check_tally(group: range, tally: Arrays) -> None:
+    """Require that every instance of a group votes exactly once on every example.
+
+    Raises:
+        NumericalError: votes are missing, or scores are not finite.
+    """
+    counts = tally["counts"]
+    complete = bool((counts.sum(axis=1) == len(group)).all()) and bool((counts >= 0).all())
+    finite = all(np.isfinite(tally[name]).all() for name in ("score_sums", "score_squares"))
+    if not (complete and finite):
+        raise NumericalError(f"The votes of the instances {group.start} to {group.stop - 1} are incomplete.")
+
+
+def added(first: Arrays, second: Arrays) -> Arrays:
+    """The sum of two tallies."""
+    return {name: first[name] + second[name] for name in first}
+
+
+def read_models(path: Path, manifest: Manifest, group: range) -> dict[str, npt.NDArray[np.float32]]:
+    """The weights of one group, by parameter, models first.
+
+    Raises:
+        ArtifactError: they are missing, damaged, or of another run or group.
+    """
+    with _opened_models(path, manifest, group) as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}
+        if file.metadata()["sha256"] != _digest(weights):
+            raise ArtifactError(f"The models in {path} were changed after they were written. {_TRAIN_AGAIN}")
+    return weights
+
+
+def check_models(path: Path, manifest: Manifest, group: range) -> None:
+    """Require a file with the models of one group of this run, whole as far as its length tells.
+
+    Raises:
+        ArtifactError: it is missing, truncated, or of another run or group.
+    """
+    with _opened_models(path, manifest, group):
+        pass
+
+
+@contextlib.contextmanager
+def _opened_models(path: Path, manifest: Manifest, group: range) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            if metadata != {**_metadata(manifest, group), "sha256": metadata.get("sha256")}:
+                raise ArtifactError(f"The models in {path} are of another run than {manifest.run_id}. {_TRAIN_AGAIN}")
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"The models in {path} are missing or damaged ({error}). {_TRAIN_AGAIN}") from error
+
+
+def _digest(weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(f"{name} {weights[name].shape}".encode())
+        digest.update(weights[name].tobytes())
+    return digest.hexdigest()
+
+
+def _metadata(manifest: Manifest, group: range) -> dict[str, str]:
+    return {
+        "run_id": manifest.run_id,
+        "recipe": manifest.recipe_hash,
+        "first": str(group.start),
+        "stop": str(group.stop),
+    }
+
+
+def _read_shard(path: Path, manifest: Manifest, group: range) -> Arrays:
+    """The votes of one group; zip checks every byte of the arrays.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, or of another run or group.
+    """
+    arrays = read_npz(path, "votes of instances")
+    try:
+        header = json.loads(str(arrays.pop("run")))
+        tally = {name: _wide(arrays[name]) for name in TALLY if name in arrays}
+        if header != _metadata(manifest, group):
+            raise ArtifactError(f"{path} is of another run than {manifest.run_id}.")
+        check_tally(group, tally)
+    except (KeyError, ValueError, NumericalError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}.") from error
+    return tally
+
+
+def _smallest(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Whole numbers of 0 or more in as few bytes as they need."""
+    return array.astype(np.min_scalar_type(int(array.max())))
+
+
+def _wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
+
+
+def _name(group: range) -> str:
+    return f"{group.start:06d}-{group.stop:06d}"
+
+
+def _differences(stored: Manifest, wanted: Manifest) -> list[str]:
+    """What of a run is not what it should be, in words."""
+    old, new = _named(stored), _named(wanted)
+    found = [
+        f"its {name} is {old.get(name)!r}, not {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if stored.train_fingerprint != wanted.train_fingerprint:
+        found.append("its training data are different")
+    elif not found and stored.data_fingerprint != wanted.data_fingerprint:
+        found.append("its test inputs are different")
+    if wanted.keep_models and not stored.keep_models:
+        found.append("it does not keep models")
+    return found
+
+
+def _named(manifest: Manifest) -> dict[str, Any]:
+    others = {name: value for name, value in manifest.recipe.items() if name != "config"}
+    return {**manifest.recipe["config"], **others}
+
+
+def _read_seed(path: Path) -> bytes | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        seed = bytes.fromhex(text)
+        if len(seed) != SEED_BYTES:
+            raise ValueError
+    except FileNotFoundError:
+        return None  # A finished run does not need it.
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}.") from error
+    except ValueError:
+        raise ArtifactError(f"{path} is damaged; this run cannot go on. Use another run_dir.") from None
+    return seed
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of writing, with what becomes of the run."""
+    try:
+        yield
+    except ArtifactError as error:
+        if not str(error).startswith("Cannot write"):
+            raise
+        raise ArtifactError(f"{error} {_RESUME}") from error
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ArtifactError(f"{folder} is a file; choose another run_dir.") from None
+    except OSError as error:
+        raise ArtifactError(f"Cannot write {folder}: {error.strerror}. Choose another run_dir.") from error
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Unfinished files of a process that was killed while it wrote them; nobody else may be writing now."""
+    for folder in (path, path / "shards", path / "models"):
+        for leftover in folder.glob(".*.tmp"):
+            _remove(leftover)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep every other process out; the lock ends with this process, however it ends."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise ArtifactError(f"Cannot write {path / 'lock'}: {error.strerror}. Choose another run_dir.") from error
+    with os.fdopen(descriptor, "r+b") as file:
+        if not _lock(file):
+            raise ArtifactError(f"Another process works in {path}; wait until it ends, or choose another run_dir.")
+        yield
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Whether the file is ours alone now. A file system without locks trusts its user."""
+    if fcntl is None:
+        return _lock_bytes(file)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True
+
+
+def _lock_bytes(file: IO[bytes]) -> bool:
+    """The same by the means of Windows."""
+    import msvcrt
+
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,531 @@
+"""From a training set to votes: all instances, group by group, into a run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import hashlib
+import importlib.metadata
+import json
+import logging
+import platform
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from mithridate import _validate, models
+from mithridate._artifact import PathLike
+from mithridate._version import VERSION
+from mithridate.config import PRECISIONS, TrainConfig
+from mithridate.data.arrays import (
+    Array,
+    Dataset,
+    Preparation,
+    check_inputs,
+    check_labels,
+    fingerprint,
+    kind_of,
+)
+from mithridate.ensemble.engine import Engine, Tally
+from mithridate.ensemble.run_directory import (
+    TALLY,
+    Arrays,
+    Manifest,
+    MemoryRun,
+    RunDirectory,
+    check_root_seed,
+    plan_ranges,
+)
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder, Frozen, encoder
+from mithridate.votes import Votes
+
+Progress = Callable[[int, int], None]
+Model = nn.Module | Callable[[], nn.Module]
+
+_log = logging.getLogger(__name__)
+
+_IMAGE_MODELS = ("lenet5", "opa-tut", "resnet18")
+_SEED_GIVEN = (
+    "The root seed was given by the caller and not drawn by the operating system; "
+    "the certificate assumes that the attacker does not know it."
+)
+
+
+class AnyEngine(Protocol):
+    """What trains and counts; see `engine.Engine`."""
+
+    path: str
+    precision: str
+    shapes: dict[str, torch.Size]
+
+    def models_in_flight(self) -> int:
+        """How many models to train at a time."""
+        ...
+
+    def train(self, root_seed: bytes, instances: range, on_step: Callable[[int], None] | None) -> Tensor:
+        """Models x parameters."""
+        ...
+
+    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+        """How they vote."""
+        ...
+
+
+def train(
+    training_set: tuple[npt.ArrayLike, npt.ArrayLike],
+    test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
+    *,
+    model: str | Model,
+    config: TrainConfig,
+    run_dir: PathLike | None = None,
+    device: str | torch.device = "auto",
+    features: str | Encoder | None = None,
+    in_flight: int | None = None,
+    precision: str = "auto",
+    keep_models: bool = False,
+    root_seed: bytes | None = None,
+    progress: Progress | None = None,
+) -> Votes:
+    """Train many private models at once, and count how they vote on the test inputs.
+
+    Guarantee: every instance is one independent draw of `votes.mechanism` on the training set, all of them vote, and
+    their votes depend on the root seed, the data and the recipe only: not on the number in flight, on interruptions or
+    on their order, up to the rounding of the device. With a `run_dir`, the same call after any interruption goes on
+    where the last one ended, and its votes are those of an uninterrupted run bit for bit.
+
+    Assumes: what `votes.assumptions` lists, which every certificate repeats. Everything in `config`, the model and the
+    features were fixed before anyone looked at the training set.
+
+    Args:
+        training_set: inputs and labels. Images in 8 bits are scaled by constants of the recipe, `n x height x width` or
+            `n x channels x height x width`; other numbers are taken as they are; text needs `features`.
+        test_set: inputs to vote on, or a pair with their true labels.
+        model: `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, any `torch.nn.Module` that does not mix examples, or a
+            function that builds one.
+        config: the recipe.
+        run_dir: where the run is kept; None keeps it in memory.
+        device: `cpu`, `cuda`, `mps` or `auto`, the fastest that there is.
+        features: name of a fixed encoder, or one of `mithridate.features`, whose output is trained on instead.
+        in_flight: how many models are trained at a time; by default as many as fit into memory.
+        precision: `float32`, `tf32`, `bfloat16` or `auto`; see `engine`.
+        keep_models: keep the weights in the run directory, for `predict`.
+        root_seed: 32 bytes that all randomness comes from; by default the operating system's, as it should be.
+        progress: called with the number of model-steps that are done and their total, from any thread.
+
+    Returns:
+        The votes, with the mechanism that was run; also in `run_dir/votes.npz`.
+
+    Raises:
+        ConfigError: an argument or the data is not what it should be, the model mixes examples, or the run directory
+            belongs to something else.
+        ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
+    """
+    _check_arguments(config, run_dir, in_flight, precision, keep_models)
+    task = _task(training_set, test_set, model=model, config=config, features=features)
+    _check_outputs(task)
+    target = pick_device(device)
+    with _memory(f"the training data and a {task.model_name} on {target}"):
+        machine: AnyEngine = Engine(task.model, task.data, task.config, device=target, precision=precision)
+    manifest = _manifest(task, machine, target, in_flight, keep_models)
+    if root_seed is not None:
+        root_seed = check_root_seed(root_seed)
+        manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
+    with _opened(run_dir, manifest, root_seed) as run:
+        votes = run.finished_votes()
+        if votes is None:
+            _train_missing(machine, run, task, progress)
+            votes = _votes(task, run)
+            run.save_votes(votes)
+        elif task.labels is not None and not np.array_equal(task.labels, np.asarray(votes.labels)):
+            votes = replace(votes, labels=task.labels)
+            run.save_votes(votes)
+    if progress is not None:
+        progress(_total_steps(task.config), _total_steps(task.config))
+    return votes
+
+
+def _check_arguments(config: Any, run_dir: Any, in_flight: Any, precision: str, keep_models: bool) -> None:
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
+    _validate.one_of(PRECISIONS, precision=precision)
+    if in_flight is not None:
+        _validate.positive_integer(in_flight=in_flight)
+    if keep_models and run_dir is None:
+        raise ConfigError("keep_models needs a place for them; give a run_dir.")
+
+
+# --- what is to be trained ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Everything about a run that is decided before its first instance.
+
+    Attributes:
+        model: the network, or a function that builds it.
+        model_name: what it is called in the recipe.
+        config: the recipe with its public constants.
+        preparation: how inputs reach the network.
+        data: the training set.
+        test: test inputs, prepared.
+        test_fingerprint: of the raw test inputs.
+        labels: true labels of the test inputs, where known.
+        features: what the encoder says about itself.
+        assumptions: what is taken for granted.
+    """
+
+    model: Model
+    model_name: str
+    config: TrainConfig
+    preparation: Preparation
+    data: Dataset
+    test: npt.NDArray[Any]
+    test_fingerprint: str
+    labels: npt.NDArray[np.int64] | None
+    features: dict[str, Any] | None
+    assumptions: tuple[str, ...]
+
+
+def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, features: Any) -> Task:
+    x, y = _pair("training_set", training_set)
+    x = check_inputs(x, "training")
+    y = check_labels(y, len(x), "training", classes=config.classes)
+    config, assumptions = config.resolve(num_train=len(x), classes=int(y.max()) + 1)
+    chosen = pick_encoder(features)
+    preparation = _preparation(x, model, config, chosen)
+    config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
+    assert config.classes is not None
+    inputs = preparation(x, "training")
+    test, labels = split_inputs(test_set, "test", config.classes)
+    network = pick_model(model, inputs.shape[1:], config.classes)
+    return Task(
+        model=network,
+        model_name=model if isinstance(model, str) else describe(network),
+        config=config,
+        preparation=preparation,
+        data=Dataset(inputs, y, fingerprint(x, y)),
+        test=preparation(test, "test"),
+        test_fingerprint=fingerprint(test),
+        labels=labels,
+        features=None if chosen is None else chosen.to_dict(),
+        assumptions=assumptions + _trust(chosen),
+    )
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ConfigError(f"Expected {name} as a pair (inputs, labels), got {type(value).__name__}.")
+    return value[0], value[1]
+
+
+def split_inputs(given: Any, what: str, classes: int) -> tuple[Array, npt.NDArray[np.int64] | None]:
+    """Inputs to vote on and their true labels, from an array or a pair.
+
+    Raises:
+        ConfigError: they are not what they should be.
+    """
+    if not isinstance(given, tuple):
+        return check_inputs(given, what), None
+    x, y = _pair(f"{what} data", given)
+    x = check_inputs(x, what)
+    return x, None if y is None else check_labels(y, len(x), what, classes=classes)
+
+
+def _preparation(x: Array, model: Any, config: TrainConfig, chosen: Encoder | None) -> Preparation:
+    shape, kind = x.shape[1:], kind_of(x)
+    if chosen is None and kind == "uint8":
+        bare = Preparation(shape, kind)
+        mean, std = models.scaling(model, bare.channels) if isinstance(model, str) else ((0.0,), (1.0,))
+        return replace(bare, mean=config.pixel_mean or mean, std=config.pixel_std or std, channel_axis=True)
+    if config.pixel_mean is not None or config.pixel_std is not None:
+        raise ConfigError("pixel_mean and pixel_std scale 8-bit images (uint8, no features); leave them out here.")
+    if chosen is not None:
+        return Preparation(shape, kind, encoder=chosen)
+    tokens = kind == "integer" and isinstance(model, nn.Module) and _looks_up(model)
+    return Preparation(shape, kind, channel_axis=model in _IMAGE_MODELS, tokens=tokens)
+
+
+def _looks_up(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+
+
+def pick_encoder(features: Any) -> Encoder | None:
+    """The encoder of a name, or the encoder itself.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if features is None:
+        return None
+    if isinstance(features, str):
+        return encoder(features)
+    if not isinstance(features, Encoder):
+        raise ConfigError(
+            f"Expected features to be a name or an encoder of mithridate.features, got {features!r}; "
+            "put an encoder of your own into features.Frozen."
+        )
+    return features
+
+
+def _trust(chosen: Encoder | None) -> tuple[str, ...]:
+    return (chosen.assumption,) if isinstance(chosen, Frozen) else ()
+
+
+def pick_model(model: Any, input_shape: tuple[int, ...], classes: int) -> Model:
+    """The network of a name, or what the user built.
+
+    Raises:
+        ConfigError: the name is not known or does not fit the inputs, or it is no network.
+    """
+    if isinstance(model, str):
+        return models.build(model, tuple(input_shape), classes)
+    if isinstance(model, nn.Module) or callable(model):
+        return model  # pyright: ignore[reportReturnType]  (`describe` looks at what it builds)
+    raise ConfigError(f"Expected model to be one of {', '.join(models.MODELS)} or a torch.nn.Module, got {model!r}.")
+
+
+def describe(model: Model) -> str:
+    """What identifies a user's network: its class, and a hash of its structure and of all that is not trained."""
+    module = model if isinstance(model, nn.Module) else model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"Expected model to build a torch.nn.Module, got {module!r}.")
+    shapes = {name: list(value.shape) for name, value in module.named_parameters()}
+    digest = hashlib.sha256(json.dumps([repr(module), shapes]).encode())
+    frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
+    for name, value in (*frozen, *module.named_buffers()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return f"{type(module).__qualname__} sha256:{digest.hexdigest()}"
+
+
+def _check_outputs(task: Task) -> None:
+    """Require one logit per class of a user's network."""
+    module = copy.deepcopy(task.model).cpu() if isinstance(task.model, nn.Module) else task.model()
+    sample = torch.from_numpy(task.data.inputs[[0, -1]])  # two: some layers that are refused later need more than one
+    try:
+        with torch.no_grad():
+            shape = tuple(module(sample).shape[1:])
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise ConfigError(f"The model cannot take inputs of shape {tuple(sample.shape[1:])}: {error}") from error
+    if shape != (task.config.classes,):
+        raise ConfigError(
+            f"Expected the model to give {task.config.classes} logits for each input (classes), got shape {shape}."
+        )
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device of a name; `auto` is the fastest that there is.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if device == "auto":
+        names = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return torch.device(next((name for name, there in names.items() if there), "cpu"))
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"Expected device to be cpu, cuda, mps or auto, got {device!r}.") from error
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(found.type, False):
+        raise ConfigError(f"device={str(device)!r} is not available here; use device='auto' or 'cpu'.")
+    return found
+
+
+def recipe_of(task: Task, path: str, precision: str) -> dict[str, Any]:
+    """How instances are trained, in plain JSON values, as they are read back."""
+    recipe = {
+        "config": task.config.to_dict(),
+        "model": task.model_name,
+        "features": task.features,
+        "path": path,
+        "precision": precision,
+    }
+    return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
+
+
+def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict[str, Any]) -> str:
+    """What identifies training data, inputs and configuration; runs of different size may merge."""
+    config = {name: value for name, value in recipe["config"].items() if name != "instances"}
+    content = [train_fingerprint, test_fingerprint, config, recipe["model"], recipe["features"]]
+    return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
+
+
+def _manifest(
+    task: Task, machine: AnyEngine, device: torch.device, in_flight: int | None, keep_models: bool
+) -> Manifest:
+    instances = int(task.config.instances)
+    at_once = int(min(instances, in_flight or machine.models_in_flight()))
+    recipe = recipe_of(task, machine.path, machine.precision)
+    return Manifest(
+        run_id="",  # the seed gives it
+        recipe=recipe,
+        data_fingerprint=data_fingerprint(task.data.fingerprint, task.test_fingerprint, recipe),
+        train_fingerprint=task.data.fingerprint,
+        inputs={
+            "shape": list(task.preparation.shape),
+            "kind": task.preparation.kind,
+            "channel_axis": task.preparation.channel_axis,
+            "tokens": task.preparation.tokens,
+            "network_shape": list(task.data.inputs.shape[1:]),
+        },
+        assumptions=task.assumptions,
+        keep_models=keep_models,
+        device=device.type,
+        versions=_versions(),
+        in_flight=at_once,
+        in_flight_asked=None if in_flight is None else int(in_flight),
+        ranges=plan_ranges(0, instances, at_once),
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "mithridate": VERSION,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": importlib.metadata.version("torch"),
+    }
+
+
+# --- training it ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(
+    run_dir: PathLike | None, manifest: Manifest, root_seed: bytes | None
+) -> Iterator[RunDirectory | MemoryRun]:
+    if run_dir is None:
+        yield MemoryRun(manifest, root_seed)
+        return
+    with RunDirectory.open(run_dir, manifest, root_seed) as run:
+        before, now = (f"{m.device} with torch {m.versions.get('torch')}" for m in (run.manifest, manifest))
+        if before != now and run.missing():
+            _log.warning("This run was started on %s and goes on on %s: equal to rounding only.", before, now)
+        yield run
+
+
+def _train_missing(machine: AnyEngine, run: RunDirectory | MemoryRun, task: Task, progress: Progress | None) -> None:
+    """Train group by group; where memory does not suffice, smaller groups with the same draws."""
+    meter = _Meter(task.config, progress)
+    while groups := run.missing():
+        meter.start(task.config.instances - sum(map(len, groups)))
+        if not _train_group(machine, run, groups[0], task.test, meter):
+            _halve(run, len(groups[0]))
+
+
+def _train_group(
+    machine: AnyEngine, run: RunDirectory | MemoryRun, group: range, test: npt.NDArray[Any], meter: _Meter
+) -> bool:
+    """Train one group, count and keep its votes; False where memory does not suffice."""
+    try:
+        weights = machine.train(run.root_seed, group, meter.advance)
+        tally = as_arrays(machine.tally(weights, test))
+        models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return False
+    if models is not None:
+        run.save_models(group, models)
+    run.save_tally(group, tally)
+    return True
+
+
+def _halve(run: RunDirectory | MemoryRun, size: int) -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if size == 1:
+        raise ConfigError(
+            "Not even one model at a time fits into memory; use a smaller model, a smaller sample_rate or device='cpu'."
+        )
+    _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
+    run.set_in_flight(size // 2)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, on any device."""
+    words = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+@contextlib.contextmanager
+def _memory(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"There is not enough memory for {what}; use another device or fewer examples.") from error
+
+
+def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
+    """Weights as models x the shape of each parameter."""
+    rows = weights.detach().float().cpu().numpy()
+    result, start = dict[str, npt.NDArray[np.float32]](), 0
+    for name, shape in shapes.items():
+        stop = start + shape.numel()
+        result[name] = rows[:, start:stop].reshape(len(rows), *shape)
+        start = stop
+    return result
+
+
+def as_arrays(tally: Tally) -> Arrays:
+    """A tally by the names of its fields."""
+    values = {name: getattr(tally, name) for name in TALLY}
+    return {name: np.asarray(value) for name, value in values.items() if value is not None}
+
+
+def votes_of(total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
+    """The votes of a run on some inputs."""
+    return Votes(
+        mechanism=TrainConfig.from_dict(manifest.recipe["config"]).mechanism,
+        labels=labels,
+        data_fingerprint=identity,
+        run_ids=(manifest.run_id,),
+        assumptions=manifest.assumptions,
+        recipe=manifest.recipe,
+        **total,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def _votes(task: Task, run: RunDirectory | MemoryRun) -> Votes:
+    return votes_of(run.total(), run.manifest, task.labels, run.manifest.data_fingerprint)
+
+
+def _total_steps(config: TrainConfig) -> int:
+    return config.instances * config.steps
+
+
+class _Meter:
+    """Counts model-steps; the engine may report from several threads."""
+
+    def __init__(self, config: TrainConfig, progress: Progress | None) -> None:
+        self._steps, self._total, self._progress = config.steps, _total_steps(config), progress
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def start(self, instances: int) -> None:
+        """So many instances are done; what was reported beyond them is void."""
+        self._done = instances * self._steps
+        self.advance(0)
+
+    def advance(self, steps: int) -> None:
+        """So many more model-steps are done."""
+        if self._progress is not None:
+            with self._lock:
+                self._done += steps
+                self._progress(self._done, self._total)

@@ -1,0 +1,201 @@
+"""Small data, an engine that only pretends to train, and a program that trains while it is being killed."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy  # noqa: F401  (once, and not in every child)
+import torch
+
+from mithridate import TrainConfig, Votes
+from mithridate.ensemble import prediction, training
+from mithridate.ensemble.engine import Tally
+from mithridate.ensemble.randomness import generator
+
+CLASSES, WIDTH = 3, 5
+SEED = bytes(range(32))
+
+
+def make_data(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three clouds that a linear model tells apart."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, count)
+    y[:CLASSES] = range(CLASSES)
+    x = rng.normal(size=(count, WIDTH)).astype(np.float32)
+    x[np.arange(count), y] += 3.0
+    return x, y
+
+
+TRAIN, TEST = make_data(60), make_data(20, seed=1)
+
+
+def make_config(**changes: Any) -> TrainConfig:
+    values = {
+        "instances": 10, "noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0,
+        "learning_rate": 0.5, "num_train": 60, "classes": CLASSES, "score_bins": 8,
+    }  # fmt: skip
+    return TrainConfig(**{**values, **changes})
+
+
+class FakeEngine:
+    """Weights that are a function of (root seed, instance), at no cost.
+
+    Attributes:
+        trained: the groups that were trained, in order.
+        capacity: more models than this are "out of memory".
+        before_group: called before each group.
+    """
+
+    trained: list[range]
+    capacity: int
+    before_group: Callable[[range], None]
+    guess: int
+    error: Any
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.trained, cls.capacity, cls.guess = [], 10**9, 4
+        cls.before_group = staticmethod(lambda group: None)
+        cls.error = staticmethod(lambda: torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate"))
+
+    def __init__(self, model: Any, data: Any, config: TrainConfig, *, device: torch.device, precision: str) -> None:
+        module = model if isinstance(model, torch.nn.Module) else model()
+        self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self.path, self.precision = "fast", "float32" if precision == "auto" else precision
+        self.config = config
+        self.size = sum(shape.numel() for shape in self.shapes.values())
+
+    def models_in_flight(self) -> int:
+        return self.guess
+
+    def train(self, root_seed: bytes, instances: range, on_step: Callable[[int], None] | None) -> torch.Tensor:
+        self.before_group(instances)
+        if len(instances) > self.capacity:
+            raise self.error()
+        for _ in range(self.config.steps):
+            if on_step is not None:
+                on_step(len(instances))
+        self.trained.append(instances)
+        rows = [generator(root_seed, i, "fake").normal(size=self.size).astype(np.float32) for i in instances]
+        return torch.from_numpy(np.stack(rows))
+
+    def tally(self, weights: torch.Tensor, inputs: np.ndarray) -> Tally:
+        classes, bins = self.config.classes or 0, self.config.score_bins
+        matrices = weights.numpy()[:, : classes * inputs[0].size].reshape(len(weights), -1, classes)
+        logits = np.stack([inputs.reshape(len(inputs), -1) @ matrix for matrix in matrices]).astype(np.float64)
+        scores = np.exp(logits - logits.max(axis=2, keepdims=True))
+        scores /= scores.sum(axis=2, keepdims=True)
+        counts = (logits.argmax(axis=2)[..., None] == np.arange(classes)).sum(axis=0)
+        where = np.minimum((scores * max(bins, 1)).astype(int), max(bins, 1) - 1)
+        histograms = (where[..., None] == np.arange(bins)).sum(axis=0) if bins else None
+        return Tally(counts, scores.sum(axis=0), (scores**2).sum(axis=0), histograms)
+
+
+FakeEngine.reset()
+
+
+def use_fake_engine() -> None:
+    """For a process of its own; tests patch instead."""
+    training.Engine = prediction.Engine = FakeEngine  # type: ignore[misc,assignment]
+
+
+def same_votes(one: Votes, two: Votes) -> bool:
+    """Bit for bit the same votes, of whichever run."""
+    return all(
+        np.array_equal(getattr(one, name), getattr(two, name))
+        for name in ("counts", "score_sums", "score_squares", "score_histograms", "labels")
+    )
+
+
+# --- a program that is killed ---------------------------------------------------------------------------------------
+
+
+def _in_child(work: Callable[[], Any]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def _finish(folder: Path, options: dict[str, Any]) -> None:
+    training.train(TRAIN, TEST, model="linear", run_dir=folder, root_seed=SEED, **options)
+
+
+def _count_calls(counter: list[int], deadly: int | None) -> None:
+    """Count the calls that change the disk, and die right before one of them."""
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            counter[0] += 1
+            if counter[0] == deadly:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **keywords)
+
+        return call
+
+    for name in ("replace", "fsync", "mkdir", "chmod", "open"):
+        setattr(os, name, counting(getattr(os, name)))
+
+
+def kill_at_every_write(folder: Path, options: dict[str, Any]) -> dict[str, int]:
+    """Die before the first call that touches the disk, before the second, ...; each time finish afterwards."""
+    use_fake_engine()
+    counter = [0]
+    reader, writer = os.pipe()
+
+    def count() -> None:
+        _count_calls(counter, None)
+        _finish(folder / "reference", options)
+        os.write(writer, str(counter[0]).encode())
+
+    os.waitpid(_in_child(count), 0)
+    total = int(os.read(reader, 20))
+    killed = 0
+    for deadly in range(1, total + 1):
+        run = folder / f"{deadly:04d}"
+
+        def die(run: Path = run, deadly: int = deadly) -> None:
+            _count_calls([0], deadly)
+            _finish(run, options)
+
+        killed += os.waitstatus_to_exitcode(os.waitpid(_in_child(die), 0)[1]) == -signal.SIGKILL
+        assert os.waitpid(_in_child(lambda run=run: _finish(run, options)), 0)[1] == 0, run
+    return {"total": total, "killed": killed}
+
+
+def kill_at_random(folder: Path, options: dict[str, Any], *, kills: int, seed: int) -> dict[str, int]:
+    """Train for real, killed again and again after random times, then to the end."""
+    rng = random.Random(seed)
+    start = time.monotonic()
+    assert os.waitpid(_in_child(lambda: _finish(folder / "reference", options)), 0)[1] == 0
+    whole = time.monotonic() - start
+    killed = progressed = 0
+    votes = folder / "interrupted" / "votes.npz"
+    while not votes.exists() and (killed < kills or not progressed):
+        child = _in_child(lambda: _finish(folder / "interrupted", options))
+        time.sleep(rng.uniform(0.4, 1.0) * whole)  # earlier, torch is still warming up
+        os.kill(child, signal.SIGKILL)
+        killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        progressed = max(progressed, len(list((folder / "interrupted").glob("shards/0*.npz"))))
+    assert os.waitpid(_in_child(lambda: _finish(folder / "interrupted", options)), 0)[1] == 0
+    return {"killed": killed, "shards": progressed}
+
+
+if __name__ == "__main__":
+    # Children are forked from here: torch is imported once, and has not computed anything yet.
+    order = json.loads(sys.argv[1])
+    order["options"]["config"] = make_config(**order["options"]["config"])
+    how = {"writes": kill_at_every_write, "random": kill_at_random}[order.pop("how")]
+    print(json.dumps(how(Path(order.pop("folder")), **order)))
