@@ -147,7 +147,7 @@ def benchmark(arguments: argparse.Namespace) -> dict[str, Any]:
     precision = ours["settings"]["precision"]
     flops = flops_per_model_step(models.build(arguments.model, recipe.shape, CLASSES), recipe.shape, batch)
     with float32_products(precision):
-        peak = measured_flops(device, precision)
+        peak = measured_flops(device)
         single = train_singly(arguments, recipe, batch, data, device)
 
     theirs = single["opacus_model_steps_per_s"]
@@ -473,11 +473,10 @@ def flops_per_model_step(module: nn.Module, shape: tuple[int, ...], batch: float
     return 2.0 * batch * (3 * sum(products) - products[0])
 
 
-def measured_flops(device: torch.device, precision: str) -> float:
+def measured_flops(device: torch.device) -> float:
     """Floating-point operations per second of one large matrix product."""
     size = 8192 if device.type == "cuda" else 2048
-    kind = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    left, right = (torch.randn(size, size, device=device) for _ in range(2))
 
     def seconds(times: int) -> float:
         wait_for(device)

@@ -105,7 +105,7 @@ def test_the_python_of_the_readme_runs(
 def test_every_command_of_the_readme_parses() -> None:
     lines = [line.removeprefix("$ ") for block in blocks("") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("mithridate ")]
-    assert {command[0] for command in commands} == {"certify", "plan", "verify"}
+    assert {command[0] for command in commands} == {"certify", "plan", "train", "verify"}
     for command in commands:
         assert callable(_parser().parse_args(command).run)
 

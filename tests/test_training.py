@@ -120,7 +120,7 @@ def test_runs_of_different_size_merge_and_of_different_recipe_do_not(fake: Any) 
     with pytest.raises(ConfigError, match="different data"):
         first.merge(run(root_seed=None, config=make_config(learning_rate=0.25)))
     with pytest.raises(ConfigError, match="different recipes"):
-        first.merge(run(root_seed=None, precision="bfloat16"))
+        first.merge(run(root_seed=None, precision="tf32"))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_true_labels_may_come_later(fake: Any, tmp_path: Path) -> None:
         ({"config": make_config(steps=7)}, "its steps is 6, not 7"),
         ({"config": make_config(instances=11)}, "its instances is 10, not 11"),
         ({"model": "mlp"}, "its model is 'linear', not 'mlp'"),
-        ({"precision": "bfloat16"}, "its precision"),
+        ({"precision": "tf32"}, "its precision"),
         ({"root_seed": bytes(32)}, "another root seed"),
         ({"keep_models": True}, "does not keep models"),
         ({"features": trusted()}, "its features"),

@@ -12,7 +12,7 @@ from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine")
-PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
+PRECISIONS = ("auto", "float32", "tf32")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ _CIFAR10_SCALING = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _NO_SCALING = ((0.0,), (1.0,))
 
 
-def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def build(name: str, input_shape: tuple[int, ...], classes: int, *, bias: bool = True) -> nn.Module:
     """A named network, freshly initialised.
 
     Parameters at the inputs that each was made for, with 10 classes:
@@ -41,6 +41,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         name: one of `MODELS`.
         input_shape: shape of one example, without a batch axis; `(channels, height, width)` for the last three.
         classes: number of outputs, at least 2.
+        bias: whether `linear` has a bias of its own; the others always have.
 
     Raises:
         ConfigError: the name is unknown, or the network cannot take inputs of this shape.
@@ -56,6 +57,8 @@ def build(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         _validate.positive_integer(size_of_each_input_axis=size)
     if not input_shape:
         raise ConfigError("Expected an input_shape with at least one axis; give tables one column at least.")
+    if name == "linear":
+        return _linear(tuple(input_shape), classes, bias=bias)
     return _BUILDERS[name](tuple(input_shape), classes)
 
 
@@ -79,9 +82,9 @@ def scaling(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, .
     return mean * channels, std * channels
 
 
-def _linear(input_shape: tuple[int, ...], classes: int) -> nn.Module:
+def _linear(input_shape: tuple[int, ...], classes: int, *, bias: bool) -> nn.Module:
     """Softmax regression."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias=bias))
 
 
 def _mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -141,7 +144,6 @@ def _resnet18(input_shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "linear": _linear,
     "mlp": _mlp,
     "lenet5": _lenet5,
     "opa-tut": _opa_tut,

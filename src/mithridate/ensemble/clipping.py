@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 # Relative error of one rounded number: half a unit in the last place.
-_UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-9}
+_UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11}
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Clipping:
 
     * G is stored: f and each entry of G are rounded to the precision before they are multiplied, so every entry is off
       by at most (1 + u)^2 - 1 < 2.1 u of itself, and the norm by the same factor. N is taken from the stored G itself,
-      in double precision, so how G was computed does not matter.
+      so how G was computed does not matter.
     * G = g a^T (a linear layer): each of f, g and a is rounded: at most 3.1 u, for the same reason.
     * G = sum_t g_t a_t^T is formed again inside the sum: entries may cancel, so the error is bounded relative to the
       operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 4 u plus the rounding of sums in
@@ -34,7 +34,7 @@ class Clipping:
     the sum at each addition.
 
     Attributes:
-        precision: `float32`, `tf32` or `bfloat16`: how operands of matrix products are rounded.
+        precision: `float32` or `tf32`: how operands of matrix products are rounded.
     """
 
     precision: str
@@ -47,7 +47,7 @@ class Clipping:
     @property
     def margin(self) -> float:
         """Share by which gradients are clipped shorter than they might be."""
-        return 4.0 * _UNIT[self.precision] + 2.0**-16
+        return 4.0 * _UNIT[self.precision] + 2.0**-15
 
     @property
     def slack(self) -> float:

@@ -72,7 +72,7 @@ class Engine:
         data: the training set.
         config: the recipe, with its public constants resolved.
         device: where to compute.
-        precision: `float32`, `tf32` or `bfloat16` for the operands of matrix products, or `auto`.
+        precision: `float32` or `tf32` for the operands of matrix products, or `auto`: `tf32` where a GPU has it.
 
     Raises:
         ConfigError: the model mixes examples, or cannot be trained privately for another reason.
@@ -269,7 +269,7 @@ def initial_weights(model: Model, root_seed: bytes, instances: Sequence[int]) ->
         draw = _drawing(model)
         rows: list[Tensor] = []
         for instance in instances:
-            torch.manual_seed(randomness.key(root_seed, instance, "initial weights") % 2**63)
+            torch.default_generator.manual_seed(randomness.key(root_seed, instance, "initial weights") % 2**63)
             rows.append(torch.cat([value.detach().float().flatten() for _, value in draw().named_parameters()]))
         return torch.stack(rows)
 

@@ -202,7 +202,8 @@ def _conv_example_gradient(
     K: tl.constexpr = C * KH * KW
     gradient = gradients + example.to(tl.int64) * (O * OH * OW) + output[:, None] * (OH * OW)
     result = tl.zeros([BO, BK], dtype=tl.float32)
-    bias = tl.zeros([BO], dtype=tl.float32)
+    # Reduced after the loop: with a reduction inside, Triton 3.6 fails to compile some tiles.
+    total_seen = tl.zeros([BO, BP], dtype=tl.float32)
     if example % batch < tl.load(extents + example // batch):
         for start in range(0, OH * OW, BP):
             position = start + tl.arange(0, BP)
@@ -214,13 +215,14 @@ def _conv_example_gradient(
             seen = tl.load(gradient + position[None, :], mask=mask, other=0.0)
             result = tl.dot(seen, tl.trans(patch), result, input_precision=PRECISION)
             if HAS_BIAS:
-                bias += tl.sum(seen, axis=1)
+                total_seen += seen
         target = out + example.to(tl.int64) * (O * K) + output[:, None] * K + k[None, :]
         tl.store(target, result, mask=(output < O)[:, None] & (k < K)[None, :])
         if HAS_BIAS and k_tile == 0:
-            tl.store(out_bias + example.to(tl.int64) * O + output, bias, mask=output < O)
+            tl.store(out_bias + example.to(tl.int64) * O + output, tl.sum(total_seen, axis=1), mask=output < O)
     total = tl.sum(tl.sum(result * result, axis=1), axis=0)
-    if k_tile == 0:
+    if HAS_BIAS and k_tile == 0:
+        bias = tl.sum(total_seen, axis=1)
         total += tl.sum(bias * bias, axis=0)
     parts = tl.num_programs(1) * tl.num_programs(2)
     tl.store(squares + example * parts + o_tile * tl.num_programs(2) + k_tile, total)
@@ -281,7 +283,7 @@ def _entry_example_gradient(
     k = tl.arange(0, BK)
     gradient = gradients + example.to(tl.int64) * (O * QH * QW) + output[:, None] * (QH * QW)
     result = tl.zeros([BO, BK], dtype=tl.float32)
-    bias_result = tl.zeros([BO], dtype=tl.float32)
+    total_back = tl.zeros([BO, BP], dtype=tl.float32)
     if example % batch < tl.load(extents + model):
         weight = weights + model.to(tl.int64) * weight_stride + output[:, None] * K
         tap = tl.load(weight + k[None, :], mask=(k < K)[None, :] & (output < O)[:, None], other=0.0)
@@ -299,23 +301,24 @@ def _entry_example_gradient(
                 value = tl.dot(tap, patch, input_precision=PRECISION) + bias[:, None]
                 back = seen * _slope(value, ACTIVATION)
                 result = tl.dot(back, tl.trans(patch), result, input_precision=PRECISION)
-                bias_result += tl.sum(back, axis=1)
+                total_back += back
         target = out + example.to(tl.int64) * (O * K) + output[:, None] * K + k[None, :]
         tl.store(target, result, mask=(output < O)[:, None] & (k < K)[None, :])
-        tl.store(out_bias + example.to(tl.int64) * O + output, bias_result, mask=output < O)
-    total = tl.sum(tl.sum(result * result, axis=1), axis=0) + tl.sum(bias_result * bias_result, axis=0)
+        tl.store(out_bias + example.to(tl.int64) * O + output, tl.sum(total_back, axis=1), mask=output < O)
+    bias_total = tl.sum(total_back, axis=1)
+    total = tl.sum(tl.sum(result * result, axis=1), axis=0) + tl.sum(bias_total * bias_total, axis=0)
     tl.store(squares + example * tl.num_programs(1) + o_tile, total)
 
 
 @triton.jit
-def _row_squares(rows, out, count, entries, BR: tl.constexpr, BN: tl.constexpr):
+def _row_squares(rows, out, count, ENTRIES: tl.constexpr, BR: tl.constexpr, BN: tl.constexpr):
     """Sum of squares of each row, in double precision."""
     row = tl.program_id(0) * BR + tl.arange(0, BR)
-    source = rows + row.to(tl.int64)[:, None] * entries
+    source = rows + row.to(tl.int64)[:, None] * ENTRIES
     result = tl.zeros([BR, BN], dtype=tl.float64)
-    for start in range(0, entries, BN):
+    for start in range(0, ENTRIES, BN):
         entry = start + tl.arange(0, BN)
-        mask = (row < count)[:, None] & (entry < entries)[None, :]
+        mask = (row < count)[:, None] & (entry < ENTRIES)[None, :]
         values = tl.load(source + entry[None, :], mask=mask, other=0.0).to(tl.float64)
         result += values * values
     tl.store(out + row, tl.sum(result, axis=1), mask=row < count)
@@ -597,7 +600,7 @@ def squared_norms(rows: Tensor) -> Tensor:
     out = torch.empty(models, batch, dtype=torch.float64, device=rows.device)
     wide = _tile(entries, 256)
     tall = max(1, 2048 // wide)
-    _row_squares[(triton.cdiv(models * batch, tall),)](rows, out, models * batch, entries, BR=tall, BN=wide)
+    _row_squares[(triton.cdiv(models * batch, tall),)](rows, out, models * batch, ENTRIES=entries, BR=tall, BN=wide)
     return out
 
 

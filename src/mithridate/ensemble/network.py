@@ -214,9 +214,10 @@ def kernels_for(device: torch.device) -> ModuleType | None:
 
 def _loss_gradients(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
     """Gradient of the summed cross-entropy with respect to the logits: softmax minus the label, 0 where absent."""
-    errors = torch.softmax(logits.detach(), dim=1)
-    errors.scatter_add_(1, labels.unsqueeze(1), errors.new_full((1, 1), -1.0).expand(len(labels), 1))
-    return torch.where(present.unsqueeze(1), errors, 0.0)
+    # Classes first: a CPU works along the examples then, and not along a handful of classes.
+    errors = torch.softmax(logits.detach().t().contiguous(), dim=0)
+    errors.scatter_add_(0, labels.unsqueeze(0), errors.new_full((1, 1), -1.0).expand(1, len(labels)))
+    return torch.where(present, errors, 0.0).t()
 
 
 def _slices(shapes: dict[str, torch.Size]) -> dict[str, slice]:

@@ -98,13 +98,13 @@ def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Prep
     )
 
 
-def _engine(manifest: Manifest, config: TrainConfig, model: Model | None, device: torch.device) -> AnyEngine:
+def _engine(manifest: Manifest, config: TrainConfig, model: str | Model | None, device: torch.device) -> AnyEngine:
     stored, shape = manifest.recipe["model"], tuple(manifest.inputs["network_shape"])
     assert config.classes is not None
     if model is None:
         if stored not in MODELS:
             raise ConfigError(f"This run used a network of its own, {stored}; give it again as model=.")
-        model = pick_model(stored, shape, config.classes)
+        model = stored
     elif (found := model if isinstance(model, str) else describe(model)) != stored:
         raise ConfigError(f"Expected the network of the run, {stored}, got {found}.")
     # Nothing is trained here: one example of zeros tells the engine the shape of its inputs.
@@ -112,7 +112,7 @@ def _engine(manifest: Manifest, config: TrainConfig, model: Model | None, device
     nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64), "")
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
-    network = pick_model(model, shape, config.classes)
+    network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
     return Engine(network, nothing, config, device=device, precision=precision)
 
 

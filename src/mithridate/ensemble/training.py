@@ -115,7 +115,8 @@ def train(
         device: `cpu`, `cuda`, `mps` or `auto`, the fastest that there is.
         features: name of a fixed encoder, or one of `mithridate.features`, whose output is trained on instead.
         in_flight: how many models are trained at a time; by default as many as fit into memory.
-        precision: `float32`, `tf32`, `bfloat16` or `auto`; see `engine`.
+        precision: of matrix products: `float32`, `tf32` (faster on NVIDIA GPUs; clipping allows for its rounding), or
+            `auto`, the faster one.
         keep_models: keep the weights in the run directory, for `predict`.
         root_seed: 32 bytes that all randomness comes from; by default the operating system's, as it should be.
         progress: called with the number of model-steps that are done and their total, from any thread.
@@ -205,7 +206,7 @@ def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, 
     assert config.classes is not None
     inputs = preparation(x, "training")
     test, labels = split_inputs(test_set, "test", config.classes)
-    network = pick_model(model, inputs.shape[1:], config.classes)
+    network = pick_model(model, inputs.shape[1:], config.classes, on_features=chosen is not None)
     return Task(
         model=network,
         model_name=model if isinstance(model, str) else describe(network),
@@ -279,14 +280,17 @@ def _trust(chosen: Encoder | None) -> tuple[str, ...]:
     return (chosen.assumption,) if isinstance(chosen, Frozen) else ()
 
 
-def pick_model(model: Any, input_shape: tuple[int, ...], classes: int) -> Model:
+def pick_model(model: Any, input_shape: tuple[int, ...], classes: int, *, on_features: bool = False) -> Model:
     """The network of a name, or what the user built.
+
+    Features carry a bias where they want one: a linear model on them has none of its own, which would take up to half
+    of each gradient's norm.
 
     Raises:
         ConfigError: the name is not known or does not fit the inputs, or it is no network.
     """
     if isinstance(model, str):
-        return models.build(model, tuple(input_shape), classes)
+        return models.build(model, tuple(input_shape), classes, bias=not on_features)
     if isinstance(model, nn.Module) or callable(model):
         return model  # pyright: ignore[reportReturnType]  (`describe` looks at what it builds)
     raise ConfigError(f"Expected model to be one of {', '.join(models.MODELS)} or a torch.nn.Module, got {model!r}.")
