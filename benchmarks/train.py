@@ -35,6 +35,7 @@ from torch import nn
 from mithridate import models
 from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import Dataset
+from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.engine import Engine
 
 CLASSES = 10
@@ -146,7 +147,7 @@ def benchmark(arguments: argparse.Namespace) -> dict[str, Any]:
 
     precision = ours["settings"]["precision"]
     flops = flops_per_model_step(models.build(arguments.model, recipe.shape, CLASSES), recipe.shape, batch)
-    with float32_products(precision):
+    with products(precision, device):
         peak = measured_flops(device)
         single = train_singly(arguments, recipe, batch, data, device)
 
@@ -491,18 +492,6 @@ def measured_flops(device: torch.device) -> float:
 
 
 # The machine.
-
-
-@contextmanager
-def float32_products(precision: str) -> Iterator[None]:
-    """Allow TF32 exactly where our side's precision does."""
-    allowed = precision != "float32"
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 class Memory:

@@ -203,9 +203,15 @@ def test_what_cannot_be_scaled_is_refused() -> None:
         Preparation((), "text")
 
 
+@pytest.mark.parametrize("bad", [-1, 7])
+def test_tokens_that_the_network_does_not_know_are_refused(bad: int) -> None:
+    with pytest.raises(ConfigError, match="Input 1 of the training data holds a token outside 0 to 6"):
+        Preparation((2,), "integer", tokens=7)(np.array([[1, 2], [3, bad]]), "training")
+
+
 def test_tokens_stay_whole() -> None:
     tokens = np.array([[1, 2], [3, 2**40]])
-    prepared = Preparation((2,), "integer", tokens=True)(tokens, "training")
+    prepared = Preparation((2,), "integer", tokens=2**41)(tokens, "training")
     assert prepared.dtype == np.int64
     assert np.array_equal(prepared, tokens)
 

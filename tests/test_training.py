@@ -420,13 +420,13 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    options = {"config": {"instances": 12, "steps": 60}, "in_flight": 2, "device": "cpu"}
+    options = {"config": {"instances": 60, "steps": 60}, "in_flight": 2, "device": "cpu"}
     outcome = killing(tmp_path, how="random", options=options, kills=5, seed=3)
     assert outcome["killed"] >= 3
     assert outcome["shards"] >= 1
     expected = Votes.load(tmp_path / "reference" / "votes.npz")
     assert same_votes(Votes.load(tmp_path / "interrupted" / "votes.npz"), expected)
-    assert expected.instances == 12
+    assert expected.instances == 60
 
 
 # --- a diverged instance --------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class FakeEngine:
         before_group: called before each group.
     """
 
+    arithmetic = "fake"
     trained: list[range]
     capacity: int
     before_group: Callable[[range], None]
@@ -175,20 +176,29 @@ def kill_at_every_write(folder: Path, options: dict[str, Any]) -> dict[str, int]
     return {"total": total, "killed": killed}
 
 
+def _shards(run: Path) -> int:
+    return len(list(run.glob("shards/0*.npz")))
+
+
+def _wait_for_progress(run: Path, before: int) -> None:
+    """Until there is one shard more, or all of them."""
+    end = time.monotonic() + 60.0
+    while _shards(run) == before and not (run / "votes.npz").exists() and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 def kill_at_random(folder: Path, options: dict[str, Any], *, kills: int, seed: int) -> dict[str, int]:
     """Train for real, killed again and again after random times, then to the end."""
     rng = random.Random(seed)
-    start = time.monotonic()
     assert os.waitpid(_in_child(lambda: _finish(folder / "reference", options)), 0)[1] == 0
-    whole = time.monotonic() - start
     killed = progressed = 0
-    votes = folder / "interrupted" / "votes.npz"
-    while not votes.exists() and (killed < kills or not progressed):
+    for _ in range(kills):
         child = _in_child(lambda: _finish(folder / "interrupted", options))
-        time.sleep(rng.uniform(0.4, 1.0) * whole)  # earlier, torch is still warming up
+        _wait_for_progress(folder / "interrupted", progressed)
+        time.sleep(rng.uniform(0.0, 0.03))
         os.kill(child, signal.SIGKILL)
         killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        progressed = max(progressed, len(list((folder / "interrupted").glob("shards/0*.npz"))))
+        progressed = _shards(folder / "interrupted")
     assert os.waitpid(_in_child(lambda: _finish(folder / "interrupted", options)), 0)[1] == 0
     return {"killed": killed, "shards": progressed}
 

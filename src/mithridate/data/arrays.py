@@ -51,7 +51,7 @@ class Preparation:
         mean: subtracted from images after division by 255, one number or one per channel; None where nothing is scaled.
         std: what the difference is divided by.
         channel_axis: whether images without a channel axis get one.
-        tokens: whether whole numbers stay whole, for a network that looks them up.
+        tokens: how many tokens the network can look up, 0 where its inputs are not tokens; whole numbers stay whole.
         encoder: features that are computed instead of scaling.
     """
 
@@ -60,7 +60,7 @@ class Preparation:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     channel_axis: bool = False
-    tokens: bool = False
+    tokens: int = 0
     encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Preparation:
                 f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
             )
         if self.tokens:
-            return np.array(x, dtype=np.int64, order="C")
+            return self._checked_tokens(x, what)
         inputs = self._encoded(x, what) if self.encoder is not None else self._scaled(x)
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         if bad.any():
@@ -107,6 +107,16 @@ class Preparation:
                 "repair or leave out such examples."
             )
         return inputs
+
+    def _checked_tokens(self, x: Array, what: str) -> IntArray:
+        tokens = np.array(x, dtype=np.int64, order="C")
+        bad = ((tokens < 0) | (tokens >= self.tokens)).reshape(len(tokens), -1).any(axis=1)
+        if bad.any():
+            raise ConfigError(
+                f"Input {int(np.argmax(bad))} of the {what} data holds a token outside 0 to {self.tokens - 1}, those "
+                "that the network can look up; map unknown tokens to one of them."
+            )
+        return tokens
 
     def _encoded(self, x: Array, what: str) -> FloatArray:
         assert self.encoder is not None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+# Far above the factors at which single precision loses digits.
+_SMALLEST = 2.0**-100
 # Relative error of one rounded number: half a unit in the last place.
 _UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11}
 
@@ -26,8 +28,10 @@ class Clipping:
       so how G was computed does not matter.
     * G = g a^T (a linear layer): each of f, g and a is rounded: at most 3.1 u, for the same reason.
     * G = sum_t g_t a_t^T is formed again inside the sum: entries may cancel, so the error is bounded relative to the
-      operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 4 u plus the rounding of sums in
-      single precision. `layers.Contraction` adds that much to N.
+      operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 u plus the rounding of sums in
+      single precision. `layers.Contraction` adds that much to N, and `layers.Lookups` likewise. Norms from Gram
+      matrices are taken in double precision: they are square roots, and an error of e |a|^2 |g|^2 in |G|^2 is one of
+      sqrt(e) |a| |g| in |G|.
 
     `margin` covers the first two, the rounding of f, and that of N where it is summed in single precision, with room to
     spare. Sums over examples are accumulated in single precision; their rounding belongs to no example and is 2^-24 of
@@ -52,7 +56,8 @@ class Clipping:
     @property
     def slack(self) -> float:
         """Rounding of a gradient that is formed inside a sum, relative to the norms of its operands."""
-        return 4.0 * _UNIT[self.precision] + 2.0**-13
+        # Two operands, rounded or cut (which is twice as far), once for the norm and once for the sum.
+        return 8.0 * _UNIT[self.precision] + 2.0**-13
 
     def factors(self, squares: Tensor, counted: Tensor, max_grad_norm: float) -> Tensor:
         """What each example's gradient is multiplied by: at most 1, and 0 where it does not count.
@@ -64,4 +69,5 @@ class Clipping:
         """
         longest = max_grad_norm * (1.0 - self.margin)
         scale = (longest / squares.sqrt()).clamp_max(1.0)
-        return torch.where(counted, scale, 0.0).float()
+        # A gradient that would be shortened by more than this is left out: single precision has no such factor.
+        return torch.where(counted & (scale >= _SMALLEST), scale, 0.0).float()

@@ -11,7 +11,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +21,8 @@ from torch import Tensor, nn
 from mithridate import _validate
 from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble import plain_ops, randomness, suitability
+from mithridate.ensemble import native, plain_ops, randomness, suitability
+from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
@@ -38,6 +38,8 @@ OnStep = Callable[[int], None]
 _SHARD = 8
 # Examples in all batches of a step that keep a large GPU busy.
 _EXAMPLES_IN_FLIGHT = 2**15
+# A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
+_MOST_IN_FLIGHT = 2**14
 
 
 class Network(Protocol):
@@ -64,8 +66,8 @@ class Engine:
 
     Guarantee: each instance is one independent draw of `config.mechanism` on `data`: true Poisson batches, every
     example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation `noise_multiplier *
-    max_grad_norm` in every coordinate, divided by the constant `config.divisor`. It is a function of (root seed,
-    instance) and of the device's rounding.
+    max_grad_norm` in every coordinate, divided by the constant `config.divisor`. On one device it is a function of
+    (root seed, instance), up to rounding; GPUs draw their noise from other streams than CPUs.
 
     Args:
         model: a module whose layers know `reset_parameters`, or a function that builds a new one.
@@ -94,6 +96,14 @@ class Engine:
         self._inputs = torch.from_numpy(data.inputs).to(device)
         self._labels = torch.from_numpy(data.labels).to(device)
 
+    @property
+    def arithmetic(self) -> str:
+        """What computes: results of different ones differ by rounding."""
+        if self._device.type == "cpu":
+            has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
+            return "native" if has_stem and native.library() is not None else "torch"
+        return "torch" if kernels_for(self._device) is None else "triton"
+
     def models_in_flight(self) -> int:
         """How many models to train at a time, from the memory that is free."""
         config = self._config
@@ -105,7 +115,7 @@ class Engine:
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
         fits = int(_free_memory(self._device) * 0.6 / each)
         # More examples than this at a time do not make a GPU faster, and more work is lost when a run is killed.
-        return max(1, min(config.instances, fits, math.ceil(_EXAMPLES_IN_FLIGHT / batch)))
+        return max(1, min(config.instances, fits, math.ceil(_EXAMPLES_IN_FLIGHT / batch), _MOST_IN_FLIGHT))
 
     def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
@@ -119,7 +129,7 @@ class Engine:
             torch.OutOfMemoryError: train fewer at a time; the draws will be the same.
         """
         start = initial_weights(self._model, root_seed, instances)
-        with self._arithmetic():
+        with products(self.precision, self._device):
             if self._device.type == "cpu":
                 return self._train_on_threads(root_seed, instances, start, on_step)
             if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
@@ -128,19 +138,6 @@ class Engine:
                 optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
                 return self._train_by_graph(root_seed, instances, weights, optimiser, on_step)
             return self._train_together(root_seed, instances, start, on_step)
-
-    @contextmanager
-    def _arithmetic(self) -> Iterator[None]:
-        """Matrix products of the precision that clipping allows for, and of no other."""
-        flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
-        before = [flag.allow_tf32 for flag in flags]
-        for flag in flags:
-            flag.allow_tf32 = self.precision == "tf32"
-        try:
-            yield
-        finally:
-            for flag, value in zip(flags, before, strict=True):
-                flag.allow_tf32 = value
 
     def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
         """One model to a core: small products stay in its cache, and no core waits for another."""
@@ -230,7 +227,7 @@ class Engine:
         """
         assert self._config.classes is not None
         counter = Counter(self.network, self._config.classes, self._config.score_bins, self._device)
-        with self._arithmetic():
+        with products(self.precision, self._device):
             return counter.count(weights, inputs)
 
 

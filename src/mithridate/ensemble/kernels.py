@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mithridate.config import TrainConfig
-from mithridate.ensemble.layers import ENTRY_LIMIT
+from mithridate.ensemble.layers import ENTRY_LIMIT, lost_squares
 
 
 @dataclass(frozen=True)
@@ -531,7 +531,8 @@ def conv_example_gradients(
         images, gradients, _taps(geometry, images.device), extents, out, out_bias, squares, examples // models,
         **geometry.constants(), HAS_BIAS=has_bias, **tiles, PRECISION=precision,
     )  # fmt: skip
-    return out, out_bias, squares.sum(dim=2, dtype=torch.float64)
+    entries = geometry.outputs * (geometry.entries + 1)
+    return out, out_bias, squares.sum(dim=2, dtype=torch.float64) + lost_squares(entries)
 
 
 @dataclass(frozen=True)
@@ -590,7 +591,8 @@ def entry_example_gradients(
         examples // models, weights.stride(0), biases.stride(0),
         **constants, BP=_ENTRY_GRADIENT_BP, PRECISION=precision, num_warps=_ENTRY_WARPS,
     )  # fmt: skip
-    return out, out_bias, squares.sum(dim=2, dtype=torch.float64)
+    entries = geometry.outputs * (geometry.entries + 1)
+    return out, out_bias, squares.sum(dim=2, dtype=torch.float64) + lost_squares(entries)
 
 
 def squared_norms(rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mithridate.ensemble import plain_ops
+from mithridate.ensemble import native, plain_ops
 from mithridate.ensemble.clipping import Clipping
 
 # Bytes of per-example gradients of one parameter that are held at a time.
@@ -48,14 +48,18 @@ class Frame:
         clipping: the rounding that norms must allow for.
         extents: for each model, the position in the batch from which there is only padding.
         kernels: the module `kernels` where Triton can run, else None.
-        kept: patches that a layer's forward pass leaves for its gradients.
+        native: the library of `native` on a CPU where there is a compiler, else None.
+        recording: whether gradients will be asked for.
+        kept: what a layer's forward pass leaves for its gradients.
     """
 
     models: int
     clipping: Clipping
     extents: Tensor
     kernels: ModuleType | None
-    kept: dict[Layer, Tensor] = field(default_factory=dict)
+    native: native.Library | None = None
+    recording: bool = True
+    kept: dict[Layer, Any] = field(default_factory=dict)
 
 
 class Parts(ABC):
@@ -63,7 +67,7 @@ class Parts(ABC):
 
     @abstractmethod
     def squared_norms(self) -> Tensor:
-        """Squared norm for each example, models x batch, float64; never below that of what `sums` adds up."""
+        """Squared norm for each example, models x batch; never below that of what `write_sums` adds, up to rounding."""
 
     @abstractmethod
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
@@ -142,7 +146,8 @@ class Contraction(Parts):
         models, batch, groups, features, positions = inputs.shape
         outputs = gradients.shape[3]
         self._entries = groups * outputs * features
-        self._ghost = is_ghost_cheaper(features, outputs, positions)
+        # Gram matrices lose half of the digits when positions cancel, and so need double precision.
+        self._ghost = is_ghost_cheaper(features, outputs, positions) and wide(inputs.device) == torch.float64
         fits = may_be_stored(models * batch, self._entries, inputs.device)
         self._stored = Stored(self._form(slice(0, batch)), frame) if fits and not self._ghost else None
 
@@ -181,23 +186,35 @@ class Contraction(Parts):
 
     def _ghost_norms(self) -> Tensor:
         # |G|^2 = sum_{t,s} (a_t . a_s) (g_t . g_s)
-        inputs = torch.matmul(self._inputs.transpose(3, 4), self._inputs)
-        gradients = torch.matmul(self._gradients.transpose(3, 4), self._gradients)
-        return (inputs * gradients).sum(dim=(2, 3, 4), dtype=torch.float64)
+        inputs, gradients = self._inputs.double(), self._gradients.double()
+        grams = torch.matmul(inputs.transpose(3, 4), inputs) * torch.matmul(gradients.transpose(3, 4), gradients)
+        return grams.sum(dim=(2, 3, 4))
 
 
 class Lookups(Parts):
-    """Gradients of an embedding: each position adds its output gradient to the row of its token."""
+    """Gradients of an embedding: each position adds its output gradient to the row of its token.
 
-    def __init__(self, tokens: Tensor, gradients: Tensor, rows: int) -> None:
-        self._tokens, self._gradients, self._rows = tokens, gradients, rows  # models x batch x positions (x features)
+    Args:
+        tokens: models x batch x positions.
+        gradients: models x batch x positions x features.
+        rows: number of tokens that there are; an example with any other has an infinite norm, and is left out.
+        frame: what all layers share.
+    """
+
+    def __init__(self, tokens: Tensor, gradients: Tensor, rows: int, frame: Frame) -> None:
+        self._known = ((tokens >= 0) & (tokens < rows)).all(dim=2)
+        self._tokens, self._gradients = tokens.clamp(0, rows - 1), gradients
+        self._rows, self._frame = rows, frame
 
     def squared_norms(self) -> Tensor:
         same = self._tokens.unsqueeze(3) == self._tokens.unsqueeze(2)
-        # In double precision: the same sums are formed again, in another order, by `sums`.
-        gradients = self._gradients.double()
+        gradients = self._gradients.to(wide(self._gradients.device))
         products = torch.matmul(gradients, gradients.transpose(2, 3))
-        return (products * same).sum(dim=(2, 3)).clamp_min(0.0)
+        squares = (products * same).sum(dim=(2, 3)).clamp_min(0.0)
+        # The sums are formed again by `write_sums`, and may cancel: off by slack times the lengths of their terms.
+        lengths = gradients.square().sum(dim=3).sqrt().sum(dim=2)
+        squares = (squares.sqrt() + self._frame.clipping.slack * lengths).square()
+        return torch.where(self._known, squares, torch.inf)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         models, features = self._tokens.shape[0], self._gradients.shape[3]
@@ -225,15 +242,26 @@ def may_be_stored(examples: int, entries: int, device: torch.device) -> bool:
     return 4 * examples * entries <= _STORED_BYTES[device.type]
 
 
-def _squares(values: Tensor, frame: Frame) -> Tensor:
-    """Squared norms over the last of three axes, as doubles.
+def wide(device: torch.device) -> torch.dtype:
+    """Double precision, where a device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
-    Sums of torch are cascades: their relative error is some dozen units of single precision at most, for any length,
-    which the margin of `clipping` covers. Summing in double precision would copy the values first.
+
+def _squares(values: Tensor, frame: Frame) -> Tensor:
+    """Squared norms over the last of three axes, in double precision where there is one; never too small.
+
+    Sums of torch are cascades: their relative error is some dozen units of single precision (at most 12 measured, up to
+    2^27 terms), which the margin of `clipping` covers; summing in double precision would copy the values first. Squares
+    below 2^-126 are lost, which is added back for every entry.
     """
     if frame.kernels is not None:
         return frame.kernels.squared_norms(values)
-    return values.square().sum(dim=2).double()
+    return values.square().sum(dim=2).to(wide(values.device)) + lost_squares(values.shape[2])
+
+
+def lost_squares(entries: int) -> float:
+    """How much the squares of so many numbers can lose because they are too small for single precision."""
+    return entries * 2.0**-126
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------
@@ -353,6 +381,17 @@ class Conv(Layer):
         """Wide convolutions are better served by the vendor's library, one model after another."""
         return self.groups == 1 and self._channels <= _NARROW
 
+    def stage(
+        self, images: Sequence[int], outputs: int, activation: str, window: tuple[int, int]
+    ) -> native.Stage | None:
+        """Itself with what follows it as a stage of a stem, where it is plain enough."""
+        moves_by_one = self.stride == (1, 1) and self.dilation == (1, 1)
+        plain = self.groups == 1 and not self._flat and self._same is None and len(self.names) == 2
+        if not (plain and moves_by_one):
+            return None
+        channels, height, width = images
+        return native.Stage(channels, height, width, outputs, self.kernel, self.padding, activation, window)
+
     @property
     def can_be_entry(self) -> bool:
         """Whether it is a plain convolution of images, with a bias, and small enough for `kernels.Entry`."""
@@ -409,6 +448,45 @@ class Conv(Layer):
         return images if self._same is None else F.pad(images, self._same)
 
 
+class Stem(Layer):
+    """The first layers of a network as one: stages of convolution with bias, activation and pooling.
+
+    Nobody asks for the gradient with respect to its input, so the whole chain is left to C on a CPU, one model at a
+    time (`native`).
+
+    Args:
+        names: full names of the weights and biases, stage by stage.
+        stages: their shapes.
+    """
+
+    def __init__(self, names: tuple[str, ...], stages: tuple[native.Stage, ...]) -> None:
+        self.names, self._stages = names, stages
+
+    def suits(self, frame: Frame) -> bool:
+        """Whether there is something that computes it."""
+        return frame.native is not None and frame.models == 1
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        assert frame.native is not None
+        pairs = self._pairs(parameters)
+        outputs, frame.kept[self] = frame.native.forward(inputs, pairs, self._stages, keep=frame.recording)
+        return outputs
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        assert frame.native is not None
+        found = frame.native.example_gradients(
+            inputs, self._pairs(parameters), self._stages, frame.kept[self], gradients
+        )
+        parts: list[Parts] = []
+        for weights, biases, squares in found:
+            parts += _stored_together((weights[None], biases[None], squares[None]), frame)
+        return parts
+
+    def _pairs(self, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Weight and bias of each stage, of the one model."""
+        return [(weight[0], bias[0]) for weight, bias in zip(parameters[::2], parameters[1::2], strict=True)]
+
+
 class Entry(Layer):
     """A first convolution with what follows it, activation and pooling, in kernels that write only the last."""
 
@@ -443,7 +521,7 @@ def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Frame) -> lis
 
 
 def _nothing(values: Tensor) -> Tensor:
-    return torch.zeros(values.shape[:2], dtype=torch.float64, device=values.device)
+    return torch.zeros(values.shape[:2], dtype=wide(values.device), device=values.device)
 
 
 class _Normalisation(Layer):
@@ -527,7 +605,7 @@ class Embedding(Layer):
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
         weight = parameters[0]
-        tokens = _by_model(inputs, weight.shape[0])
+        tokens = _by_model(inputs, weight.shape[0]).clamp(0, self._rows - 1)  # `Lookups` leaves out what is clamped
         which = torch.arange(weight.shape[0], device=inputs.device).view(-1, *(1,) * (tokens.dim() - 1))
         return weight[which, tokens].flatten(0, 1)
 
@@ -536,7 +614,7 @@ class Embedding(Layer):
             gradients = gradients.masked_fill((inputs == self._padding).unsqueeze(-1), 0.0)
         tokens = _by_model(inputs.reshape(len(inputs), -1), frame.models)
         errors = _by_model(gradients.reshape(len(gradients), -1, gradients.shape[-1]), frame.models)
-        return [Lookups(tokens, errors, self._rows)]
+        return [Lookups(tokens, errors, self._rows, frame)]
 
 
 def _by_model(values: Tensor, models: int) -> Tensor:

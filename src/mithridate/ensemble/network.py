@@ -12,7 +12,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from mithridate.ensemble import layers, plain_ops
+from mithridate.ensemble import layers, native, plain_ops
 from mithridate.ensemble.clipping import Clipping
 
 Model = nn.Module | Callable[[], nn.Module]
@@ -59,14 +59,17 @@ class FastNetwork:
         traced = _trace(nn.Sequential(module) if box else module)
         self._traced = traced
         self._layers = _layers_of(traced)
-        self._fusion = _fusion_of(traced, self._layers)
-        self._pools_only = _fusion_of(traced, {})
+        shapes = _checked_shapes(traced, input_shape, input_dtype)
+        self._fusion = _fusion_of(traced, self._layers, shapes)
+        plain = _fusion_of(traced, {}, shapes)
+        self._fusion_on_cpu = replace(plain, stem=self._fusion.stem, stem_nodes=self._fusion.stem_nodes)
         self._tanhs = {node for node in traced.graph.nodes if _is_tanh(traced, node)}
         self._last_use = _last_uses(traced.graph)
-        numbers = _check_nodes(traced, input_shape, input_dtype)
+        numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
         # Activations and their gradients, with a copy to work on; then the gradients that are stored.
         self.bytes_per_example = 4 * (3 * numbers + min(self.size, 2**16))
         self.bytes_per_model = 4 * 6 * self.size
+        _rehearse(self, module, input_shape, input_dtype)
 
     def clipped_sums(
         self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
@@ -86,7 +89,7 @@ class FastNetwork:
         models, batch = present.shape
         if batch == 0:
             return torch.zeros_like(weights)
-        frame = self._frame(models, _extents(present))
+        frame = self._frame(models, _extents(present), recording=True)
         with torch.enable_grad():
             logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
         with torch.no_grad():
@@ -96,25 +99,44 @@ class FastNetwork:
 
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Scores before the softmax, models x inputs x classes; every model sees the same inputs."""
+        if weights.device.type == "cpu":  # One model after another: nothing is gained by taking them together.
+            return torch.stack([self._logits(weights[at : at + 1], inputs)[0] for at in range(len(weights))])
+        return self._logits(weights, inputs)
+
+    def _logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
         models = weights.shape[0]
         extents = torch.full((models,), len(inputs), dtype=torch.int32, device=inputs.device)
         with torch.no_grad():
-            repeated = inputs.unsqueeze(0).expand(models, *inputs.shape).flatten(0, 1)
-            frame = self._frame(models, extents)
+            repeated = inputs if models == 1 else inputs.unsqueeze(0).expand(models, *inputs.shape).flatten(0, 1)
+            frame = self._frame(models, extents, recording=False)
             return self._run(weights, repeated, frame, record=False)[0].unflatten(0, (models, -1))
 
-    def _frame(self, models: int, extents: Tensor) -> layers.Frame:
-        return layers.Frame(models, self.clipping, extents, kernels_for(extents.device))
+    def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Frame:
+        on_cpu = extents.device.type == "cpu"
+        return layers.Frame(
+            models,
+            self.clipping,
+            extents,
+            kernels_for(extents.device),
+            native=native.library() if on_cpu and self._fusion.stem is not None else None,
+            recording=recording,
+        )
 
     def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Frame, *, record: bool) -> tuple[Tensor, list[_Tap]]:
         values: dict[fx.Node, Any] = {}
         taps: list[_Tap] = []
         fusion = self._fusion_on(inputs.device, frame)
+        stem_runs = False
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
                 values[node] = inputs
             elif node.op == "output":
                 return values[node.args[0]], taps
+            elif node is fusion.stem_start and fusion.stem is not None and fusion.stem.suits(frame):
+                stem_runs = True
+                values[node] = self._run_layer("", fusion.stem, values[node.args[0]], weights, frame, taps, record)
+            elif stem_runs and node in fusion.stem_nodes:
+                values[node] = values[node.args[0]]
             elif node.op == "call_module" and node.target in self._layers:
                 layer = fusion.entries.get(node) or self._layers[node.target]
                 values[node] = self._run_layer(node.target, layer, values[node.args[0]], weights, frame, taps, record)
@@ -130,10 +152,15 @@ class FastNetwork:
                 del values[finished]
         raise AssertionError("a traced graph ends with its output")
 
+    @property
+    def has_stem(self) -> bool:
+        """Whether it starts with stages of convolution, activation and pooling."""
+        return self._fusion.stem is not None
+
     def _fusion_on(self, device: torch.device, frame: layers.Frame) -> _Fusion:
         if frame.kernels is not None:
             return self._fusion
-        return self._pools_only if device.type == "cpu" else _Fusion()
+        return self._fusion_on_cpu if device.type == "cpu" else _Fusion()
 
     def _run_layer(
         self,
@@ -145,7 +172,7 @@ class FastNetwork:
         taps: list[_Tap],
         record: bool,
     ) -> Tensor:
-        parameters = [self._view(weights, f"{name}.{parameter}") for parameter in layer.names]
+        parameters = [self._view(weights, _full_name(name, parameter)) for parameter in layer.names]
         outputs = layer.forward(inputs, parameters, frame)
         if record:
             if not outputs.requires_grad:  # Nothing before it has parameters: the backward pass ends here.
@@ -163,7 +190,7 @@ class FastNetwork:
         max_grad_norm: float,
     ) -> Tensor:
         parts = {
-            f"{tap.name}.{parameter}": part
+            _full_name(tap.name, parameter): part
             for tap, gradient in zip(taps, gradients, strict=True)
             for parameter, part in zip(
                 tap.layer.names, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame), strict=True
@@ -194,6 +221,10 @@ class _Tap:
     inputs: Tensor
     parameters: Sequence[Tensor]
     outputs: Tensor
+
+
+def _full_name(layer: str, parameter: str) -> str:
+    return f"{layer}.{parameter}" if layer else parameter
 
 
 def _extents(present: Tensor) -> Tensor:
@@ -238,11 +269,20 @@ class _Fusion:
         entries: first convolutions, each with the activation and pooling that follow it.
         pools: other poolings, each with the activation before it.
         passed: nodes that another one takes care of.
+        stem: stages of convolution, activation and pooling from the input on, as one layer.
+        stem_nodes: the nodes of the stem; the first is `stem_start`.
     """
 
     entries: dict[fx.Node, layers.Entry] = field(default_factory=dict)
     pools: dict[fx.Node, _FusedPool] = field(default_factory=dict)
     passed: set[fx.Node] = field(default_factory=set)
+    stem: layers.Stem | None = None
+    stem_nodes: tuple[fx.Node, ...] = ()
+
+    @property
+    def stem_start(self) -> fx.Node | None:
+        """The first convolution of the stem."""
+        return self.stem_nodes[0] if self.stem_nodes else None
 
 
 @dataclass(frozen=True)
@@ -258,12 +298,13 @@ class _FusedPool:
         return plain_ops.ActivateAndPool.apply(values, self.window, self.activation)  # type: ignore[return-value]
 
 
-def _fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer]) -> _Fusion:
-    fusion = _Fusion()
+def _fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: _Shapes) -> _Fusion:
+    stem, stem_nodes = _stem_of(traced, known, shapes)
+    fusion = _Fusion(stem=stem, stem_nodes=stem_nodes)
     for node in traced.graph.nodes:
         window = _window_of(traced, node)
         activation = _activation_of(traced, node.args[0]) if window else None
-        if window is None or activation is None:
+        if window is None or activation is None or len(shapes[node] or ()) != 4:
             continue
         before = node.args[0].args[0]
         layer = known.get(str(before.target)) if before.op == "call_module" else None
@@ -281,6 +322,43 @@ def _fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer]) -> _Fusio
     return fusion
 
 
+def _stem_of(
+    traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: _Shapes
+) -> tuple[layers.Stem | None, tuple[fx.Node, ...]]:
+    """The longest chain of stages from the input on, and its nodes."""
+    names: list[str] = []
+    stages: list[native.Stage] = []
+    nodes: list[fx.Node] = []
+    node = next(iter(traced.graph.nodes))
+    while (found := _next_stage(traced, node, known, shapes)) is not None:
+        stage, members = found
+        stages.append(stage)
+        names += [f"{members[0].target}.weight", f"{members[0].target}.bias"]
+        nodes += members
+        node = members[-1]
+    return (layers.Stem(tuple(names), tuple(stages)) if stages else None), tuple(nodes)
+
+
+def _next_stage(
+    traced: fx.GraphModule, before: fx.Node, known: dict[str, layers.Layer], shapes: _Shapes
+) -> tuple[native.Stage, list[fx.Node]] | None:
+    """Convolution, activation and pooling that follow a node, if nothing else uses what is between them."""
+    members: list[fx.Node] = []
+    for _ in range(3):
+        users = list((members[-1] if members else before).users)
+        if len(users) != 1:
+            return None
+        members.append(users[0])
+    convolution, active, pooling = members
+    layer = known.get(str(convolution.target)) if convolution.op == "call_module" else None
+    activation, window = _activation_of(traced, active), _window_of(traced, pooling)
+    images, outputs = shapes.get(before), shapes.get(convolution)
+    if not isinstance(layer, layers.Conv) or activation is None or window is None or not images or not outputs:
+        return None
+    stage = layer.stage(images[1:], outputs[1], activation, window)
+    return None if stage is None else (stage, members)
+
+
 def _window_of(traced: fx.GraphModule, node: fx.Node) -> tuple[int, int] | None:
     """The window of a pooling by plain means over windows side by side, else None."""
     pooling = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -290,8 +368,8 @@ def _window_of(traced: fx.GraphModule, node: fx.Node) -> tuple[int, int] | None:
     return window if stride == window and padding == (0, 0) else None
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return value if isinstance(value, tuple) else (value, value)
+def _pair(value: int | Sequence[int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _is_tanh(traced: fx.GraphModule, node: fx.Node) -> bool:
@@ -340,20 +418,27 @@ _POOLING_FUNCTIONS = {
 _RESHAPES = {torch.flatten, torch.reshape, "flatten", "view", "reshape"}
 # Operations along named axes, none of which may be the first.
 _ALONG_AXES = {torch.mean, torch.sum, "mean", "sum", torch.amax, "amax"}
-_SIZES = {"size", getattr, operator.getitem}
 _OUT_OF_PLACE = {operator.iadd: operator.add, operator.imul: operator.mul, operator.isub: operator.sub}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+_Shapes = dict[fx.Node, tuple[int, ...] | None]
 
 
 def _trace(module: nn.Module) -> fx.GraphModule:
     """The module as a graph, on a copy in which nothing happens in place."""
     module = copy.deepcopy(module).cpu().float()
-    for part in module.modules():
+    for name, part in module.named_modules():
+        if any(getattr(part, hooks) for hooks in _HOOKS) or "forward" in vars(part):
+            raise NotConvertible(f"the layer {name or 'itself'} has hooks or a forward method of its own")
         if getattr(part, "inplace", False):
             part.inplace = False  # type: ignore[assignment]
     try:
         traced = fx.symbolic_trace(module)
     except Exception as error:
         raise NotConvertible(f"its forward method cannot be traced ({error})") from error
+    traced.graph.eliminate_dead_code()
+    if sum(node.op == "placeholder" for node in traced.graph.nodes) != 1:
+        raise NotConvertible("its forward method takes more than one argument")
     for node in traced.graph.nodes:
         if node.op == "call_function" and node.target in _OUT_OF_PLACE:
             node.target = _OUT_OF_PLACE[node.target]
@@ -409,32 +494,30 @@ def _call(traced: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> 
     return node.target(*arguments, **options)  # type: ignore[operator]
 
 
-def _check_nodes(traced: fx.GraphModule, input_shape: tuple[int, ...], input_dtype: torch.dtype) -> int:
-    """Require that every step of the program keeps the examples apart; returns how many numbers one example takes.
+def _checked_shapes(traced: fx.GraphModule, input_shape: tuple[int, ...], input_dtype: torch.dtype) -> _Shapes:
+    """The shape of every value for two examples, after a check that every step keeps the examples apart.
 
     The program is run on two and on three examples: whatever the first axis of a tensor is then, it must be the
     examples. Reshapes keep the order of the entries, so examples stay apart as long as the first axis does.
     """
-    shapes = [_shapes(traced, input_shape, input_dtype, examples) for examples in (2, 3)]
+    runs = {examples: _shapes(traced, input_shape, input_dtype, examples) for examples in (2, 3)}
     for node in traced.graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
-        reason = _why_unsafe(traced, node, shapes[0])
-        for examples, known in zip((2, 3), shapes, strict=True):
-            shape = known[node]
+        reason = _why_unsafe(traced, node, runs[2])
+        for examples, shapes in runs.items():
+            shape = shapes[node]
             if shape is not None and (not shape or shape[0] != examples):
                 reason = "the first axis of its result is not the examples"
         if reason is not None:
             raise NotConvertible(f"{node.target} in its forward method: {reason}")
-    outputs = [node.args[0] for node in traced.graph.nodes if node.op == "output"]
-    if not isinstance(outputs[0], fx.Node) or len(shapes[0][outputs[0]] or ()) != 2:
+    result = next(node.args[0] for node in traced.graph.nodes if node.op == "output")
+    if not isinstance(result, fx.Node) or len(runs[2][result] or ()) != 2:
         raise NotConvertible("its result is not a table of examples x classes")
-    return sum(math.prod(shape[1:]) for shape in shapes[0].values() if shape)
+    return runs[2]
 
 
-def _shapes(
-    traced: fx.GraphModule, input_shape: tuple[int, ...], input_dtype: torch.dtype, examples: int
-) -> dict[fx.Node, tuple[int, ...] | None]:
+def _shapes(traced: fx.GraphModule, input_shape: tuple[int, ...], input_dtype: torch.dtype, examples: int) -> _Shapes:
     """The shape of every value for a number of examples, None for what is no tensor."""
     values: dict[fx.Node, Any] = {}
     for node in traced.graph.nodes:
@@ -443,19 +526,32 @@ def _shapes(
         elif node.op == "get_attr":
             raise NotConvertible(f"it uses {node.target} outside a layer")
         elif node.op != "output":
-            with torch.no_grad():
-                values[node] = _call(traced, node, values)
+            try:
+                with torch.no_grad():
+                    values[node] = _call(traced, node, values)
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                raise NotConvertible(f"{node.target} in its forward method fails: {error}") from error
     return {node: tuple(value.shape) if isinstance(value, Tensor) else None for node, value in values.items()}
 
 
-def _why_unsafe(traced: fx.GraphModule, node: fx.Node, shapes: dict[fx.Node, tuple[int, ...] | None]) -> str | None:
+def _why_unsafe(traced: fx.GraphModule, node: fx.Node, shapes: _Shapes) -> str | None:
     """Why a step might mix examples or is not known, or None."""
-    if node.op == "call_module":
-        return _why_module_unsafe(traced.get_submodule(str(node.target)))
-    operands = [shapes[argument] for argument in node.all_input_nodes]
+    if not node.args or not isinstance(node.args[0], (fx.Node, tuple, list)):
+        return "its first argument is not given by position"
+    operands = [shapes[argument] for argument in node.all_input_nodes if shapes[argument] is not None]
     dims = [len(shape) for shape in operands if shape is not None]
+    if node.op == "call_module":
+        if len(node.args) != 1 or node.kwargs:
+            return "it is called with more than one argument"
+        return _why_module_unsafe(traced.get_submodule(str(node.target)), dims[0])
     target = node.target
-    if target in _POINTWISE or target in _POOLING_FUNCTIONS or target in _RESHAPES or target in _SIZES:
+    if shapes[node] is None or target in (getattr, operator.getitem, "size"):
+        return _why_size_unsafe(node, shapes)
+    if target in _RESHAPES:
+        return None
+    if any(isinstance(argument, fx.Node) and shapes[argument] is None for argument in node.all_input_nodes):
+        return "it computes with the number of examples"
+    if target in _POINTWISE or target in _POOLING_FUNCTIONS:
         return None
     if target in _BINARY:
         return None if len(set(dims)) <= 1 else "operands with different numbers of axes"
@@ -465,20 +561,70 @@ def _why_unsafe(traced: fx.GraphModule, node: fx.Node, shapes: dict[fx.Node, tup
     if target is torch.cat:
         axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         return None if _avoid_first(axis, dims[0]) else "it works along the axis of examples"
-    if target in ("transpose", torch.transpose, "permute", torch.permute, "softmax", F.softmax, torch.softmax):
-        return "it may move the axis of examples"
     return "it is not known to treat every example by itself"
 
 
-def _why_module_unsafe(module: nn.Module) -> str | None:
+def _why_size_unsafe(node: fx.Node, shapes: _Shapes) -> str | None:
+    """Sizes may be asked for, and be used to reshape, and for nothing else."""
+    source = node.args[0]
+    is_tensor = isinstance(source, fx.Node) and shapes[source] is not None
+    if node.target is getattr:
+        return None if is_tensor and node.args[1] == "shape" else "it reads an attribute"
+    if node.target == "size":
+        return None
+    if node.target is operator.getitem:
+        return "it takes parts of a tensor" if is_tensor else None
+    return "it computes with the number of examples"
+
+
+def _why_module_unsafe(module: nn.Module, dims: int) -> str | None:
     kind = type(module)
     if isinstance(module, nn.Flatten):
         return None if module.start_dim >= 1 else "it flattens the axis of examples"
     if kind is nn.Dropout:
         return None if module.p == 0 else "it draws randomness"
+    wanted = {nn.Conv1d: 3, nn.Conv2d: 4, nn.ZeroPad1d: 3, nn.ZeroPad2d: 4}.get(kind, dims)
+    if dims != wanted or (kind in _POOLINGS and dims < 3):
+        return "its input has another number of axes than a batch has"
     if kind in _SAFE_MODULES or kind in _PARAMETERLESS or layers.layer_of(module) is not None:
         return None
     return f"{kind.__name__} is not known to treat every example by itself"
+
+
+def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, ...], input_dtype: torch.dtype) -> None:
+    """Compare the program with the module itself, one example at a time: results, and one gradient.
+
+    Everything above says that they agree; this would notice if it were wrong.
+    """
+    own = copy.deepcopy(module).cpu().float()
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(5, *input_shape, generator=generator)
+    if input_dtype == torch.int64:
+        rows = min(layer.num_embeddings for layer in own.modules() if isinstance(layer, nn.Embedding))
+        inputs = torch.randint(rows, (5, *input_shape), generator=generator)
+    weights = torch.cat([value.detach().flatten() for value in own.parameters()]).unsqueeze(0)
+    with torch.no_grad():
+        alone = torch.cat([own(example.unsqueeze(0)) for example in inputs])
+    for count in (2, 5):
+        together = network.logits(weights, inputs[:count])[0]
+        if not _agree(together, alone[:count]):
+            raise NotConvertible("its results for one example depend on others")
+    label = torch.zeros(1, 1, dtype=torch.int64)
+    present = torch.ones(1, 1, dtype=torch.bool)
+    found = network.clipped_sums(weights, inputs[:1].unsqueeze(0), label, present, 1e30)[0]
+    loss = F.cross_entropy(own(inputs[:1]), label[0])
+    gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
+    expected = [
+        torch.zeros_like(value).flatten() if gradient is None else gradient.flatten()
+        for value, gradient in zip(own.parameters(), gradients, strict=True)
+    ]
+    if not _agree(found, torch.cat(expected)):
+        raise NotConvertible("its gradients are not those of its layers")
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether two ways to compute differ by rounding only."""
+    return bool((found - expected).norm() <= 1e-3 * expected.norm() + 1e-6)
 
 
 def _avoid_first(axes: Any, dims: int) -> bool:

@@ -66,6 +66,11 @@ class AnyEngine(Protocol):
     precision: str
     shapes: dict[str, torch.Size]
 
+    @property
+    def arithmetic(self) -> str:
+        """What computes."""
+        ...
+
     def models_in_flight(self) -> int:
         """How many models to train at a time."""
         ...
@@ -112,7 +117,7 @@ def train(
             function that builds one.
         config: the recipe.
         run_dir: where the run is kept; None keeps it in memory.
-        device: `cpu`, `cuda`, `mps` or `auto`, the fastest that there is.
+        device: `cpu`, `cuda`, `mps` or `auto`: an NVIDIA GPU if there is one, else the CPU.
         features: name of a fixed encoder, or one of `mithridate.features`, whose output is trained on instead.
         in_flight: how many models are trained at a time; by default as many as fit into memory.
         precision: of matrix products: `float32`, `tf32` (faster on NVIDIA GPUs; clipping allows for its rounding), or
@@ -250,12 +255,17 @@ def _preparation(x: Array, model: Any, config: TrainConfig, chosen: Encoder | No
         raise ConfigError("pixel_mean and pixel_std scale 8-bit images (uint8, no features); leave them out here.")
     if chosen is not None:
         return Preparation(shape, kind, encoder=chosen)
-    tokens = kind == "integer" and isinstance(model, nn.Module) and _looks_up(model)
+    tokens = _tokens_of(model) if kind == "integer" else 0
     return Preparation(shape, kind, channel_axis=model in _IMAGE_MODELS, tokens=tokens)
 
 
-def _looks_up(module: nn.Module) -> bool:
-    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+def _tokens_of(model: Any) -> int:
+    """How many tokens every embedding of a user's network knows, 0 where it has none."""
+    if isinstance(model, str):
+        return 0
+    module = model if isinstance(model, nn.Module) else model()
+    lookups = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    return min((part.num_embeddings for part in lookups), default=0)
 
 
 def pick_encoder(features: Any) -> Encoder | None:
@@ -326,14 +336,13 @@ def _check_outputs(task: Task) -> None:
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device of a name; `auto` is the fastest that there is.
+    """The device of a name; `auto` is an NVIDIA GPU if there is one, else the CPU.
 
     Raises:
         ConfigError: there is no such device here.
     """
     if device == "auto":
-        names = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return torch.device(next((name for name, there in names.items() if there), "cpu"))
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -388,7 +397,7 @@ def _manifest(
         assumptions=task.assumptions,
         keep_models=keep_models,
         device=device.type,
-        versions=_versions(),
+        versions={**_versions(), "arithmetic": machine.arithmetic},
         in_flight=at_once,
         in_flight_asked=None if in_flight is None else int(in_flight),
         ranges=plan_ranges(0, instances, at_once),
@@ -415,10 +424,22 @@ def _opened(
         yield MemoryRun(manifest, root_seed)
         return
     with RunDirectory.open(run_dir, manifest, root_seed) as run:
-        before, now = (f"{m.device} with torch {m.versions.get('torch')}" for m in (run.manifest, manifest))
-        if before != now and run.missing():
-            _log.warning("This run was started on %s and goes on on %s: equal to rounding only.", before, now)
+        if run.missing():
+            _note_changes(run.manifest, manifest)
         yield run
+
+
+def _note_changes(before: Manifest, now: Manifest) -> None:
+    """Say what is not as it was when the run was started; the instances to come are draws of the same mechanism."""
+    if before.device != now.device:
+        _log.warning(
+            "This run was started on %s and goes on on %s, where the noise comes from other streams: the votes are as "
+            "valid, but not those of a run on one device.", before.device, now.device,
+        )  # fmt: skip
+    for name in sorted(before.versions.keys() | now.versions.keys()):
+        old, new = before.versions.get(name), now.versions.get(name)
+        if old != new:
+            _log.warning("This run was started with %s %s and goes on with %s: equal to rounding only.", name, old, new)
 
 
 def _train_missing(machine: AnyEngine, run: RunDirectory | MemoryRun, task: Task, progress: Progress | None) -> None:
