@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,7 +30,7 @@ from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
 from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
-from mithridate.ensemble.sampling import Block, blocks
+from mithridate.ensemble.sampling import Batches, Block, blocks
 from mithridate.ensemble.tally import Counter, Tally
 from mithridate.errors import ConfigError
 
@@ -36,8 +38,10 @@ OnStep = Callable[[int], None]
 
 # Instances of a shard on the CPU, at least.
 _SHARD = 8
-# Examples in all batches of a step that keep a large GPU busy.
-_EXAMPLES_IN_FLIGHT = 2**15
+# Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
+_BYTES_IN_FLIGHT = 2**34
+# Threads that draw batches ahead of a GPU.
+_SAMPLERS = min(8, os.cpu_count() or 1)
 # A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
 _MOST_IN_FLIGHT = 2**14
 
@@ -113,9 +117,8 @@ class Engine:
         batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
-        fits = int(_free_memory(self._device) * 0.6 / each)
-        # More examples than this at a time do not make a GPU faster, and more work is lost when a run is killed.
-        return max(1, min(config.instances, fits, math.ceil(_EXAMPLES_IN_FLIGHT / batch), _MOST_IN_FLIGHT))
+        fits = int(min(_free_memory(self._device) * 0.6, _BYTES_IN_FLIGHT) / each)
+        return max(1, min(config.instances, fits, _MOST_IN_FLIGHT))
 
     def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
@@ -142,9 +145,10 @@ class Engine:
     def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
         """One model to a core: small products stay in its cache, and no core waits for another."""
         plain_ops.keep_freed_memory()
-        workers = torch.get_num_threads()
-        torch.set_num_threads(1)
         stop = threading.Event()
+
+        def train(at: int) -> Tensor:
+            return self._train_together(root_seed, instances[at : at + 1], start[at : at + 1], advance)
 
         def advance(steps: int) -> None:
             if stop.is_set():
@@ -152,21 +156,20 @@ class Engine:
             if on_step is not None:
                 on_step(steps)
 
-        try:
-            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                tasks = [
-                    pool.submit(self._train_together, root_seed, instances[at : at + 1], start[at : at + 1], advance)
-                    for at in range(len(instances))
-                ]
+        with single_threaded() as threads:
+            # torch.func puts weights into the one module that it has: only one thread may use it at a time.
+            with ThreadPoolExecutor(threads if self.path == "fast" else 1, initializer=_one_thread) as pool:
+                tasks = [pool.submit(train, at) for at in range(len(instances))]
                 try:
-                    return torch.cat([task.result() for task in tasks])
-                except BaseException:
+                    wait(tasks, return_when=FIRST_EXCEPTION)
+                finally:
                     stop.set()
                     for task in tasks:
                         task.cancel()
-                    raise
-        finally:
-            torch.set_num_threads(workers)
+            for task in tasks:
+                if not task.cancelled() and not isinstance(task.exception(), _Stopped):
+                    task.result()  # raises what made the others stop
+            return torch.cat([task.result() for task in tasks])
 
     def _train_together(
         self, root_seed: bytes, instances: Sequence[int], start: Tensor, on_step: OnStep | None
@@ -197,8 +200,8 @@ class Engine:
             optimiser.update(self._clipped_sums(weights, chosen, sizes))
 
         replayed = ReplayedStep(step, len(instances), self._device)
-        with ThreadPoolExecutor(1) as ahead:
-            upcoming = self._blocks(root_seed, instances)
+        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_SAMPLERS) as samplers:
+            upcoming = self._blocks(root_seed, instances, samplers.map)
             waiting = ahead.submit(next, upcoming, None)
             while (block := waiting.result()) is not None:
                 waiting = ahead.submit(next, upcoming, None)
@@ -215,10 +218,12 @@ class Engine:
         labels = self._labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
         return self.network.clipped_sums(weights, inputs, labels, present, self._config.max_grad_norm)
 
-    def _blocks(self, root_seed: bytes, instances: Sequence[int]) -> Iterator[Block]:
+    def _blocks(
+        self, root_seed: bytes, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
+    ) -> Iterator[Block]:
         config = self._config
         streams = [randomness.generator(root_seed, instance, "batches") for instance in instances]
-        return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep)
+        return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep, mapped)
 
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """How the models vote on some inputs.
@@ -228,7 +233,25 @@ class Engine:
         assert self._config.classes is not None
         counter = Counter(self.network, self._config.classes, self._config.score_bins, self._device)
         with products(self.precision, self._device):
-            return counter.count(weights, inputs)
+            if self._device.type != "cpu" or self.path != "fast":
+                return counter.count(weights, inputs)
+            with single_threaded() as threads, ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
+                return counter.count(weights, inputs, pool.map)
+
+
+@contextmanager
+def single_threaded() -> Iterator[int]:
+    """Torch on one thread, so that others may have the rest; gives the number of threads that it had."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 class _Stopped(Exception):

@@ -23,7 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from mithridate.config import TrainConfig
-from mithridate.ensemble.layers import ENTRY_LIMIT, lost_squares
+from mithridate.ensemble import stem as stem
 
 
 @dataclass(frozen=True)
@@ -226,88 +226,6 @@ def _conv_example_gradient(
         total += tl.sum(bias * bias, axis=0)
     parts = tl.num_programs(1) * tl.num_programs(2)
     tl.store(squares + example * parts + o_tile * tl.num_programs(2) + k_tile, total)
-
-
-@triton.jit
-def _entry_forward(
-    images, weights, biases, taps, extents, out, batch, weight_stride, bias_stride,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, VH: tl.constexpr, VW: tl.constexpr,
-    ACTIVATION: tl.constexpr, BO: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Convolution, activation and mean over windows of VH x VW in one: BO channels at BP pooled positions."""
-    tile, o_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    QH: tl.constexpr = OH // VH
-    QW: tl.constexpr = OW // VW
-    positions = tile * BP + tl.arange(0, BP)
-    example, within = positions // (QH * QW), positions % (QH * QW)
-    output = o_tile * BO + tl.arange(0, BO)
-    extent = tl.load(extents + model)
-    alive = example < extent
-    first = model.to(tl.int64) * batch
-    result = tl.zeros([BO, BP], dtype=tl.float32)
-    K: tl.constexpr = C * KH * KW
-    if tile * BP < extent * (QH * QW):
-        k = tl.arange(0, BK)
-        weight = weights + model.to(tl.int64) * weight_stride + output[:, None] * K
-        tap = tl.load(weight + k[None, :], mask=(k < K)[None, :] & (output < O)[:, None], other=0.0)
-        bias = tl.load(biases + model.to(tl.int64) * bias_stride + output, mask=output < O, other=0.0)
-        for window in tl.static_range(VH * VW):
-            row = ((within // QW) * VH + window // VW) * SH
-            column = ((within % QW) * VW + window % VW) * SW
-            image = images + (first + example) * (C * H * W) + row * W + column
-            patch = _patches(image, taps, k, row, column, alive, H, W, K, PH + PW > 0)
-            value = tl.dot(tap, patch, input_precision=PRECISION) + bias[:, None]
-            result += _activate(value, ACTIVATION)
-        result = tl.where(alive[None, :], result * (1.0 / (VH * VW)), 0.0)
-    target = out + ((first + example) * (O * QH * QW) + within)[None, :] + output[:, None] * (QH * QW)
-    tl.store(target, result, mask=(output < O)[:, None] & (example < batch)[None, :])
-
-
-@triton.jit
-def _entry_example_gradient(
-    images, weights, biases, gradients, taps, extents, out, out_bias, squares, batch, weight_stride, bias_stride,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, VH: tl.constexpr, VW: tl.constexpr,
-    ACTIVATION: tl.constexpr, BO: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Weight gradient of one example through all three; values before the activation are computed again."""
-    example, o_tile = tl.program_id(0), tl.program_id(1)
-    QH: tl.constexpr = OH // VH
-    QW: tl.constexpr = OW // VW
-    K: tl.constexpr = C * KH * KW
-    model = example // batch
-    output = o_tile * BO + tl.arange(0, BO)
-    k = tl.arange(0, BK)
-    gradient = gradients + example.to(tl.int64) * (O * QH * QW) + output[:, None] * (QH * QW)
-    result = tl.zeros([BO, BK], dtype=tl.float32)
-    total_back = tl.zeros([BO, BP], dtype=tl.float32)
-    if example % batch < tl.load(extents + model):
-        weight = weights + model.to(tl.int64) * weight_stride + output[:, None] * K
-        tap = tl.load(weight + k[None, :], mask=(k < K)[None, :] & (output < O)[:, None], other=0.0)
-        bias = tl.load(biases + model.to(tl.int64) * bias_stride + output, mask=output < O, other=0.0)
-        for start in range(0, QH * QW, BP):
-            within = start + tl.arange(0, BP)
-            alive = within < QH * QW
-            mask = (output < O)[:, None] & alive[None, :]
-            seen = tl.load(gradient + within[None, :], mask=mask, other=0.0) * (1.0 / (VH * VW))
-            for window in tl.static_range(VH * VW):
-                row = ((within // QW) * VH + window // VW) * SH
-                column = ((within % QW) * VW + window % VW) * SW
-                image = images + example.to(tl.int64) * (C * H * W) + row * W + column
-                patch = _patches(image, taps, k, row, column, alive, H, W, K, PH + PW > 0)
-                value = tl.dot(tap, patch, input_precision=PRECISION) + bias[:, None]
-                back = seen * _slope(value, ACTIVATION)
-                result = tl.dot(back, tl.trans(patch), result, input_precision=PRECISION)
-                total_back += back
-        target = out + example.to(tl.int64) * (O * K) + output[:, None] * K + k[None, :]
-        tl.store(target, result, mask=(output < O)[:, None] & (k < K)[None, :])
-        tl.store(out_bias + example.to(tl.int64) * O + output, tl.sum(total_back, axis=1), mask=output < O)
-    bias_total = tl.sum(total_back, axis=1)
-    total = tl.sum(tl.sum(result * result, axis=1), axis=0) + tl.sum(bias_total * bias_total, axis=0)
-    tl.store(squares + example * tl.num_programs(1) + o_tile, total)
 
 
 @triton.jit
@@ -531,68 +449,7 @@ def conv_example_gradients(
         images, gradients, _taps(geometry, images.device), extents, out, out_bias, squares, examples // models,
         **geometry.constants(), HAS_BIAS=has_bias, **tiles, PRECISION=precision,
     )  # fmt: skip
-    entries = geometry.outputs * (geometry.entries + 1)
-    return out, out_bias, squares.sum(dim=2, dtype=torch.float64) + lost_squares(entries)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A first layer: convolution with bias, activation, mean over windows; its input needs no gradient."""
-
-    geometry: Geometry
-    activation: str
-    window: tuple[int, int]
-
-    def constants(self) -> dict[str, Any]:
-        """The shape as compile-time constants of the kernels."""
-        return {
-            **self.geometry.constants(), "VH": self.window[0], "VW": self.window[1], "ACTIVATION": self.activation,
-            "BK": _tile(self.geometry.entries, ENTRY_LIMIT), "BO": _tile(self.geometry.outputs, 32),
-        }  # fmt: skip
-
-    @property
-    def out_size(self) -> tuple[int, int]:
-        """Height and width of the result."""
-        height, width = self.geometry.out_size
-        return height // self.window[0], width // self.window[1]
-
-
-def entry_forward(
-    images: Tensor, weights: Tensor, biases: Tensor, extents: Tensor, entry: Entry, precision: str
-) -> Tensor:
-    """The pooled activations of [models * batch, C, H, W], without writing what is pooled."""
-    images = images.contiguous()
-    models = weights.shape[0]
-    batch = images.shape[0] // models
-    out = images.new_empty(images.shape[0], entry.geometry.outputs, *entry.out_size)
-    constants = entry.constants()
-    positions = batch * entry.out_size[0] * entry.out_size[1]
-    grid = (triton.cdiv(positions, _ENTRY_BP), triton.cdiv(entry.geometry.outputs, constants["BO"]), models)
-    _entry_forward[grid](
-        images, weights, biases, _taps(entry.geometry, images.device), extents, out, batch,
-        weights.stride(0), biases.stride(0), **constants, BP=_ENTRY_BP, PRECISION=precision, num_warps=_ENTRY_WARPS,
-    )  # fmt: skip
-    return out
-
-
-def entry_example_gradients(
-    images: Tensor, weights: Tensor, biases: Tensor, gradients: Tensor, extents: Tensor, entry: Entry, precision: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `conv_example_gradients`, from the gradients of the pooled activations."""
-    images, gradients = images.contiguous(), gradients.contiguous()
-    models, examples = extents.shape[0], images.shape[0]
-    geometry, constants = entry.geometry, entry.constants()
-    out = images.new_empty(models, examples // models, geometry.outputs * geometry.entries)
-    out_bias = images.new_empty(models, examples // models, geometry.outputs)
-    grid = (examples, triton.cdiv(geometry.outputs, constants["BO"]))
-    squares = images.new_empty(models, examples // models, grid[1])
-    _entry_example_gradient[grid](
-        images, weights, biases, gradients, _taps(geometry, images.device), extents, out, out_bias, squares,
-        examples // models, weights.stride(0), biases.stride(0),
-        **constants, BP=_ENTRY_GRADIENT_BP, PRECISION=precision, num_warps=_ENTRY_WARPS,
-    )  # fmt: skip
-    entries = geometry.outputs * (geometry.entries + 1)
-    return out, out_bias, squares.sum(dim=2, dtype=torch.float64) + lost_squares(entries)
+    return out, out_bias, squares.sum(dim=2, dtype=torch.float64)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -634,9 +491,6 @@ def _kernel_entries(planes: int, geometry: Geometry) -> tuple[Tensor, Tensor, Te
 
 
 # Sizes of tiles, as measured to be fast on an H200. Any are right.
-_ENTRY_BP = 16
-_ENTRY_GRADIENT_BP = 32
-_ENTRY_WARPS = 1
 
 
 def _forward_tiles(outputs: int, entries: int) -> dict[str, int]:

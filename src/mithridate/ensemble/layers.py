@@ -30,11 +30,12 @@ from torch import Tensor, nn
 
 from mithridate.ensemble import native, plain_ops
 from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.stages import Stage
 
 # Bytes of per-example gradients of one parameter that are held at a time.
 _STORED_BYTES = {"cpu": 2**28, "mps": 2**29, "cuda": 2**32}
-# Largest number of weights per output of a first convolution that is fused with what follows it.
-ENTRY_LIMIT = 64
+# Number of weights per output up to which patches are faster than the library's convolution on a CPU.
+_FEW_ENTRIES = 64
 # Channels up to which our own convolution kernels are faster than the library's.
 _NARROW = 128
 
@@ -351,7 +352,7 @@ class Conv(Layer):
             outputs = frame.kernels.convolve(
                 images, weights, biases, frame.extents, geometry, frame.clipping.dot_precision
             )
-        elif images.device.type == "cpu" and self._entries <= ENTRY_LIMIT and self.groups == 1:
+        elif images.device.type == "cpu" and self._entries <= _FEW_ENTRIES and self.groups == 1:
             outputs = self._convolve_patches(images, weights, biases, frame)
         else:
             outputs = self._convolve(images, weights, biases)
@@ -381,22 +382,14 @@ class Conv(Layer):
         """Wide convolutions are better served by the vendor's library, one model after another."""
         return self.groups == 1 and self._channels <= _NARROW
 
-    def stage(
-        self, images: Sequence[int], outputs: int, activation: str, window: tuple[int, int]
-    ) -> native.Stage | None:
+    def stage(self, images: Sequence[int], outputs: int, activation: str, window: tuple[int, int]) -> Stage | None:
         """Itself with what follows it as a stage of a stem, where it is plain enough."""
         moves_by_one = self.stride == (1, 1) and self.dilation == (1, 1)
         plain = self.groups == 1 and not self._flat and self._same is None and len(self.names) == 2
         if not (plain and moves_by_one):
             return None
         channels, height, width = images
-        return native.Stage(channels, height, width, outputs, self.kernel, self.padding, activation, window)
-
-    @property
-    def can_be_entry(self) -> bool:
-        """Whether it is a plain convolution of images, with a bias, and small enough for `kernels.Entry`."""
-        plain = self.groups == 1 and not self._flat and self._same is None and len(self.names) == 2
-        return plain and self._entries <= ENTRY_LIMIT
+        return Stage(channels, height, width, outputs, self.kernel, self.padding, activation, window)
 
     def geometry(self, images: Tensor, outputs: int, kernels: ModuleType) -> Any:
         """Its shape, as the kernels take it."""
@@ -451,72 +444,64 @@ class Conv(Layer):
 class Stem(Layer):
     """The first layers of a network as one: stages of convolution with bias, activation and pooling.
 
-    Nobody asks for the gradient with respect to its input, so the whole chain is left to C on a CPU, one model at a
-    time (`native`).
+    Nobody asks for the gradient with respect to its input, so the whole chain is left to kernels on a GPU (`stem`), or
+    to C on a CPU, one model at a time (`native`).
 
     Args:
         names: full names of the weights and biases, stage by stage.
         stages: their shapes.
     """
 
-    def __init__(self, names: tuple[str, ...], stages: tuple[native.Stage, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], stages: tuple[Stage, ...]) -> None:
         self.names, self._stages = names, stages
 
     def suits(self, frame: Frame) -> bool:
         """Whether there is something that computes it."""
+        if frame.kernels is not None:
+            return frame.kernels.stem.supports(self._stages)
         return frame.native is not None and frame.models == 1
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
-        assert frame.native is not None
         pairs = self._pairs(parameters)
-        outputs, frame.kept[self] = frame.native.forward(inputs, pairs, self._stages, keep=frame.recording)
+        if frame.kernels is not None:
+            precision = frame.clipping.dot_precision
+            outputs, frame.kept[self] = frame.kernels.stem.forward(
+                inputs, pairs, frame.extents, self._stages, precision, keep=frame.recording
+            )
+        else:
+            assert frame.native is not None
+            outputs, frame.kept[self] = frame.native.forward(
+                inputs, self._of_one_model(pairs), self._stages, keep=frame.recording
+            )
         return outputs
 
     def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
-        assert frame.native is not None
-        found = frame.native.example_gradients(
-            inputs, self._pairs(parameters), self._stages, frame.kept[self], gradients
-        )
-        parts: list[Parts] = []
-        for weights, biases, squares in found:
-            parts += _stored_together((weights[None], biases[None], squares[None]), frame)
-        return parts
+        saved = frame.kept.pop(self)
+        if frame.kernels is not None:
+            found = frame.kernels.stem.example_gradients(saved, gradients)
+        else:
+            assert frame.native is not None
+            pairs = self._of_one_model(self._pairs(parameters))
+            found = [
+                (weights[None], biases[None], squares[None])
+                for weights, biases, squares in frame.native.example_gradients(
+                    inputs, pairs, self._stages, saved, gradients
+                )
+            ]
+        return [part for stored in found for part in _stored_together(stored, frame)]
 
     def _pairs(self, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Weight and bias of each stage, of the one model."""
-        return [(weight[0], bias[0]) for weight, bias in zip(parameters[::2], parameters[1::2], strict=True)]
+        """Weight and bias of each stage."""
+        return list(zip(parameters[::2], parameters[1::2], strict=True))
 
-
-class Entry(Layer):
-    """A first convolution with what follows it, activation and pooling, in kernels that write only the last."""
-
-    names = ("weight", "bias")
-
-    def __init__(self, conv: Conv, activation: str, window: tuple[int, int]) -> None:
-        self._conv, self._activation, self._window = conv, activation, window
-
-    def _entry(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Any:
-        assert frame.kernels is not None
-        geometry = self._conv.geometry(inputs, parameters[0].shape[1], frame.kernels)
-        return frame.kernels.Entry(geometry, self._activation, self._window)
-
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
-        assert frame.kernels is not None
-        entry = self._entry(inputs, parameters, frame)
-        return frame.kernels.entry_forward(inputs, *parameters, frame.extents, entry, frame.clipping.dot_precision)
-
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
-        assert frame.kernels is not None
-        entry = self._entry(inputs, parameters, frame)
-        stored = frame.kernels.entry_example_gradients(
-            inputs, *parameters, gradients, frame.extents, entry, frame.clipping.dot_precision
-        )
-        return _stored_together(stored, frame)
+    def _of_one_model(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        return [(weight[0], bias[0]) for weight, bias in pairs]
 
 
 def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Frame) -> list[Parts]:
     """Gradients of weights and biases, with their squared norms together."""
     weights, biases, squares = stored
+    squares = squares + lost_squares(weights.shape[2] + biases.shape[2])
     return [Stored(weights, frame, squares), Stored(biases, frame, torch.zeros_like(squares))]
 
 

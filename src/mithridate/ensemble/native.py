@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mithridate.accounting.curve_store import cache_folder
+from mithridate.ensemble.stages import Stage
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
@@ -51,40 +52,6 @@ _MOST_STAGES = 16
 # A wrong kernel is off by far more; rounding of the few terms of the self-check by far less.
 _TOLERANCE = 1e-4
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A convolution of stride 1, its activation, and the mean over windows side by side.
-
-    Rows and columns that do not fill a window are dropped, as `torch.nn.AvgPool2d` does.
-
-    Attributes:
-        channels: of its images.
-        height: of its images.
-        width: of its images.
-        outputs: channels of the result.
-        kernel: height and width of the kernel.
-        padding: zeros above and below, left and right.
-        activation: `tanh` or `relu`.
-        window: height and width of the windows.
-    """
-
-    channels: int
-    height: int
-    width: int
-    outputs: int
-    kernel: Pair
-    padding: Pair
-    activation: str
-    window: Pair
-
-    @property
-    def out_size(self) -> Pair:
-        """Height and width of the result."""
-        sizes = zip((self.height, self.width), self.kernel, self.padding, self.window, strict=True)
-        height, width = ((size + 2 * padding - kernel + 1) // window for size, kernel, padding, window in sizes)
-        return height, width
 
 
 class Library:

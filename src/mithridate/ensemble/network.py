@@ -12,7 +12,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.fx.node import map_arg
 
 from mithridate.ensemble import layers, native, plain_ops
 from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.stages import Stage
 
 Model = nn.Module | Callable[[], nn.Module]
 
@@ -61,8 +62,6 @@ class FastNetwork:
         self._layers = _layers_of(traced)
         shapes = _checked_shapes(traced, input_shape, input_dtype)
         self._fusion = _fusion_of(traced, self._layers, shapes)
-        plain = _fusion_of(traced, {}, shapes)
-        self._fusion_on_cpu = replace(plain, stem=self._fusion.stem, stem_nodes=self._fusion.stem_nodes)
         self._tanhs = {node for node in traced.graph.nodes if _is_tanh(traced, node)}
         self._last_use = _last_uses(traced.graph)
         numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
@@ -125,7 +124,7 @@ class FastNetwork:
     def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Frame, *, record: bool) -> tuple[Tensor, list[_Tap]]:
         values: dict[fx.Node, Any] = {}
         taps: list[_Tap] = []
-        fusion = self._fusion_on(inputs.device, frame)
+        fusion = self._fusion
         stem_runs = False
         for node in self._traced.graph.nodes:
             if node.op == "placeholder":
@@ -138,7 +137,7 @@ class FastNetwork:
             elif stem_runs and node in fusion.stem_nodes:
                 values[node] = values[node.args[0]]
             elif node.op == "call_module" and node.target in self._layers:
-                layer = fusion.entries.get(node) or self._layers[node.target]
+                layer = self._layers[node.target]
                 values[node] = self._run_layer(node.target, layer, values[node.args[0]], weights, frame, taps, record)
             elif node in fusion.passed:
                 values[node] = values[node.args[0]]
@@ -156,11 +155,6 @@ class FastNetwork:
     def has_stem(self) -> bool:
         """Whether it starts with stages of convolution, activation and pooling."""
         return self._fusion.stem is not None
-
-    def _fusion_on(self, device: torch.device, frame: layers.Frame) -> _Fusion:
-        if frame.kernels is not None:
-            return self._fusion
-        return self._fusion_on_cpu if device.type == "cpu" else _Fusion()
 
     def _run_layer(
         self,
@@ -266,14 +260,12 @@ class _Fusion:
     """Which nodes of the program the kernels take together.
 
     Attributes:
-        entries: first convolutions, each with the activation and pooling that follow it.
         pools: other poolings, each with the activation before it.
         passed: nodes that another one takes care of.
         stem: stages of convolution, activation and pooling from the input on, as one layer.
         stem_nodes: the nodes of the stem; the first is `stem_start`.
     """
 
-    entries: dict[fx.Node, layers.Entry] = field(default_factory=dict)
     pools: dict[fx.Node, _FusedPool] = field(default_factory=dict)
     passed: set[fx.Node] = field(default_factory=set)
     stem: layers.Stem | None = None
@@ -306,19 +298,8 @@ def _fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: _
         activation = _activation_of(traced, node.args[0]) if window else None
         if window is None or activation is None or len(shapes[node] or ()) != 4:
             continue
-        before = node.args[0].args[0]
-        layer = known.get(str(before.target)) if before.op == "call_module" else None
         fusion.passed.add(node.args[0])
-        if (
-            isinstance(layer, layers.Conv)
-            and layer.can_be_entry
-            and before.args[0].op == "placeholder"
-            and len(before.users) == 1
-        ):
-            fusion.entries[before] = layers.Entry(layer, activation, window)
-            fusion.passed.add(node)
-        else:
-            fusion.pools[node] = _FusedPool(activation, window)
+        fusion.pools[node] = _FusedPool(activation, window)
     return fusion
 
 
@@ -327,7 +308,7 @@ def _stem_of(
 ) -> tuple[layers.Stem | None, tuple[fx.Node, ...]]:
     """The longest chain of stages from the input on, and its nodes."""
     names: list[str] = []
-    stages: list[native.Stage] = []
+    stages: list[Stage] = []
     nodes: list[fx.Node] = []
     node = next(iter(traced.graph.nodes))
     while (found := _next_stage(traced, node, known, shapes)) is not None:
@@ -341,7 +322,7 @@ def _stem_of(
 
 def _next_stage(
     traced: fx.GraphModule, before: fx.Node, known: dict[str, layers.Layer], shapes: _Shapes
-) -> tuple[native.Stage, list[fx.Node]] | None:
+) -> tuple[Stage, list[fx.Node]] | None:
     """Convolution, activation and pooling that follow a node, if nothing else uses what is between them."""
     members: list[fx.Node] = []
     for _ in range(3):

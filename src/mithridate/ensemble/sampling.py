@@ -8,8 +8,9 @@ example `p % n` in step `p // n`. Batches vary in size and may be empty.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +113,12 @@ class Block:
 
 
 def blocks(
-    streams: Sequence[np.random.Generator], num_examples: int, sample_rate: float, steps: int, keep: float | None = None
+    streams: Sequence[np.random.Generator],
+    num_examples: int,
+    sample_rate: float,
+    steps: int,
+    keep: float | None = None,
+    mapped: Callable[..., Iterable[Batches]] = map,
 ) -> Iterator[Block]:
     """All batches of some instances, a block of steps at a time.
 
@@ -122,19 +128,19 @@ def blocks(
         sample_rate: probability of an example to enter a batch.
         steps: number of steps.
         keep: each instance first keeps every example with this probability, and samples from those.
+        mapped: how to sample for every instance, `map` or that of a pool.
     """
     parts = [None if keep is None else sample_batches(stream, num_examples, keep, 1)[0] for stream in streams]
     # From the whole data and not from the parts: the blocks of all instances then cover the same steps.
     length = steps_per_block(num_examples, sample_rate)
     for done in range(0, steps, length):
         count = min(length, steps - done)
-        yield _side_by_side(
-            [_sample_part(*pair, num_examples, sample_rate, count) for pair in zip(streams, parts, strict=True)]
-        )
+        sample = partial(_sample_part, num_examples, sample_rate, count)
+        yield _side_by_side(list(mapped(sample, streams, parts)))
 
 
 def _sample_part(
-    stream: np.random.Generator, part: IndexArray | None, num_examples: int, sample_rate: float, steps: int
+    num_examples: int, sample_rate: float, steps: int, stream: np.random.Generator, part: IndexArray | None
 ) -> Batches:
     if part is None:
         return sample_batches(stream, num_examples, sample_rate, steps)

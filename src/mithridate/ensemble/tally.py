@@ -5,7 +5,9 @@ Scores of single models are added up as they come and then forgotten; sums are k
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,9 +61,9 @@ class Counter:
         # Sums need double precision, which Apple's GPUs lack.
         self._home = torch.device("cpu") if device.type == "mps" else device
 
-    def count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
-        """The votes of all models on all inputs."""
-        pieces = [self._count_piece(weights, part) for part in self._pieces(inputs, len(weights))]
+    def count(self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map) -> Tally:
+        """The votes of all models on all inputs; `mapped` is `map` or that of a pool."""
+        pieces = list(mapped(partial(self._count_piece, weights), self._pieces(inputs, len(weights))))
         histograms = [piece[3] for piece in pieces]
         return Tally(
             np.concatenate([piece[0] for piece in pieces]),
@@ -71,10 +73,10 @@ class Counter:
         )
 
     def _pieces(self, inputs: npt.NDArray[Any], models: int) -> list[Tensor]:
-        # Activations of a network are some hundred times as large as its inputs at most.
-        budget = _BYTES[self._device.type]
-        each = max(64 * 4 * max(int(np.prod(inputs.shape[1:])), 64), 4 * self._classes * (4 + self._bins))
-        size = max(1, budget // (each * models))
+        # Activations of a network are some hundred times as large as its inputs at most; on a CPU, those of one model.
+        activations = 64 * 4 * max(int(np.prod(inputs.shape[1:])), 64) * (1 if self._device.type == "cpu" else models)
+        scores = 4 * self._classes * (8 * models + self._bins)
+        size = max(1, _BYTES[self._device.type] // (activations + scores))
         return [torch.from_numpy(inputs[at : at + size]) for at in range(0, len(inputs), size)]
 
     def _count_piece(self, weights: Tensor, inputs: Tensor) -> tuple[Any, Any, Any, Any]:
