@@ -237,20 +237,27 @@ def test_instances_that_are_trained_at_the_same_time_do_not_disturb_each_other(m
     module, shape = model_and_shape(model)
     trainer = engine(module, dataset(shape=shape), steps=4)
     alone = torch.cat([trainer.train(SEED, range(at, at + 1)) for at in range(6)])
+    first = trainer.train(SEED, range(6))
+    assert_equal_to_rounding(first, alone)
     for _ in range(10):
-        assert torch.equal(trainer.train(SEED, range(6)), alone)
+        assert torch.equal(trainer.train(SEED, range(6)), first)
+
+
+def assert_equal_to_rounding(one: torch.Tensor, other: torch.Tensor) -> None:
+    # Other draws, of batches or noise, would make differences of the size of the weights.
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("model", ["small", "lenet5", "general"])
-def test_groups_are_equal_bit_for_bit(model: str) -> None:
+def test_groups_are_equal_to_rounding(model: str) -> None:
     module, shape = model_and_shape(model)
     trainer = engine(module, dataset(shape=shape), steps=4)
     together = trainer.train(SEED, range(6))
     pairs = torch.cat([trainer.train(SEED, range(at, at + 2)) for at in (4, 0, 2)])[[2, 3, 4, 5, 0, 1]]
     singles = torch.cat([trainer.train(SEED, range(at, at + 1)) for at in range(6)])
-    assert torch.equal(together, pairs)
-    assert torch.equal(together, singles)
+    assert_equal_to_rounding(together, pairs)
+    assert_equal_to_rounding(together, singles)
     assert torch.equal(together, trainer.train(SEED, range(6)))
     assert len({tuple(row.tolist()) for row in together}) == 6
 
@@ -347,8 +354,9 @@ def test_examples_outside_the_part_never_influence_an_instance() -> None:
         inputs, labels = data.inputs.copy(), data.labels.copy()
         inputs[~influence[instance]] = np.nan
         labels[~influence[instance]] = 0
-        poisoned = engine(data=Dataset(inputs, labels, ""), **constants).train(SEED, range(instance, instance + 1))
-        assert torch.equal(poisoned[0], clean[instance])
+        alone = range(instance, instance + 1)
+        poisoned = engine(data=Dataset(inputs, labels, ""), **constants).train(SEED, alone)
+        assert torch.equal(poisoned, engine(data=data, **constants).train(SEED, alone))
 
 
 def test_keeping_everything_is_training_on_everything_in_law() -> None:

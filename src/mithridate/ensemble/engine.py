@@ -36,8 +36,8 @@ from mithridate.errors import ConfigError
 
 OnStep = Callable[[int], None]
 
-# Instances of a shard on the CPU, at least.
-_SHARD = 8
+# Models that one core trains at a time: few enough for its cache, enough to share the cost of every call.
+_GROUP = 8
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
 _BYTES_IN_FLIGHT = 2**34
 # Threads that draw batches ahead of a GPU.
@@ -112,8 +112,9 @@ class Engine:
         """How many models to train at a time, from the memory that is free."""
         config = self._config
         if self._device.type == "cpu":
-            # They are trained one by one all the same; the number decides how often results are written.
-            return min(config.instances, max(_SHARD, -(-config.instances // 50)))
+            # Whole groups for every core; the number decides how often results are written.
+            whole = _GROUP * torch.get_num_threads()
+            return min(config.instances, whole * -(-config.instances // (50 * whole)))
         batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
@@ -143,12 +144,16 @@ class Engine:
             return self._train_together(root_seed, instances, start, on_step)
 
     def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
-        """One model to a core: small products stay in its cache, and no core waits for another."""
+        """A few models to a core: small products stay in its cache, and no core waits for another."""
         plain_ops.keep_freed_memory()
         stop = threading.Event()
 
+        # A function of the number of instances alone: how many are taken together changes the rounding.
+        group = min(_GROUP, -(-len(instances) // 2))
+
         def train(at: int) -> Tensor:
-            return self._train_together(root_seed, instances[at : at + 1], start[at : at + 1], advance)
+            part = slice(at, at + group)
+            return self._train_together(root_seed, instances[part], start[part], advance)
 
         def advance(steps: int) -> None:
             if stop.is_set():
@@ -159,7 +164,7 @@ class Engine:
         with single_threaded() as threads:
             # torch.func puts weights into the one module that it has: only one thread may use it at a time.
             with ThreadPoolExecutor(threads if self.path == "fast" else 1, initializer=_one_thread) as pool:
-                tasks = [pool.submit(train, at) for at in range(len(instances))]
+                tasks = [pool.submit(train, at) for at in range(0, len(instances), group)]
                 try:
                     wait(tasks, return_when=FIRST_EXCEPTION)
                 finally:

@@ -105,6 +105,35 @@ class Stored(Parts):
             self._gradients = _only(trusted, self._gradients)
 
 
+class Apart(Parts):
+    """Gradients that are held one by one, apart for each model and without padding.
+
+    Args:
+        gradients: for each model, examples x entries.
+        batch: number of examples with padding.
+        squares: for each model, the squared norms, which may include those of a companion; None where they do.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor], batch: int, squares: Sequence[Tensor] | None) -> None:
+        self._gradients, self._batch, self._known = list(gradients), batch, squares
+
+    def squared_norms(self) -> Tensor:
+        squares = torch.zeros(len(self._gradients), self._batch, dtype=torch.float64)
+        for row, known in zip(squares, self._known or (), strict=self._known is not None):
+            row[: len(known)] = known
+        return squares
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        for row, gradients, scale in zip(out, self._gradients, factors, strict=True):
+            torch.mv(gradients.t(), scale[: len(gradients)], out=row)
+
+    def forget(self, trusted: Tensor) -> None:
+        self._gradients = [
+            gradients.masked_fill(~keep[: len(gradients), None], 0)
+            for gradients, keep in zip(self._gradients, trusted, strict=True)
+        ]
+
+
 class Outer(Parts):
     """Gradients that are outer products of an output gradient and an input: a linear layer at one position.
 
@@ -459,7 +488,7 @@ class Stem(Layer):
         """Whether there is something that computes it."""
         if frame.kernels is not None:
             return frame.kernels.stem.supports(self._stages)
-        return frame.native is not None and frame.models == 1
+        return frame.native is not None
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
         pairs = self._pairs(parameters)
@@ -468,34 +497,51 @@ class Stem(Layer):
             outputs, frame.kept[self] = frame.kernels.stem.forward(
                 inputs, pairs, frame.extents, self._stages, precision, keep=frame.recording
             )
-        else:
+            return outputs
+        last = self._stages[-1]
+        outputs = inputs.new_zeros(len(inputs), last.outputs, *last.out_size)
+        frame.kept[self] = []
+        for model, rows in enumerate(self._rows(inputs, frame)):
             assert frame.native is not None
-            outputs, frame.kept[self] = frame.native.forward(
-                inputs, self._of_one_model(pairs), self._stages, keep=frame.recording
+            found, saved = frame.native.forward(
+                inputs[rows], self._of_model(model, pairs), self._stages, keep=frame.recording
             )
+            outputs[rows] = found
+            frame.kept[self].append(saved)
         return outputs
 
     def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
         saved = frame.kept.pop(self)
         if frame.kernels is not None:
             found = frame.kernels.stem.example_gradients(saved, gradients)
-        else:
-            assert frame.native is not None
-            pairs = self._of_one_model(self._pairs(parameters))
-            found = [
-                (weights[None], biases[None], squares[None])
-                for weights, biases, squares in frame.native.example_gradients(
-                    inputs, pairs, self._stages, saved, gradients
-                )
-            ]
-        return [part for stored in found for part in _stored_together(stored, frame)]
+            return [part for stored in found for part in _stored_together(stored, frame)]
+        assert frame.native is not None
+        pairs = self._pairs(parameters)
+        by_model = [
+            frame.native.example_gradients(
+                inputs[rows], self._of_model(model, pairs), self._stages, saved[model], gradients[rows]
+            )
+            for model, rows in enumerate(self._rows(inputs, frame))
+        ]
+        batch = len(inputs) // frame.models
+        parts: list[Parts] = []
+        for stage in zip(*by_model, strict=True):
+            weights, biases, squares = zip(*stage, strict=True)
+            lost = lost_squares(weights[0].shape[1] + biases[0].shape[1])
+            parts += [Apart(weights, batch, [values + lost for values in squares]), Apart(biases, batch, None)]
+        return parts
+
+    def _rows(self, inputs: Tensor, frame: Frame) -> list[slice]:
+        """Where the examples of each model are, without padding."""
+        batch = len(inputs) // frame.models
+        return [slice(at * batch, at * batch + extent) for at, extent in enumerate(frame.extents.tolist())]
 
     def _pairs(self, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Weight and bias of each stage."""
         return list(zip(parameters[::2], parameters[1::2], strict=True))
 
-    def _of_one_model(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        return [(weight[0], bias[0]) for weight, bias in pairs]
+    def _of_model(self, model: int, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        return [(weight[model], bias[model]) for weight, bias in pairs]
 
 
 def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Frame) -> list[Parts]:
