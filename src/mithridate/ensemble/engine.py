@@ -6,7 +6,6 @@ on the root seed and the number of that instance alone.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import threading
@@ -28,6 +27,7 @@ from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
+from mithridate.ensemble.initialisation import initial_weights
 from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
 from mithridate.ensemble.sampling import Batches, Block, blocks
@@ -39,7 +39,7 @@ OnStep = Callable[[int], None]
 # Models that one core trains at a time: few enough for its cache, enough to share the cost of every call.
 _GROUP = 8
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
-_BYTES_IN_FLIGHT = 2**34
+_BYTES_IN_FLIGHT = 3 * 2**33
 # Threads that draw batches ahead of a GPU.
 _SAMPLERS = min(8, os.cpu_count() or 1)
 # A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
@@ -286,33 +286,6 @@ def _network(module: nn.Module, data: Dataset) -> tuple[Network, str]:
         return FastNetwork(module, shape, dtype), "fast"
     except NotConvertible:
         return GeneralNetwork(module, shape), "general"
-
-
-def initial_weights(model: Model, root_seed: bytes, instances: Sequence[int]) -> Tensor:
-    """Fresh weights of some instances, models x parameters, each drawn from the model's own law of initialisation."""
-    with torch.random.fork_rng(devices=[]):
-        draw = _drawing(model)
-        rows: list[Tensor] = []
-        for instance in instances:
-            torch.default_generator.manual_seed(randomness.key(root_seed, instance, "initial weights") % 2**63)
-            rows.append(torch.cat([value.detach().float().flatten() for _, value in draw().named_parameters()]))
-        return torch.stack(rows)
-
-
-def _drawing(model: Model) -> Callable[[], nn.Module]:
-    """A function that draws a module anew: the user's own, or one that resets a copy of the user's module."""
-    if not isinstance(model, nn.Module):
-        return model
-    scratch = copy.deepcopy(model).cpu()
-    suitability.reset_for_fresh_start(scratch)  # with all its checks, once
-    layers = [layer for layer in reversed(list(scratch.modules())) if hasattr(layer, "reset_parameters")]
-
-    def draw() -> nn.Module:
-        for layer in layers:
-            layer.reset_parameters()  # type: ignore[operator]
-        return scratch
-
-    return draw
 
 
 def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:

@@ -221,6 +221,47 @@ class Contraction(Parts):
         return grams.sum(dim=(2, 3, 4))
 
 
+class GhostConvolution(Parts):
+    """Gradients of a convolution with few positions: norms from Gram matrices of pixels, sums by the library.
+
+    A patch is never formed: with x_p the channels at pixel p, patches at t and s have the inner product
+    sum_d x_{t+d} . x_{s+d} over the places d of the kernel, which are entries of one small Gram matrix.
+
+    Args:
+        images: examples x channels x height x width, of all models.
+        gradients: examples x outputs x height x width.
+        weights: models x outputs x channels x kernel; only their shape matters.
+        conv: how the kernel moves.
+        frame: what all layers share.
+    """
+
+    def __init__(self, images: Tensor, gradients: Tensor, weights: Tensor, conv: Conv, frame: Frame) -> None:
+        self._images, self._gradients, self._weights = images, gradients, weights
+        self._conv, self._frame = conv, frame
+
+    def squared_norms(self) -> Tensor:
+        pixels, gradients = self._images.double().flatten(2), self._gradients.double().flatten(2)
+        # One more row and column of zeros stand for what is outside the image.
+        products = F.pad(torch.bmm(pixels.transpose(1, 2), pixels), (0, 1, 0, 1))
+        patches = torch.zeros(len(pixels), *(gradients.shape[2],) * 2, dtype=torch.float64, device=pixels.device)
+        for place in self._conv.places(self._images.shape[2:]).to(pixels.device):
+            patches += products.index_select(1, place).index_select(2, place)
+        squares = (patches * torch.bmm(gradients.transpose(1, 2), gradients)).sum(dim=(1, 2)).clamp_min(0.0)
+        size = patches.diagonal(dim1=1, dim2=2).sum(dim=1) * gradients.square().sum(dim=(1, 2))
+        norms = squares.sqrt() + self._frame.clipping.slack * size.sqrt()
+        return _by_model(norms.square(), self._frame.models)
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        weighted = self._gradients * factors.flatten()[:, None, None, None]
+        parts = zip(weighted.chunk(self._frame.models), self._images.chunk(self._frame.models), strict=True)
+        for row, weight, (errors, images) in zip(out, self._weights, parts, strict=True):
+            row.copy_(self._conv.weight_gradient(errors, images, weight).flatten())
+
+    def forget(self, trusted: Tensor) -> None:
+        keep = trusted.flatten()[:, None, None, None]
+        self._images, self._gradients = (values.masked_fill(~keep, 0) for values in (self._images, self._gradients))
+
+
 class Lookups(Parts):
     """Gradients of an embedding: each position adds its output gradient to the row of its token.
 
@@ -445,6 +486,8 @@ class Conv(Layer):
                 has_bias=len(self.names) == 2,
             )  # fmt: skip
             return _stored_together(stored, frame)[: len(self.names)]
+        if self._is_ghost(images, gradients):
+            return self._ghost_parts(images, gradients, parameters[0], frame)
         patches = frame.kept[self] if self in frame.kept else self._patches(images, self._out_size(images))
         errors = gradients.flatten(2)
         columns = _by_model(patches.unflatten(1, (self.groups, -1)), frame.models)
@@ -455,6 +498,44 @@ class Conv(Layer):
     def _patches(self, images: Tensor, size: tuple[int, int]) -> Tensor:
         """Patches, examples x entries x positions."""
         return plain_ops.patches(images, self.kernel, self.stride, self.padding, self.dilation, size)
+
+    def _is_ghost(self, images: Tensor, gradients: Tensor) -> bool:
+        positions = gradients[0, 0].numel()
+        cheaper = is_ghost_cheaper(self._entries, gradients.shape[1], positions)
+        return self.groups == 1 and cheaper and wide(images.device) == torch.float64
+
+    def _ghost_parts(self, images: Tensor, gradients: Tensor, weights: Tensor, frame: Frame) -> list[Parts]:
+        errors = gradients.unsqueeze(2) if self._flat else gradients
+        weights = weights.unsqueeze(3) if self._flat else weights
+        parts: list[Parts] = [GhostConvolution(images, errors, weights, self, frame)]
+        return (
+            parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=(2, 3)), frame.models), frame)]
+        )
+
+    def places(self, size: Sequence[int]) -> Tensor:
+        """For each entry of the kernel, the pixel under it at each position; one beyond the last if it is outside."""
+        height, width = size
+        rows, columns = (
+            torch.arange(out)[None, :] * stride - padding + torch.arange(kernel)[:, None] * dilation
+            for out, stride, padding, kernel, dilation in zip(
+                self._out_size(torch.empty(0, 0, height, width)),
+                self.stride,
+                self.padding,
+                self.kernel,
+                self.dilation,
+                strict=True,
+            )
+        )
+        inside = ((rows >= 0) & (rows < height))[:, None, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        pixels = rows[:, None, :, None] * width + columns[:, None, :]
+        return torch.where(inside, pixels, height * width).flatten(0, 1).flatten(1)
+
+    def weight_gradient(self, errors: Tensor, images: Tensor, weight: Tensor) -> Tensor:
+        """The weight gradient of a batch, by the library."""
+        return torch.ops.aten.convolution_backward(
+            errors, images, weight, None, self.stride, self.padding, self.dilation, False, [0, 0], 1,
+            [False, True, False],
+        )[1]  # fmt: skip
 
     def _stores_by_kernel(self, images: Tensor, gradients: Tensor, frame: Frame) -> bool:
         features, outputs = images.shape[1] * self.kernel[0] * self.kernel[1], gradients.shape[1]

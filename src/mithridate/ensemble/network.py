@@ -65,8 +65,9 @@ class FastNetwork:
         self._tanhs = {node for node in traced.graph.nodes if _is_tanh(traced, node)}
         self._last_use = _last_uses(traced.graph)
         numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
+        stored = sum(shape.numel() for name, shape in self._shapes.items() if self._may_be_stored(name))
         # Activations and their gradients, with a copy to work on; then the gradients that are stored.
-        self.bytes_per_example = 4 * (3 * numbers + min(self.size, 2**16))
+        self.bytes_per_example = 4 * (3 * numbers + min(stored, 2**18))
         self.bytes_per_model = 4 * 6 * self.size
         _rehearse(self, module, input_shape, input_dtype)
 
@@ -150,6 +151,11 @@ class FastNetwork:
             for finished in self._last_use.get(node, ()):
                 del values[finished]
         raise AssertionError("a traced graph ends with its output")
+
+    def _may_be_stored(self, parameter: str) -> bool:
+        """Whether gradients with respect to a parameter may be held for every example."""
+        layer, _, name = parameter.rpartition(".")
+        return name == "bias" or not isinstance(self._layers.get(layer), layers.Linear | layers.Embedding)
 
     @property
     def has_stem(self) -> bool:
