@@ -16,10 +16,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from mithridate.ensemble import layers
 from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.layers import Conv, Frame
 
 PRECISIONS = ("float32", "tf32")
 MANTISSA = {"float32": 23, "tf32": 10}
@@ -272,3 +274,47 @@ def test_the_emulation_rounds_as_it_says() -> None:
     assert towards_zero(10)(values)[:4].tolist() == [1.0 + 2.0**-10, 1.0, 1.0 + 2.0**-10, -1.0]
     nearest = to_nearest(23)(values)
     assert torch.equal(nearest, values.double())
+
+
+def test_ghost_norms_of_convolutions_cover_what_is_summed_when_positions_cancel() -> None:
+    # Two pixels with opposite channels and (almost) equal gradients: the patches nearly cancel, single products do not.
+    generator = torch.Generator().manual_seed(5)
+    conv = nn.Conv2d(48, 40, 1)
+    layer = Conv(conv)
+    worst = 0.0
+    for size in (1e-3, 1e-5, 1e-7):
+        channels = torch.randn(4, 48, 1, 1, generator=generator)
+        images = torch.cat([channels, -channels * (1.0 + size)], dim=3)
+        gradients = torch.randn(4, 40, 1, 1, generator=generator).expand(4, 40, 1, 2).contiguous()
+        frame = Frame(1, Clipping("float32"), torch.tensor([4]), None)
+        parts = layer.parts(images, gradients, [torch.zeros(1, 40, 48, 1, 1), torch.zeros(1, 40)], frame)[0]
+        assert type(parts).__name__ == "GhostConvolution"
+        factors = frame.clipping.factors(parts.squared_norms(), torch.ones(1, 4, dtype=torch.bool), 1e-6)
+        for example in range(4):
+            alone = torch.zeros(1, 4)
+            alone[0, example] = factors[0, example]
+            out = torch.empty(1, 48 * 40)
+            parts.write_sums(alone, out)
+            worst = max(worst, float(out.double().norm()) / 1e-6)
+    assert 0.0 < worst <= 1.0
+
+
+def test_ghost_norms_of_convolutions_are_those_of_the_gradients() -> None:
+    generator = torch.Generator().manual_seed(6)
+    for conv in (
+        nn.Conv2d(30, 40, 3, padding=1),
+        nn.Conv2d(30, 40, 3, stride=2, padding=1),
+        nn.Conv2d(30, 40, 3, dilation=2, padding=(2, 1)),
+    ):
+        images = torch.randn(6, 30, 5, 4, generator=generator)
+        gradients = torch.randn(conv(images).shape, generator=generator)
+        frame = Frame(2, Clipping("float32"), torch.tensor([3, 3]), None)
+        weights = torch.randn(2, *conv.weight.shape, generator=generator)
+        parts = Conv(conv).parts(images, gradients, [weights, torch.zeros(2, 40)], frame)[0]
+        assert type(parts).__name__ == "GhostConvolution"
+        for example in range(6):
+            image, error = (values[example : example + 1].double() for values in (images, gradients))
+            gradient = conv2d_weight(image, list(conv.weight.shape), error, conv.stride, conv.padding, conv.dilation)
+            norm = float(parts.squared_norms().flatten()[example].sqrt())
+            slack = frame.clipping.slack * 3 * float(images[example].norm() * gradients[example].norm())
+            assert float(gradient.norm()) <= norm * (1 + 1e-12) <= float(gradient.norm()) + slack

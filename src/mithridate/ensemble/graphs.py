@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from mithridate.ensemble.sampling import Block
+
+_log = logging.getLogger(__name__)
 
 # Batches are padded to a multiple of this, so that few widths occur: each needs a graph, and kernels of its own.
 _WIDTH = 16
@@ -32,6 +35,7 @@ class ReplayedStep:
         self._sizes = torch.zeros(models, dtype=torch.int32, device=device)
         self._chosen = torch.zeros(models, 0, dtype=torch.int32, device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._can_be_captured = True
 
     def run(self, block: Block) -> None:
         """All steps of a block."""
@@ -47,11 +51,22 @@ class ReplayedStep:
             self._run_one(may_capture=at > 0)
 
     def _run_one(self, *, may_capture: bool) -> None:
-        if self._graph is None and not may_capture:
-            self._step(self._chosen, self._sizes)
-            return
+        if self._graph is None and may_capture and self._can_be_captured:
+            self._capture()
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            self._step(self._chosen, self._sizes)
+        else:
+            self._graph.replay()
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
                 self._step(self._chosen, self._sizes)
-        self._graph.replay()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a user's module may do what no graph can hold; nothing was computed yet
+            _log.info("Steps run one by one, since they cannot be captured: %s", error)
+            self._can_be_captured = False
+        else:
+            self._graph = graph

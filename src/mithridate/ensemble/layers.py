@@ -244,7 +244,7 @@ class GhostConvolution(Parts):
         # One more row and column of zeros stand for what is outside the image.
         products = F.pad(torch.bmm(pixels.transpose(1, 2), pixels), (0, 1, 0, 1))
         patches = torch.zeros(len(pixels), *(gradients.shape[2],) * 2, dtype=torch.float64, device=pixels.device)
-        for place in self._conv.places(self._images.shape[2:]).to(pixels.device):
+        for place in self._conv.places(self._images):
             patches += products.index_select(1, place).index_select(2, place)
         squares = (patches * torch.bmm(gradients.transpose(1, 2), gradients)).sum(dim=(1, 2)).clamp_min(0.0)
         size = patches.diagonal(dim1=1, dim2=2).sum(dim=1) * gradients.square().sum(dim=(1, 2))
@@ -395,6 +395,7 @@ class Conv(Layer):
         self.dilation = self._pair(module.dilation, 1)
         self.groups = module.groups
         self._channels = max(module.in_channels, module.out_channels)
+        self._places: dict[tuple[Any, ...], Tensor] = {}
         self._entries = module.in_channels * self.kernel[0] * self.kernel[1]
         self._same, self.padding = self._paddings(module)
 
@@ -512,19 +513,19 @@ class Conv(Layer):
             parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=(2, 3)), frame.models), frame)]
         )
 
-    def places(self, size: Sequence[int]) -> Tensor:
+    def places(self, images: Tensor) -> Tensor:
         """For each entry of the kernel, the pixel under it at each position; one beyond the last if it is outside."""
-        height, width = size
+        key = (*images.shape[2:], images.device)
+        if key not in self._places:  # kept: a copy to a GPU cannot be part of a captured graph
+            self._places[key] = self._find_places(images).to(images.device)
+        return self._places[key]
+
+    def _find_places(self, images: Tensor) -> Tensor:
+        height, width = images.shape[2:]
+        moves = zip(self._out_size(images), self.stride, self.padding, self.kernel, self.dilation, strict=True)
         rows, columns = (
             torch.arange(out)[None, :] * stride - padding + torch.arange(kernel)[:, None] * dilation
-            for out, stride, padding, kernel, dilation in zip(
-                self._out_size(torch.empty(0, 0, height, width)),
-                self.stride,
-                self.padding,
-                self.kernel,
-                self.dilation,
-                strict=True,
-            )
+            for out, stride, padding, kernel, dilation in moves
         )
         inside = ((rows >= 0) & (rows < height))[:, None, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
         pixels = rows[:, None, :, None] * width + columns[:, None, :]
