@@ -37,6 +37,7 @@ from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import Dataset
 from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.engine import Engine
+from mithridate.ensemble.run_directory import plan_ranges
 
 CLASSES = 10
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
@@ -270,8 +271,8 @@ def one_run(engine: Engine, in_flight: int, instances: int, device: torch.device
     """Seconds to train all models from their initial weights to their last ones."""
     wait_for(device)
     start = time.perf_counter()
-    for first in range(0, instances, in_flight):
-        engine.train(_ROOT_SEED, range(first, min(first + in_flight, instances)), None)
+    for group in plan_ranges(0, instances, in_flight):
+        engine.train(_ROOT_SEED, group, None)
     wait_for(device)
     return time.perf_counter() - start
 

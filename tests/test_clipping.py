@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -301,11 +302,12 @@ def test_ghost_norms_of_convolutions_cover_what_is_summed_when_positions_cancel(
 
 def test_ghost_norms_of_convolutions_are_those_of_the_gradients() -> None:
     generator = torch.Generator().manual_seed(6)
-    for conv in (
+    convolutions: list[Any] = [
         nn.Conv2d(30, 40, 3, padding=1),
         nn.Conv2d(30, 40, 3, stride=2, padding=1),
         nn.Conv2d(30, 40, 3, dilation=2, padding=(2, 1)),
-    ):
+    ]
+    for conv in convolutions:
         images = torch.randn(6, 30, 5, 4, generator=generator)
         gradients = torch.randn(conv(images).shape, generator=generator)
         frame = Frame(2, Clipping("float32"), torch.tensor([3, 3]), None)
