@@ -169,3 +169,22 @@ def test_what_nobody_draws_is_refused_and_left_as_it_was(module: nn.Module, name
         suitability.reset_for_fresh_start(module)
     for key, value in module.named_parameters():
         assert torch.equal(value, before[key])
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x - x.mean(0, keepdim=True))
+
+
+def test_a_module_whose_examples_depend_on_each_other_is_refused() -> None:
+    with pytest.raises(ConfigError, match="mixes examples"):
+        suitability.check_examples_apart(Centred(), (3,), torch.float32)
+    suitability.check_examples_apart(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), (3,), torch.float32)
+    tokens = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
+    suitability.check_examples_apart(tokens, (3,), torch.int64)

@@ -169,9 +169,9 @@ def test_constants_read_off_the_data_are_noted(fake: Any, capsys: pytest.Capture
     outcome = run(capsys, *flags)
     assert outcome.code == 0, outcome.err
     text = " ".join(outcome.out.split())
-    assert "Note: num_train = 60 was read off the training data" in text
+    assert "Note: num_train = 60 (and with it divisor" in text
     assert main(["certify", "run/votes.npz"]) == 0
-    assert "Note: num_train = 60 was read off the training data" in " ".join(capsys.readouterr().out.split())
+    assert "Note: num_train = 60 (and with it divisor" in " ".join(capsys.readouterr().out.split())
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------

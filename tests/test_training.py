@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import nn
@@ -650,3 +651,37 @@ def test_lenet5_trains_on_images() -> None:
     assert votes.instances == 2
     assert votes.recipe is not None
     assert votes.recipe["path"] == "fast"
+
+
+class Squashed(nn.Module):
+    """A network whose function is in its code and in an attribute, not in its layers."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__()
+        self.first, self.last, self.size = nn.Linear(4, 3), nn.Linear(3, 3), size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.size * torch.tanh(self.first(x)))
+
+
+class Rectified(Squashed):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.size * torch.relu(self.first(x)))
+
+
+def test_networks_of_the_same_layers_but_other_code_or_attributes_are_different() -> None:
+    assert training.describe(Squashed(1.0)) == training.describe(Squashed(1.0))
+    assert training.describe(Squashed(1.0)) != training.describe(Squashed(9.0))
+    digests = {training.describe(model).split()[1] for model in (Squashed(1.0), Rectified(1.0))}
+    assert len(digests) == 2
+
+
+def test_features_of_a_trusted_encoder_are_part_of_the_data(fake: Any) -> None:
+    def doubled(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return 2.0 * x
+
+    def tripled(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return 3.0 * x
+
+    one, two = (run(features=Frozen(function, "scaled", "nothing")) for function in (doubled, tripled))
+    assert one.data_fingerprint != two.data_fingerprint

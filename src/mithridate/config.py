@@ -126,20 +126,21 @@ class TrainConfig:
             num_train: number of training examples that were found.
             classes: number of classes that were found.
         """
-        inferred = [
-            f"{name} = {found} was read off the training data"
-            for name, declared, found in (
-                ("num_train", self.num_train, num_train),
-                ("classes", self.classes, classes),
-            )
-            if declared is None and not (name == "num_train" and self.divisor is not None)
-        ]
-        count = self.num_train or num_train
-        divisor = self.divisor or self.sample_rate * count * (1.0 if self.keep is None else self.keep)
-        resolved = replace(self, num_train=count, classes=self.classes or classes, divisor=divisor)
+        inferred: list[str] = []
+        resolved = self
+        if self.divisor is None:
+            count = self.num_train or num_train
+            divisor = self.sample_rate * count * (1.0 if self.keep is None else self.keep)
+            resolved = replace(self, num_train=count, divisor=divisor)
+            if self.num_train is None:
+                inferred.append(f"num_train = {num_train} (and with it divisor = {divisor:g})")
+        if self.classes is None:
+            resolved = replace(resolved, classes=classes)
+            inferred.append(f"classes = {classes}")
         if not inferred:
             return resolved, ()
-        return resolved, (f"{' and '.join(inferred)}; the certificate assumes that this is public and fixed.",)
+        words = f"{' and '.join(inferred)} {'was' if len(inferred) == 1 else 'were'} read off the training data"
+        return resolved, (f"{words}; the certificate assumes that this is public and fixed.",)
 
     def learning_rate_at(self, step: int) -> float:
         """The step size of a step, counted from 0.

@@ -27,7 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mithridate: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("mithridate: interrupted; curves computed so far are kept.", file=sys.stderr)
+        print(
+            "mithridate: interrupted; what is finished is kept, and the same command goes on from there.",
+            file=sys.stderr,
+        )
         return 130
     except BrokenPipeError:
         # The reader went away (`| head`); keep Python from complaining again while it shuts down.

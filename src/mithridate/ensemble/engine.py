@@ -285,6 +285,7 @@ def _network(module: nn.Module, data: Dataset) -> tuple[Network, str]:
     try:
         return FastNetwork(module, shape, dtype), "fast"
     except NotConvertible:
+        suitability.check_examples_apart(module, shape, dtype)
         return GeneralNetwork(module, shape), "general"
 
 

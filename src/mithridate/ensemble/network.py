@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from mithridate.ensemble import layers, native, plain_ops
+from mithridate.ensemble import layers, native, plain_ops, suitability
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.conversion import NotConvertible, call, checked_shapes, last_uses, layers_of, trace
 from mithridate.ensemble.fusion import fusion_of, is_tanh
@@ -262,11 +262,7 @@ def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, .
     Everything above says that they agree; this would notice if it were wrong.
     """
     own = copy.deepcopy(module).cpu().float()
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(5, *input_shape, generator=generator)
-    if input_dtype == torch.int64:
-        rows = min(layer.num_embeddings for layer in own.modules() if isinstance(layer, nn.Embedding))
-        inputs = torch.randint(rows, (5, *input_shape), generator=generator)
+    inputs = suitability.random_inputs(own, input_shape, input_dtype, 5)
     weights = torch.cat([value.detach().flatten() for value in own.parameters()]).unsqueeze(0)
     with torch.no_grad():
         alone = torch.cat([own(example.unsqueeze(0)) for example in inputs])

@@ -76,6 +76,44 @@ def check_forward(module: nn.Module, example: Tensor) -> None:
         )
 
 
+def random_inputs(module: nn.Module, input_shape: tuple[int, ...], input_dtype: torch.dtype, count: int) -> Tensor:
+    """Inputs to try a module on, always the same: standard normal, or tokens that its embeddings know."""
+    generator = torch.Generator().manual_seed(0)
+    if input_dtype != torch.int64:
+        return torch.randn(count, *input_shape, generator=generator)
+    rows = min((layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding)), default=2)
+    return torch.randint(rows, (count, *input_shape), generator=generator)
+
+
+def check_examples_apart(module: nn.Module, input_shape: tuple[int, ...], input_dtype: torch.dtype) -> None:
+    """Refuse a module whose results for an example depend on the others in its batch.
+
+    Trained here it would see every example alone, and be another function than the one that was meant.
+
+    Args:
+        module: the network, which passed `check`.
+        input_shape: shape of one input.
+        input_dtype: float32, or int64 for tokens.
+
+    Raises:
+        ConfigError: it mixes examples.
+    """
+    own = copy.deepcopy(module).cpu()
+    inputs = random_inputs(own, input_shape, input_dtype, 3)
+    with torch.no_grad():
+        try:
+            together, alone = own(inputs), torch.cat([own(example[None]) for example in inputs])
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            return  # other checks say what is wrong with it
+    if isinstance(together, Tensor) and together.shape == alone.shape:
+        distance = (together - alone).norm()
+        if torch.isfinite(distance) and distance > 1e-3 * alone.norm() + 1e-6:
+            raise ConfigError(
+                "The model mixes examples: its results for one input depend on the others in the batch. Normalise "
+                "within an example instead, for example by GroupNorm or LayerNorm."
+            )
+
+
 def has_tied_parameters(module: nn.Module) -> bool:
     """Whether one parameter is reached by two names: two layers share it, or one layer has two names."""
     names = module.named_parameters(remove_duplicate=False)

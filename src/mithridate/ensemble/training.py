@@ -7,6 +7,7 @@ import copy
 import gc
 import hashlib
 import importlib.metadata
+import inspect
 import json
 import logging
 import platform
@@ -33,6 +34,7 @@ from mithridate.data.arrays import (
     fingerprint,
     kind_of,
 )
+from mithridate.ensemble import suitability
 from mithridate.ensemble.engine import Engine, Tally
 from mithridate.ensemble.run_directory import (
     TALLY,
@@ -217,7 +219,8 @@ def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, 
         model_name=model if isinstance(model, str) else describe(network),
         config=config,
         preparation=preparation,
-        data=Dataset(inputs, y, fingerprint(x, y)),
+        # Of an encoder that is trusted we know only what it does: its features count as data, too.
+        data=Dataset(inputs, y, fingerprint(x, y, *([inputs] if chosen is not None and chosen.trusted else []))),
         test=preparation(test, "test"),
         test_fingerprint=fingerprint(test),
         labels=labels,
@@ -307,17 +310,41 @@ def pick_model(model: Any, input_shape: tuple[int, ...], classes: int, *, on_fea
 
 
 def describe(model: Model) -> str:
-    """What identifies a user's network: its class, and a hash of its structure and of all that is not trained."""
+    """What identifies a user's network: its class, and a hash of its structure, code and all that is not trained."""
     module = model if isinstance(model, nn.Module) else model()
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Expected model to build a torch.nn.Module, got {module!r}.")
+    suitability.check(module)
     shapes = {name: list(value.shape) for name, value in module.named_parameters()}
-    digest = hashlib.sha256(json.dumps([repr(module), shapes]).encode())
+    digest = hashlib.sha256(json.dumps([repr(module), shapes, _code_of(module)]).encode())
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
     for name, value in (*frozen, *module.named_buffers()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
         digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return f"{type(module).__qualname__} sha256:{digest.hexdigest()}"
+
+
+def _code_of(module: nn.Module) -> list[Any]:
+    """The code and the plain attributes of those parts of a network that are not torch's own."""
+    found: list[Any] = []
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith("torch.nn."):
+            continue
+        plain = {
+            key: value
+            for key, value in vars(part).items()
+            if not key.startswith("_") and isinstance(value, int | float | str | tuple | None)
+        }
+        found.append([name, _source_of(type(part)), repr(sorted(plain.items()))])
+    return found
+
+
+def _source_of(kind: type[nn.Module]) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed in, not read from a file
+        code = kind.forward.__code__
+        return f"{code.co_code.hex()} {code.co_names} {code.co_consts!r}"
 
 
 def _check_outputs(task: Task) -> None:
@@ -327,6 +354,8 @@ def _check_outputs(task: Task) -> None:
     try:
         with torch.no_grad():
             shape = tuple(module(sample).shape[1:])
+    except AttributeError as error:
+        raise ConfigError("Expected the model to return one tensor of logits; return the logits alone.") from error
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise ConfigError(f"The model cannot take inputs of shape {tuple(sample.shape[1:])}: {error}") from error
     if shape != (task.config.classes,):
