@@ -30,6 +30,7 @@ from torch.nn import functional as F
 from mithridate import ConfigError, TrainConfig
 from mithridate.data import Dataset
 from mithridate.ensemble.engine import Engine
+from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.network import FastNetwork, NotConvertible
 
 ZOO = zoo()
@@ -509,13 +510,30 @@ def engine_of(module: nn.Module, shape: tuple[int, ...]) -> Engine:
     return Engine(module, data, config, device=torch.device("cpu"))
 
 
+MIXED = [
+    "mean over examples", "mean over everything", "negative axis", "sum over examples", "softmax over examples",
+    "examples flipped", "examples rolled", "first example", "last example", "subclass",
+]  # fmt: skip
 # Not those whose forward pass fails on one example alone, nor those that are refused altogether.
 ALONE = [
-    "mean over examples", "mean over everything", "negative axis", "sum over examples", "softmax over examples",
-    "examples flipped", "examples rolled", "first example", "last example", "subclass", "layer used twice",
-    "tied weights", "loose parameter", "functional with its own parameters", "circular padding",
+    "layer used twice", "tied weights", "loose parameter", "functional with its own parameters", "circular padding",
     "last word",
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_modules_that_mix_examples_are_refused_altogether(name: str) -> None:
+    with pytest.raises(ConfigError, match="mixes examples"):
+        engine_of(*REFUSED[name])
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_the_general_path_itself_runs_every_example_alone(name: str) -> None:
+    module, shape = REFUSED[name]
+    weights = random_weights(module, 2, seed=1)
+    inputs, labels, present = random_batch(module, shape, 2, 4, seed=2)
+    expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, 0.5)
+    assert_near(GeneralNetwork(module, shape).clipped_sums(weights, inputs, labels, present, 0.5), expected)
 
 
 @pytest.mark.parametrize("name", ALONE)
