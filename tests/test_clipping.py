@@ -320,3 +320,27 @@ def test_ghost_norms_of_convolutions_are_those_of_the_gradients() -> None:
             norm = float(parts.squared_norms().flatten()[example].sqrt())
             slack = frame.clipping.slack * 3 * float(images[example].norm() * gradients[example].norm())
             assert float(gradient.norm()) <= norm * (1 + 1e-12) <= float(gradient.norm()) + slack
+
+
+def test_squares_that_are_too_small_for_single_precision_are_not_lost() -> None:
+    # |g|^2 is below the smallest float, |a| is huge: the product of the norms is not 0.
+    frame = Frame(1, Clipping("float32"), torch.tensor([1]), None)
+    parts = layers.Outer(torch.full((1, 1, 1), 1e17), torch.full((1, 1, 1), 5e-17 / 1e6), frame, has_bias=False)
+    tiny = layers.Outer(torch.full((1, 1, 1), 1e18), torch.full((1, 1, 1), 1e-23), frame, has_bias=False)
+    for part, exact in ((parts, 5e-6), (tiny, 1e-5)):
+        assert float(part.squared_norms().sqrt()) >= exact * (1 - 1e-6)
+
+
+def test_an_example_with_a_token_that_does_not_exist_adds_nothing_to_any_model() -> None:
+    frame = Frame(2, Clipping("float32"), torch.tensor([2, 2]), None)
+    tokens = torch.tensor([[[0, 1], [2, -1]], [[1, 1], [3, 0]]])
+    gradients = torch.randn(2, 2, 2, 4, generator=torch.Generator().manual_seed(0))
+    parts = layers.Lookups(tokens, gradients, 3, frame)
+    trusted = torch.isfinite(parts.squared_norms())
+    assert trusted.tolist() == [[True, False], [True, False]]
+    parts.forget(trusted)
+    out = torch.empty(2, 12)
+    parts.write_sums(trusted.float(), out)
+    expected = torch.zeros(2, 3, 4)
+    expected[0, 0], expected[0, 1], expected[1, 1] = gradients[0, 0, 0], gradients[0, 0, 1], gradients[1, 0].sum(0)
+    torch.testing.assert_close(out.view(2, 3, 4), expected)
