@@ -88,7 +88,7 @@ RECIPES = {
         19.0,
         10.0,
         0.01,
-        {"cuda": Size(16, 20, 10), "cpu": Size(2, 2, 2, batch=8)},
+        {"cuda": Size(4, 500, 20), "cpu": Size(2, 2, 2, batch=8)},
         **_CIFAR,
     ),
     "linear": Recipe(

@@ -251,6 +251,20 @@ class Attention(nn.Module):
         return self.head((x + attended).mean(1))
 
 
+def _wide() -> nn.Module:
+    """Convolutions with enough channels for the vendor's library, and norms that suit the kernels beside them."""
+    return nn.Sequential(
+        nn.Conv2d(2, 192, 3, padding=1, bias=False),
+        nn.GroupNorm(48, 192),
+        nn.ReLU(),
+        nn.Conv2d(192, 64, 1),
+        nn.GroupNorm(8, 64),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(64 * 30, CLASSES),
+    )
+
+
 def zoo() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     """Modules made of what the fast path claims to know, each with the shape of one example."""
     _warn_about_uneven_padding_now()
@@ -465,5 +479,10 @@ def _model_zoo() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "model-mlp": (build("mlp", (5,), CLASSES), (5,)),
         "model-lenet5": (build("lenet5", (1, 16, 18), CLASSES), (1, 16, 18)),
         "model-opa-tut": (build("opa-tut", (3, 8, 9), CLASSES), (3, 8, 9)),
+        "model-wide": (_wide(), (2, 5, 6)),
+        "model-wide-norm-first": (
+            _classifier(nn.Sequential(nn.GroupNorm(8, 64), nn.ReLU(), nn.Conv2d(64, 136, 2, bias=False)), 136 * 4),
+            (64, 3, 3),
+        ),
         "model-resnet18-narrow": (ResNet18(3, CLASSES, width=4), (3, 16, 16)),
     }

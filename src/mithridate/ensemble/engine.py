@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -99,6 +101,7 @@ class Engine:
         self.shapes = self.network.shapes
         self._inputs = torch.from_numpy(data.inputs).to(device)
         self._labels = torch.from_numpy(data.labels).to(device)
+        self._resident: _Resident | None = None
 
     @property
     def arithmetic(self) -> str:
@@ -115,6 +118,8 @@ class Engine:
             # Whole groups for every core; the number decides how often results are written.
             whole = _GROUP * torch.get_num_threads()
             return min(config.instances, whole * -(-config.instances // (50 * whole)))
+        if isinstance(self.network, FastNetwork) and self.network.is_wide:
+            return 1
         batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
@@ -137,10 +142,7 @@ class Engine:
             if self._device.type == "cpu":
                 return self._train_on_threads(root_seed, instances, start, on_step)
             if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
-                keys = [randomness.key(root_seed, instance, "noise") for instance in instances]
-                weights = start.to(self._device)
-                optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
-                return self._train_by_graph(root_seed, instances, weights, optimiser, on_step)
+                return self._train_by_graph(root_seed, instances, start, kernels, on_step)
             return self._train_together(root_seed, instances, start, on_step)
 
     def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
@@ -197,24 +199,42 @@ class Engine:
         return optimiser.result()
 
     def _train_by_graph(
-        self, root_seed: bytes, instances: Sequence[int], weights: Tensor, optimiser: Any, on_step: OnStep | None
+        self, root_seed: bytes, instances: Sequence[int], start: Tensor, kernels: ModuleType, on_step: OnStep | None
     ) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
+        keys = [randomness.key(root_seed, instance, "noise") for instance in instances]
+        try:
+            resident = self._resident_for(start, keys, kernels)
+            with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_SAMPLERS) as samplers:
+                upcoming = self._blocks(root_seed, instances, samplers.map)
+                waiting = ahead.submit(next, upcoming, None)
+                while (block := waiting.result()) is not None:
+                    waiting = ahead.submit(next, upcoming, None)
+                    resident.step.run(block)
+                    if on_step is not None:
+                        torch.cuda.synchronize(self._device)
+                        on_step(len(instances) * len(block))
+            return resident.optimiser.result().clone()
+        except torch.OutOfMemoryError:
+            self._resident = None
+            raise
+
+    def _resident_for(self, start: Tensor, keys: Sequence[int], kernels: ModuleType) -> _Resident:
+        """Weights, optimiser and graphs for so many models: those of the group before, if it had as many."""
+        resident = self._resident
+        if resident is not None and len(resident.weights) == len(start):
+            resident.weights.copy_(start)
+            resident.optimiser.restart(keys)
+            return resident
+        self._resident = resident = None  # its memory first
+        weights = start.to(self._device)
+        optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
 
         def step(chosen: Tensor, sizes: Tensor) -> None:
             optimiser.update(self._clipped_sums(weights, chosen, sizes))
 
-        replayed = ReplayedStep(step, len(instances), self._device)
-        with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_SAMPLERS) as samplers:
-            upcoming = self._blocks(root_seed, instances, samplers.map)
-            waiting = ahead.submit(next, upcoming, None)
-            while (block := waiting.result()) is not None:
-                waiting = ahead.submit(next, upcoming, None)
-                replayed.run(block)
-                if on_step is not None:
-                    torch.cuda.synchronize(self._device)
-                    on_step(len(instances) * len(block))
-        return optimiser.result()
+        self._resident = _Resident(weights, optimiser, ReplayedStep(step, len(start), self._device))
+        return self._resident
 
     def _clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
         """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
@@ -239,9 +259,29 @@ class Engine:
         counter = Counter(self.network, self._config.classes, self._config.score_bins, self._device)
         with products(self.precision, self._device):
             if self._device.type != "cpu" or self.path != "fast":
-                return counter.count(weights, inputs)
+                return self._count(counter, weights, inputs)
             with single_threaded() as threads, ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
                 return counter.count(weights, inputs, pool.map)
+
+    def _count(self, counter: Counter, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+        """The votes; what stays for the next group gives way if there is no room."""
+        try:
+            return counter.count(weights, inputs)
+        except torch.OutOfMemoryError:
+            if self._resident is None:
+                raise
+        self._resident = None
+        torch.cuda.empty_cache()
+        return counter.count(weights, inputs)
+
+
+@dataclass(frozen=True)
+class _Resident:
+    """What stays on a GPU from one group of models to the next, so that its graphs need not be captured again."""
+
+    weights: Tensor
+    optimiser: Any
+    step: ReplayedStep
 
 
 @contextmanager

@@ -21,12 +21,14 @@ class Fusion:
     Attributes:
         pools: other poolings, each with the activation before it.
         passed: nodes that another one takes care of.
+        rectifiers: ReLUs that follow a GroupNorm at once, which may have applied them.
         stem: stages of convolution, activation and pooling from the input on, as one layer.
         stem_nodes: the nodes of the stem; the first is `stem_start`.
     """
 
     pools: dict[fx.Node, FusedPool] = field(default_factory=dict)
     passed: set[fx.Node] = field(default_factory=set)
+    rectifiers: dict[fx.Node, layers.GroupNorm] = field(default_factory=dict)
     stem: layers.Stem | None = None
     stem_nodes: tuple[fx.Node, ...] = ()
 
@@ -55,6 +57,9 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
     stem, stem_nodes = _stem_of(traced, known, shapes)
     fusion = Fusion(stem=stem, stem_nodes=stem_nodes)
     for node in traced.graph.nodes:
+        if (norm := _rectified_norm(traced, node, known)) is not None:
+            norm.precedes_relu = True
+            fusion.rectifiers[node] = norm
         window = _window_of(traced, node)
         activation = _activation_of(traced, node.args[0]) if window else None
         if window is None or activation is None or len(shapes[node] or ()) != 4:
@@ -62,6 +67,20 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
         fusion.passed.add(node.args[0])
         fusion.pools[node] = FusedPool(activation, window)
     return fusion
+
+
+def _rectified_norm(traced: fx.GraphModule, node: fx.Node, known: dict[str, layers.Layer]) -> layers.GroupNorm | None:
+    """The GroupNorm whose result nothing uses but this ReLU, if this is one."""
+    if not _is_relu(traced, node) or not isinstance(before := node.args[0], fx.Node) or len(before.users) != 1:
+        return None
+    layer = known.get(str(before.target)) if before.op == "call_module" else None
+    return layer if isinstance(layer, layers.GroupNorm) else None
+
+
+def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return type(traced.get_submodule(str(node.target))) is nn.ReLU
+    return node.op == "call_function" and node.target in (torch.relu, F.relu)
 
 
 def _stem_of(

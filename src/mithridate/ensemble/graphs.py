@@ -33,40 +33,42 @@ class ReplayedStep:
         self._device = device
         self._models = models
         self._sizes = torch.zeros(models, dtype=torch.int32, device=device)
-        self._chosen = torch.zeros(models, 0, dtype=torch.int32, device=device)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._chosen: dict[int, Tensor] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._memory = torch.cuda.graph_pool_handle()  # one for all graphs: no two run at the same time
         self._can_be_captured = True
 
     def run(self, block: Block) -> None:
         """All steps of a block."""
-        width = -(-block.indices.shape[2] // _WIDTH) * _WIDTH
-        if width > self._chosen.shape[1]:
-            self._graph = None
-            self._chosen = torch.zeros(self._models, width, dtype=torch.int32, device=self._device)
         indices = torch.from_numpy(block.indices).to(self._device)
         sizes = torch.from_numpy(block.sizes).to(self._device)
-        for at in range(len(block)):
-            self._chosen[:, : indices.shape[2]].copy_(indices[at])
+        for at, largest in enumerate(block.sizes.max(axis=1).tolist()):
+            width = max(_WIDTH, -(-largest // _WIDTH) * _WIDTH)
             self._sizes.copy_(sizes[at])
-            self._run_one(may_capture=at > 0)
+            self._run_one(width, indices[at, :, :width])
 
-    def _run_one(self, *, may_capture: bool) -> None:
-        if self._graph is None and may_capture and self._can_be_captured:
-            self._capture()
-        if self._graph is None:
-            self._step(self._chosen, self._sizes)
+    def _run_one(self, width: int, indices: Tensor) -> None:
+        is_new = width not in self._chosen
+        if is_new:
+            self._chosen[width] = torch.zeros(self._models, width, dtype=torch.int32, device=self._device)
+        chosen = self._chosen[width]
+        chosen[:, : indices.shape[1]].copy_(indices)
+        if width not in self._graphs and not is_new and self._can_be_captured:
+            self._capture(width)
+        if width in self._graphs:
+            self._graphs[width].replay()
         else:
-            self._graph.replay()
+            self._step(chosen, self._sizes)
 
-    def _capture(self) -> None:
+    def _capture(self, width: int) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self._step(self._chosen, self._sizes)
+            with torch.cuda.graph(graph, pool=self._memory):
+                self._step(self._chosen[width], self._sizes)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a user's module may do what no graph can hold; nothing was computed yet
             _log.info("Steps run one by one, since they cannot be captured: %s", error)
             self._can_be_captured = False
         else:
-            self._graph = graph
+            self._graphs[width] = graph

@@ -21,9 +21,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.grad import conv2d_input
 
 from mithridate.config import TrainConfig
+from mithridate.ensemble import normalisation as normalisation
 from mithridate.ensemble import stem as stem
+from mithridate.ensemble import wide as wide
 
 
 @dataclass(frozen=True)
@@ -143,48 +146,6 @@ def _conv_forward(
             result = tl.where(alive[None, :], result + bias[:, None], 0.0)
     target = out + ((first + example) * (O * OH * OW) + within)[None, :] + output[:, None] * (OH * OW)
     tl.store(target, result, mask=(output < O)[:, None] & (example < batch)[None, :])
-
-
-@triton.jit
-def _conv_input_gradient(
-    gradients, weights, taps, extents, out, batch, weight_stride,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr,
-    BC: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One tile of input gradients of one model, gathered: BC channels at BP (example, pixel) pairs."""
-    tile, c_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    positions = tile * BP + tl.arange(0, BP)
-    example, within = positions // (H * W), positions % (H * W)
-    row, column = within // W + PH, within % W + PW
-    channel = c_tile * BC + tl.arange(0, BC)
-    extent = tl.load(extents + model)
-    alive = example < extent
-    first = model.to(tl.int64) * batch
-    gradient = gradients + (first + example) * (O * OH * OW)
-    result = tl.zeros([BC, BP], dtype=tl.float32)
-    K: tl.constexpr = O * KH * KW
-    if tile * BP < extent * (H * W):
-        weight = weights + model.to(tl.int64) * weight_stride + channel[:, None] * (KH * KW)
-        for start in range(0, K, BK):
-            k = start + tl.arange(0, BK)
-            inside = k < K
-            plane = tl.load(taps + k, mask=inside, other=0)
-            y = row[None, :] - tl.load(taps + K + k, mask=inside, other=0)[:, None]
-            x = column[None, :] - tl.load(taps + 2 * K + k, mask=inside, other=0)[:, None]
-            valid = inside[:, None] & alive[None, :] & (y >= 0) & (x >= 0)
-            if SH > 1 or SW > 1:
-                valid = valid & (y % SH == 0) & (x % SW == 0)
-                y = y // SH
-                x = x // SW
-            valid = valid & (y < OH) & (x < OW)
-            seen = tl.load(gradient[None, :] + (plane[:, None] + y * OW + x), mask=valid, other=0.0)
-            source = weight + tl.load(taps + 3 * K + k, mask=inside, other=0)[None, :]
-            tap = tl.load(source, mask=inside[None, :] & (channel < C)[:, None], other=0.0)
-            result = tl.dot(tap, seen, result, input_precision=PRECISION)
-    target = out + ((first + example) * (C * H * W) + within)[None, :] + channel[:, None] * (H * W)
-    tl.store(target, result, mask=(channel < C)[:, None] & (example < batch)[None, :])
 
 
 @triton.jit
@@ -413,19 +374,30 @@ def conv_forward(
 def conv_input_gradient(
     gradients: Tensor, weights: Tensor, extents: Tensor, geometry: Geometry, precision: str
 ) -> Tensor:
-    """Gradient of a convolution with respect to its images."""
-    gradients = gradients.contiguous()
-    models = weights.shape[0]
-    batch = gradients.shape[0] // models
-    out = gradients.new_empty(gradients.shape[0], geometry.channels, geometry.height, geometry.width)
-    tiles = _input_tiles(geometry.channels, geometry.outputs * geometry.kernel[0] * geometry.kernel[1])
-    pixels = geometry.height * geometry.width
-    grid = (triton.cdiv(batch * pixels, tiles["BP"]), triton.cdiv(geometry.channels, tiles["BC"]), models)
-    _conv_input_gradient[grid](
-        gradients, weights, _gradient_taps(geometry, gradients.device), extents, out, batch, weights.stride(0),
-        **geometry.constants(), **tiles, PRECISION=precision,
-    )  # fmt: skip
-    return out
+    """Gradient of a convolution with respect to its images.
+
+    With a stride of one it is a convolution itself, of the gradients with the kernel turned around; other strides are
+    left to the library, one model after another.
+    """
+    margins = zip(geometry.kernel, geometry.dilation, geometry.padding, strict=True)
+    rows, columns = (dilation * (kernel - 1) - padding for kernel, dilation, padding in margins)
+    if geometry.stride != (1, 1) or rows < 0 or columns < 0:
+        return _library_input_gradient(gradients, weights, extents, geometry)
+    turned = weights.flip(3, 4).transpose(1, 2).contiguous()
+    height, width = geometry.out_size
+    back = Geometry(
+        geometry.outputs, height, width, geometry.channels, geometry.kernel, (1, 1), (rows, columns), geometry.dilation
+    )
+    return conv_forward(gradients, turned, None, extents, back, precision)
+
+
+def _library_input_gradient(gradients: Tensor, weights: Tensor, extents: Tensor, geometry: Geometry) -> Tensor:
+    positions = torch.arange(len(gradients) // len(weights), device=gradients.device)
+    alive = (positions < extents.unsqueeze(1)).view(-1, 1, 1, 1)
+    parts = torch.where(alive, gradients, 0.0).chunk(len(weights))
+    shape = (len(parts[0]), geometry.channels, geometry.height, geometry.width)
+    moves = (geometry.stride, geometry.padding, geometry.dilation)
+    return torch.cat([conv2d_input(shape, weight, part, *moves) for weight, part in zip(weights, parts, strict=True)])
 
 
 def conv_example_gradients(
@@ -466,29 +438,15 @@ def squared_norms(rows: Tensor) -> Tensor:
 @cache
 def _taps(geometry: Geometry, device: torch.device) -> Tensor:
     """For each entry (channel, dy, dx) of the kernel: its place in the image relative to the corner, and dy, dx."""
-    channel, row, column = _kernel_entries(geometry.channels, geometry)
-    row, column = row - geometry.padding[0], column - geometry.padding[1]
+    sizes = (geometry.channels, *geometry.kernel)
+    channel, row, column = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, sizes), indexing="ij"))
+    row = row * geometry.dilation[0] - geometry.padding[0]
+    column = column * geometry.dilation[1] - geometry.padding[1]
     place = channel * geometry.height * geometry.width + row * geometry.width + column
     return torch.stack([place, row, column]).int().to(device)
 
 
-@cache
-def _gradient_taps(geometry: Geometry, device: torch.device) -> Tensor:
-    """For each (output, dy, dx): where the output's plane starts, dy, dx, and its place in the weights of channel 0."""
-    output, row, column = _kernel_entries(geometry.outputs, geometry)
-    height, width = geometry.out_size
-    area = geometry.kernel[0] * geometry.kernel[1]
-    within = torch.arange(area).repeat(geometry.outputs)
-    place = output * geometry.channels * area + within
-    return torch.stack([output * height * width, row, column, place]).int().to(device)
-
-
-def _kernel_entries(planes: int, geometry: Geometry) -> tuple[Tensor, Tensor, Tensor]:
-    plane, row, column = torch.meshgrid(
-        torch.arange(planes), torch.arange(geometry.kernel[0]), torch.arange(geometry.kernel[1]), indexing="ij"
-    )
-    return plane.flatten(), row.flatten() * geometry.dilation[0], column.flatten() * geometry.dilation[1]
-
+_MANY_PROGRAMS = 4096
 
 # Sizes of tiles, as measured to be fast on an H200. Any are right.
 
@@ -498,26 +456,23 @@ def _forward_tiles(outputs: int, entries: int) -> dict[str, int]:
     return {"BO": block, "BP": 128 if block <= 32 else 64, "BK": _tile(entries, 32), "num_warps": 4}
 
 
-def _input_tiles(channels: int, entries: int) -> dict[str, int]:
-    block = _tile(channels, 64)
-    return {
-        "BC": block,
-        "BP": 64,
-        "BK": 16 if block <= 32 else _tile(entries, 32),
-        "num_warps": 2 if block <= 32 else 4,
-    }
-
-
 def _example_tiles(outputs: int, entries: int, positions: int) -> dict[str, int]:
-    block = _tile(outputs, 64)
-    return {"BO": block, "BK": _tile(entries, 64), "BP": _tile(positions, 64), "num_warps": 2 if block <= 32 else 4}
+    block = _tile(outputs, 128)
+    if block <= 32:
+        return {"BO": block, "BK": _tile(entries, 64), "BP": _tile(positions, 64), "num_warps": 2}
+    return {"BO": block, "BK": _tile(entries, 128), "BP": _tile(positions, 32), "num_warps": block // 16}
 
 
 def weighted_sum(rows: Tensor, factors: Tensor, extents: Tensor, out: Tensor) -> None:
     """Writes sum_b factors[m, b] * rows[m, b] to `out` [models, entries], whose rows may lie apart."""
     models, batch, entries = rows.shape
-    grid = (triton.cdiv(entries, 128), models)
-    _weighted_sum[grid](rows, factors, extents, out, entries, out.stride(0), BATCH=batch, BN=128, BB=16, num_warps=4)
+    # Few programs must each have much to wait for at a time, many need not.
+    few = models * triton.cdiv(entries, 128) < _MANY_PROGRAMS
+    wide, tall, warps = (32, 128, 8) if few else (128, 16, 4)
+    grid = (triton.cdiv(entries, wide), models)
+    _weighted_sum[grid](
+        rows, factors, extents, out, entries, out.stride(0), BATCH=batch, BN=wide, BB=tall, num_warps=warps
+    )
 
 
 def activate_and_pool(values: Tensor, extents: Tensor, window: tuple[int, int], activation: str) -> Tensor:
@@ -569,18 +524,28 @@ class NoisyOptimiser:
 
     def __init__(self, config: TrainConfig, weights: Tensor, keys: Sequence[int]) -> None:
         self._config, self._weights = config, weights
-        device = weights.device
-        low = [_signed(key & (2**64 - 1), 64) for key in keys]
-        high = [_signed(key >> 64 & (2**32 - 1), 32) for key in keys]
-        self._keys = torch.tensor(low, dtype=torch.int64, device=device)
-        self._tweaks = torch.tensor(high, dtype=torch.int32, device=device)
+        device, models = weights.device, len(weights)
+        self._keys = torch.empty(models, dtype=torch.int64, device=device)
+        self._tweaks = torch.empty(models, dtype=torch.int32, device=device)
         rates = [config.learning_rate_at(step) for step in range(config.steps)]
         self._rates = torch.tensor(rates, dtype=torch.float32, device=device)
-        self._counter = torch.zeros(1, dtype=torch.int32, device=device)
+        self._counter = torch.empty(1, dtype=torch.int32, device=device)
         adam = config.optimizer == "adam"
-        self._first = torch.zeros_like(weights) if adam or config.momentum else weights
-        self._second = torch.zeros_like(weights) if adam else weights
-        self._total = torch.zeros_like(weights) if config.average_iterates else weights
+        self._first = torch.empty_like(weights) if adam or config.momentum else weights
+        self._second = torch.empty_like(weights) if adam else weights
+        self._total = torch.empty_like(weights) if config.average_iterates else weights
+        self.restart(keys)
+
+    def restart(self, keys: Sequence[int]) -> None:
+        """Begin with other instances, in the same memory; their first weights are put there by the caller."""
+        low = [_signed(key & (2**64 - 1), 64) for key in keys]
+        high = [_signed(key >> 64 & (2**32 - 1), 32) for key in keys]
+        self._keys.copy_(torch.tensor(low, dtype=torch.int64))
+        self._tweaks.copy_(torch.tensor(high, dtype=torch.int32))
+        self._counter.zero_()
+        for state in (self._first, self._second, self._total):
+            if state is not self._weights:
+                state.zero_()
 
     def update(self, sums: Tensor) -> None:
         """One step from clipped sums: noise, division by the constant, the optimiser's rule."""

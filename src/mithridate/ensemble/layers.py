@@ -51,7 +51,9 @@ class Frame:
         kernels: the module `kernels` where Triton can run, else None.
         native: the library of `native` on a CPU where there is a compiler, else None.
         recording: whether gradients will be asked for.
-        kept: what a layer's forward pass leaves for its gradients.
+        wide: whether convolutions are left to the vendor's library, which wants the channels last.
+        kept: what a layer's forward or backward pass leaves for its gradients.
+        rectified: layers that have applied the ReLU after them as well.
     """
 
     models: int
@@ -60,7 +62,9 @@ class Frame:
     kernels: ModuleType | None
     native: native.Library | None = None
     recording: bool = True
+    wide: bool = False
     kept: dict[Layer, Any] = field(default_factory=dict)
+    rectified: set[Layer] = field(default_factory=set)
 
 
 class Parts(ABC):
@@ -241,25 +245,36 @@ class GhostConvolution(Parts):
 
     def squared_norms(self) -> Tensor:
         pixels, gradients = self._images.double().flatten(2), self._gradients.double().flatten(2)
+        places = self._conv.places(self._images)
+        if self._frame.kernels is not None:
+            products = torch.bmm(pixels.transpose(1, 2), pixels)
+            errors = torch.bmm(gradients.transpose(1, 2), gradients)
+            squares, patches_size = self._frame.kernels.wide.ghost_sums(products, errors, places)
+            return self._with_slack(squares, patches_size, errors.diagonal(dim1=1, dim2=2).sum(dim=1))
         # One more row and column of zeros stand for what is outside the image.
         products = F.pad(torch.bmm(pixels.transpose(1, 2), pixels), (0, 1, 0, 1))
         patches = torch.zeros(len(pixels), *(gradients.shape[2],) * 2, dtype=torch.float64, device=pixels.device)
-        for place in self._conv.places(self._images):
+        for place in places:
             patches += products.index_select(1, place).index_select(2, place)
-        squares = (patches * torch.bmm(gradients.transpose(1, 2), gradients)).sum(dim=(1, 2)).clamp_min(0.0)
-        size = patches.diagonal(dim1=1, dim2=2).sum(dim=1) * gradients.square().sum(dim=(1, 2))
-        norms = squares.sqrt() + self._frame.clipping.slack * size.sqrt()
+        squares = (patches * torch.bmm(gradients.transpose(1, 2), gradients)).sum(dim=(1, 2))
+        return self._with_slack(
+            squares, patches.diagonal(dim1=1, dim2=2).sum(dim=1), gradients.square().sum(dim=(1, 2))
+        )
+
+    def _with_slack(self, squares: Tensor, patches: Tensor, gradients: Tensor) -> Tensor:
+        """Squared norms, never below those of what the sums are made of; from squared norms of all that is in them."""
+        norms = squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * (patches * gradients).sqrt()
         return _by_model(norms.square(), self._frame.models)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         weighted = self._gradients * factors.flatten()[:, None, None, None]
         parts = zip(weighted.chunk(self._frame.models), self._images.chunk(self._frame.models), strict=True)
         for row, weight, (errors, images) in zip(out, self._weights, parts, strict=True):
-            row.copy_(self._conv.weight_gradient(errors, images, weight).flatten())
+            row.view_as(weight).copy_(self._conv.weight_gradient(errors, images, weight))
 
     def forget(self, trusted: Tensor) -> None:
         keep = trusted.flatten()[:, None, None, None]
-        self._images, self._gradients = (values.masked_fill(~keep, 0) for values in (self._images, self._gradients))
+        self._images, self._gradients = (torch.where(keep, values, 0) for values in (self._images, self._gradients))
 
 
 class Lookups(Parts):
@@ -300,7 +315,7 @@ class Lookups(Parts):
 
 
 def _only(trusted: Tensor, values: Tensor) -> Tensor:
-    return values.masked_fill(~trusted.view(*trusted.shape, *(1,) * (values.dim() - 2)), 0)
+    return torch.where(trusted.view(*trusted.shape, *(1,) * (values.dim() - 2)), values, 0)
 
 
 def is_ghost_cheaper(features: int, outputs: int, positions: int) -> bool:
@@ -418,7 +433,7 @@ class Conv(Layer):
         images = self._images(inputs)
         weights = parameters[0].unsqueeze(3) if self._flat else parameters[0]
         biases = parameters[1] if len(parameters) == 2 else None
-        if frame.kernels is not None and self._suits_kernels(frame):
+        if frame.kernels is not None and self.groups == 1 and not frame.wide:
             geometry = self.geometry(images, weights.shape[1], frame.kernels)
             outputs = frame.kernels.convolve(
                 images, weights, biases, frame.extents, geometry, frame.clipping.dot_precision
@@ -426,7 +441,7 @@ class Conv(Layer):
         elif images.device.type == "cpu" and self._entries <= _FEW_ENTRIES and self.groups == 1:
             outputs = self._convolve_patches(images, weights, biases, frame)
         else:
-            outputs = self._convolve(images, weights, biases)
+            outputs = self._convolve(images, weights, biases, frame)
         return outputs.squeeze(2) if self._flat else outputs
 
     def _convolve_patches(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Frame) -> Tensor:
@@ -449,9 +464,10 @@ class Conv(Layer):
         )
         return height, width
 
-    def _suits_kernels(self, frame: Frame) -> bool:
-        """Wide convolutions are better served by the vendor's library, one model after another."""
-        return self.groups == 1 and self._channels <= _NARROW
+    @property
+    def is_wide(self) -> bool:
+        """Whether the vendor's library, one model after another, is faster than our kernels."""
+        return self._channels > _NARROW
 
     def stage(self, images: Sequence[int], outputs: int, activation: str, window: tuple[int, int]) -> Stage | None:
         """Itself with what follows it as a stage of a stem, where it is plain enough."""
@@ -466,12 +482,14 @@ class Conv(Layer):
         """Its shape, as the kernels take it."""
         return kernels.Geometry(*images.shape[1:], outputs, self.kernel, self.stride, self.padding, self.dilation)
 
-    def _convolve(self, images: Tensor, weights: Tensor, biases: Tensor | None) -> Tensor:
+    def _convolve(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Frame) -> Tensor:
         """One model after another, by the library's convolution."""
         models = weights.shape[0]
+        order = torch.channels_last if frame.wide else torch.contiguous_format
+        images = images.contiguous(memory_format=order)
         outputs = [
             F.conv2d(
-                part, weights[at], None if biases is None else biases[at],
+                part, weights[at].contiguous(memory_format=order), None if biases is None else biases[at],
                 self.stride, self.padding, self.dilation, self.groups,
             )
             for at, part in enumerate(images.chunk(models))
@@ -482,6 +500,8 @@ class Conv(Layer):
         images = self._images(inputs)
         if frame.kernels is not None and self._stores_by_kernel(images, gradients, frame):
             geometry = self.geometry(images, gradients.shape[1], frame.kernels)
+            if frame.wide:
+                images, gradients = (frame.kernels.wide.channels_first(values) for values in (images, gradients))
             stored = frame.kernels.conv_example_gradients(
                 images, gradients, frame.extents, geometry, frame.clipping.dot_precision,
                 has_bias=len(self.names) == 2,
@@ -676,6 +696,24 @@ class GroupNorm(_Normalisation):
     def __init__(self, module: nn.GroupNorm) -> None:
         super().__init__(module.eps, ("weight", "bias"))
         self._groups = module.num_groups
+        self.precedes_relu = False
+
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        kernels = frame.kernels
+        if not frame.wide or kernels is None or not kernels.normalisation.supports(inputs.shape, self._groups):
+            return super().forward(inputs, parameters, frame)
+        # Where nobody asks for the gradient of the inputs, there is no backward pass to look through the ReLU.
+        takes_relu = self.precedes_relu and (inputs.requires_grad or not frame.recording)
+        if takes_relu:
+            frame.rectified.add(self)
+        return kernels.normalisation.GroupNorm.apply(
+            inputs, *parameters, frame.extents, self._groups, self._epsilon, takes_relu, frame.kept, self
+        )
+
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+        if self not in frame.kept:
+            return super().parts(inputs, gradients, parameters, frame)
+        return [Stored(_by_model(own, frame.models), frame) for own in frame.kept.pop(self)]
 
     def _normalise(self, inputs: Tensor) -> Tensor:
         return F.group_norm(inputs, self._groups, eps=self._epsilon)

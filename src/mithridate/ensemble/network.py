@@ -59,6 +59,8 @@ class FastNetwork:
         self._fusion = fusion_of(traced, self._layers, shapes)
         self._tanhs = {node for node in traced.graph.nodes if is_tanh(traced, node)}
         self._last_use = last_uses(traced.graph)
+        # One model of wide convolutions keeps a GPU busy, and its batch need not wait for the largest of others.
+        self.is_wide = any(isinstance(layer, layers.Conv) and layer.is_wide for layer in self._layers.values())
         numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
         stored = sum(shape.numel() for name, shape in self._shapes.items() if self._may_be_stored(name))
         # Activations and their gradients, with a copy to work on; then the gradients that are stored.
@@ -107,14 +109,15 @@ class FastNetwork:
             return self._run(weights, repeated, frame, record=False)[0].unflatten(0, (models, -1))
 
     def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Frame:
-        on_cpu = extents.device.type == "cpu"
+        on_cpu, kernels = extents.device.type == "cpu", kernels_for(extents.device)
         return layers.Frame(
             models,
             self.clipping,
             extents,
-            kernels_for(extents.device),
+            kernels,
             native=native.library() if on_cpu and self._fusion.stem is not None else None,
             recording=recording,
+            wide=self.is_wide and kernels is not None,
         )
 
     def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Frame, *, record: bool) -> tuple[Tensor, list[_Tap]]:
@@ -135,7 +138,7 @@ class FastNetwork:
             elif node.op == "call_module" and node.target in self._layers:
                 layer = self._layers[node.target]
                 values[node] = self._run_layer(node.target, layer, values[node.args[0]], weights, frame, taps, record)
-            elif node in fusion.passed:
+            elif node in fusion.passed or fusion.rectifiers.get(node) in frame.rectified:
                 values[node] = values[node.args[0]]
             elif node in self._tanhs and inputs.device.type == "cpu":
                 values[node] = plain_ops.Tanh.apply(values[node.args[0]])
