@@ -1,28 +1,39 @@
 # Every target builds what it needs in .venv; nothing outside the checkout is touched.
 VENV   := .venv
 BIN    := $(VENV)/bin
-CORE   := $(VENV)/.installed-core
+TRAIN  := $(VENV)/.installed-train
 DEV    := $(VENV)/.installed-dev
 PINS   := pyproject.toml constraints.txt
 IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '$(IS_NEW)' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# A process for every core, each on one thread; tests of one file share what they set up.
+PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test lint bench slow format clean help
+.PHONY: demo test lint docs browser bench slow dist format clean help
 
-demo: $(CORE)  ## certify the bundled digits votes
-	@$(BIN)/mithridate certify examples/digits-votes.npz --labels-key y
+demo: $(TRAIN)  ## train, certify and report on handwritten digits
+	@$(BIN)/mithridate demo
 
 test: $(DEV)  ## run the fast tests and the doctests
-	@$(BIN)/python -m pytest
+	@$(PARALLEL)
 
 lint: $(DEV)  ## check style, format and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
+
+docs: $(DEV)  ## build the documentation into site/, strictly
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+browser:  ## install Chromium for the tests of the report, where apt may
+	@command -v chromium >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "There is no Chromium and apt may not install it here; the browser tests will be skipped."
 
 bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(PIP) -e '.[bench]'
@@ -30,14 +41,21 @@ bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(BIN)/python benchmarks/train.py --model lenet5 --device cpu
 
 slow: $(DEV)  ## run the tests that take minutes
-	@$(BIN)/python -m pytest -m slow
+	@$(PARALLEL) -m slow
+
+dist: $(DEV)  ## build wheel and sdist, install [all] into an empty environment, run the demo there
+	@rm -rf dist build/empty
+	@$(BIN)/python -m build --no-isolation --outdir dist
+	@$(PYTHON) -m venv build/empty
+	@build/empty/bin/python -m pip install -qq -c constraints.txt "$$(ls dist/*.whl)[all]"
+	@cd build/empty && bin/mithridate demo
 
 format: $(DEV)  ## fix what ruff can fix
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
 clean:  ## remove .venv, builds and caches
-	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list these targets
@@ -49,12 +67,12 @@ $(BIN)/python:
 	@echo "Creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(CORE): $(PINS) | $(BIN)/python
-	@echo "Installing mithridate into $(VENV)"
-	@$(PIP) -e .
+$(TRAIN): $(PINS) | $(BIN)/python
+	@echo "Installing mithridate with torch into $(VENV)"
+	@$(PIP) -e '.[train]'
 	@touch $@
 
 $(DEV): $(PINS) | $(BIN)/python
-	@echo "Installing mithridate with torch and its test and lint tools into $(VENV)"
-	@$(PIP) -e '.[train,test,lint]'
-	@touch $(CORE) $@
+	@echo "Installing mithridate with torch and its test, lint and documentation tools into $(VENV)"
+	@$(PIP) -e '.[train,data,report,test,lint,docs]'
+	@touch $(TRAIN) $@

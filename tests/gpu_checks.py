@@ -57,6 +57,7 @@ INTERPRETED = (
     "conv2d-uneven-stride-behind", "conv2d-dilation-behind", "conv2d-same-behind", "conv2d-groups",
     "avg-pool-2d", "group-norm", "embedding-mean", "residual-plus", "functional-pools",
     "model-lenet5", "model-opa-tut", "model-wide", "model-wide-norm-first",
+    "model-wide-sequence",
 )  # fmt: skip
 
 

@@ -480,6 +480,7 @@ def _model_zoo() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         "model-lenet5": (build("lenet5", (1, 16, 18), CLASSES), (1, 16, 18)),
         "model-opa-tut": (build("opa-tut", (3, 8, 9), CLASSES), (3, 8, 9)),
         "model-wide": (_wide(), (2, 5, 6)),
+        "model-wide-sequence": (_classifier(nn.Sequential(nn.Conv1d(4, 160, 3), nn.ReLU()), 160 * 8), (4, 10)),
         "model-wide-norm-first": (
             _classifier(nn.Sequential(nn.GroupNorm(8, 64), nn.ReLU(), nn.Conv2d(64, 136, 2, bias=False)), 136 * 4),
             (64, 3, 3),

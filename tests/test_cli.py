@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from mithridate.cli import main
 MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
-COMMANDS = ("certify", "plan", "predict", "train", "verify")
+COMMANDS = ("certify", "demo", "init", "plan", "predict", "report", "train", "verify")
 
 
 class Outcome(NamedTuple):
@@ -174,7 +175,7 @@ def test_what_is_not_guaranteed_is_said_wherever_it_is_read(
     flags = ["--method", "rdp", "--group", "paper", "--bounds", "pointwise"]
     table = " ".join(run(capsys, "certify", csv, *MECHANISM, *flags, "--out", out).out.split())
     assert "nominal and not guaranteed" in table
-    assert "probability at most" not in table
+    assert "% confidence" not in table
     assert "bounded group sensitivity" in table
     audit = " ".join(run(capsys, "verify", out).out.split())
     assert "Assumed: assumes bounded group sensitivity" in audit
@@ -182,7 +183,9 @@ def test_what_is_not_guaranteed_is_said_wherever_it_is_read(
     assert any("bounded group sensitivity" in line for line in run_json(capsys, "verify", out)["assumptions"])
     simuem = " ".join(run(capsys, "certify", csv, *MECHANISM, "--bounds", "simuem").out.split())
     classes = len(csv.read_text().splitlines()[-1].split(","))
-    assert f"probability at most {0.001 * (1 + 2 / classes):g} over training" in simuem
+    (said,) = re.findall(r"with ([0-9.]+)% confidence", simuem)
+    true = 100 * (1 - 0.001 * (1 + 2 / classes))
+    assert true - 0.1 < float(said) <= true  # rounded to the safe side
 
 
 def test_the_printed_object_does_not_pass_for_a_certificate_file(
@@ -201,7 +204,7 @@ def test_the_table_for_people_says_what_is_claimed(
     assert outcome.code == 0
     assert outcome.err == ""
     assert "inserted into my data" in text
-    assert "probability at most 0.001" in text
+    assert "with 99.9% confidence" in text
     assert "not_separated: 1." in text
     assert "mithridate verify" in text
     marked = run(capsys, "certify", csv, *MECHANISM, "--method", "rdp", "--group", "paper", "--bounds", "pointwise")
@@ -355,12 +358,46 @@ def test_a_missing_labels_key_names_what_is_there(capsys: pytest.CaptureFixture[
 
 
 def test_missing_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for path in (tmp_path / "none.npz", tmp_path / "none.csv", tmp_path):
-        expected = "is a folder" if path == tmp_path else "no file"
-        assert expected in refused(capsys, "certify", path, *MECHANISM)
-        if path != tmp_path:
-            assert "Cannot read" in refused(capsys, "verify", path)
+    for path in (tmp_path / "none.npz", tmp_path / "none.csv"):
+        assert "no file" in refused(capsys, "certify", path, *MECHANISM)
+        assert "Cannot read" in refused(capsys, "verify", path)
     assert "Cannot read" in refused(capsys, "verify", tmp_path)
+
+
+# --- certify, given the directory of a run --------------------------------------------------------------------------
+
+
+def test_a_run_is_certified_in_its_directory(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    scored_votes(mechanism=GAUSSIAN).save(tmp_path / "votes.npz")
+    content = run_json(capsys, "certify", tmp_path, "--threat", "add")
+    written = Certificate.load(tmp_path / "certificate.json")
+    assert written.to_dict(written.votes.labels) == content
+    assert content["threat"] == "add"
+    elsewhere = tmp_path / "elsewhere.json"
+    people = run(capsys, "certify", tmp_path, "--out", elsewhere)
+    assert people.code == 0, people.err
+    assert people.out.endswith(f"check it with: mithridate verify {elsewhere}\n")
+    assert Certificate.load(elsewhere).threat.value == "symmetric-difference"
+    assert Certificate.load(tmp_path / "certificate.json").threat.value == "add"
+
+
+def test_a_run_that_is_not_finished_is_no_run_to_certify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "give that of a finished run" in refused(capsys, "certify", tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    assert "run its `mithridate train` again" in refused(capsys, "certify", tmp_path)
+    (tmp_path / "votes.npz").write_bytes(b"damaged")
+    (tmp_path / "certificate.json").write_bytes(b"an older certificate")
+    assert "not a readable" in refused(capsys, "certify", tmp_path)
+    assert (tmp_path / "certificate.json").read_bytes() == b"an older certificate"
+
+
+def test_weak_votes_come_with_a_remedy(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("8,0\n7,1\n")
+    outcome = run(capsys, "certify", path, *MECHANISM)
+    assert outcome.code == 0
+    assert "To certify more: " in outcome.out
+    assert "--instances" in outcome.out
 
 
 def test_places_that_cannot_be_written_to(capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path) -> None:

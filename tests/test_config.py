@@ -164,3 +164,24 @@ def test_from_dict_checks_like_the_constructor() -> None:
 def test_replacing_a_constant_checks_again() -> None:
     with pytest.raises(MithridateError, match="momentum"):
         replace(TrainConfig(**BASE), momentum=2.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_grad_norm": 1e300},
+        {"max_grad_norm": 1e-300},
+        {"learning_rate": 1e300},
+        {"noise_multiplier": 1e300},
+        {"noise_multiplier": 1e20, "max_grad_norm": 1e20},
+        {"weight_decay": 1e300},
+    ],
+)
+def test_numbers_that_single_precision_does_not_have_are_refused(change: dict[str, float]) -> None:
+    values: dict[str, Any] = {
+        "instances": 1, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 1, "max_grad_norm": 1.0,
+        "learning_rate": 1.0,
+    }  # fmt: skip
+    TrainConfig(**values)
+    with pytest.raises(ConfigError, match="Expected"):
+        TrainConfig(**{**values, **change})

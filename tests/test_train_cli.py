@@ -1,4 +1,4 @@
-"""`mithridate train` and `predict`: flags, what is printed, interruptions, and one sentence for bad input."""
+"""`mithridate train`: flags, project files, what is printed, interruptions, and one sentence for bad input."""
 
 import io
 import json
@@ -19,8 +19,8 @@ from test_cli import Outcome, run
 from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
+from mithridate.cli import _training as command
 from mithridate.cli import main
-from mithridate.cli import train as command
 from mithridate.ensemble import prediction, training
 
 RECIPE = [
@@ -45,6 +45,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "test.npz", x=TEST[0], y=TEST[1])
     np.savez(tmp_path / "inputs.npz", x=TEST[0])
     (tmp_path / "root").write_text(SEED.hex() + "\n")
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -83,9 +84,9 @@ def test_the_command_does_what_the_function_does(capsys: pytest.CaptureFixture[s
 def test_people_are_told_how_to_certify(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
     outcome = run(capsys, *TRAIN_FLAGS, "--run-dir", "my runs")
     assert outcome.code == 0, outcome.err
-    assert "mithridate certify 'my runs/votes.npz'" in outcome.out
+    assert "Written to my runs/votes.npz; certify it with: mithridate certify 'my runs'\n" in outcome.out
     assert "The majority is right on" in outcome.out
-    assert main(["certify", "my runs/votes.npz", "--json"]) == 0
+    assert main(["certify", "my runs", "--json"]) == 0
     again = run(capsys, *TRAIN_FLAGS, "--run-dir", "my runs")
     assert "finished before" in again.out
 
@@ -140,7 +141,7 @@ def test_every_field_of_the_configuration_is_a_flag(
 def test_features_by_name(capsys: pytest.CaptureFixture[str], files: Path) -> None:
     content = train_json(capsys, "--features", "unit-norm", "--device", "cpu", "--keep-models")
     assert content["recipe"]["features"]["name"] == "unit-norm"
-    outcome = run(capsys, "predict", "run", "--inputs", "test.npz", "--out", "new.npz", "--device", "cpu")
+    outcome = run(capsys, "predict", "run", "test.npz", "--out", "new.npz", "--device", "cpu")
     assert outcome.code == 0, outcome.err
     assert Votes.load("new.npz").equals(Votes.load("run/votes.npz"))
 
@@ -222,7 +223,7 @@ def test_lines_do_not_come_more_often_than_needed() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command.time, "monotonic", lambda: now[0])
         patch.setattr(command, "_say", lines.append)
-        clock = command._Clock()
+        clock = command.Clock()
         clock.show = command._Lines(clock)
         for step in range(100_001):
             now[0] = step / 1000
@@ -241,9 +242,9 @@ def test_the_speed_is_that_of_this_process(fake: Any, capsys: pytest.CaptureFixt
     interrupted = run(capsys, *TRAIN_FLAGS, "--json")
     assert interrupted.code == 130
     assert interrupted.out == ""
-    assert interrupted.err.splitlines() == [
-        "mithridate: interrupted; what is finished is kept in run. The same command goes on from there."
-    ]
+    *plan, last = interrupted.err.splitlines()
+    assert last == "mithridate: interrupted; what is finished is kept in run. The same command goes on from there."
+    assert not any(line.startswith("mithridate") for line in plan)
     fake.reset()
     content = train_json(capsys)
     assert fake.trained == [range(6, 10)]
@@ -281,46 +282,185 @@ def test_control_c_ends_cleanly_and_the_same_command_goes_on(files: Path) -> Non
     assert same_votes(Votes.load(files / "run" / "votes.npz"), whole)
 
 
-# --- predict --------------------------------------------------------------------------------------------------------
+# --- what is left out ------------------------------------------------------------------------------------------------
+
+SIX = ["--model", "--noise-multiplier", "--sample-rate", "--steps", "--max-grad-norm", "--learning-rate"]
 
 
-def test_predict(capsys: pytest.CaptureFixture[str], files: Path) -> None:
-    train_json(capsys, "--keep-models", "--device", "cpu")
-    outcome = run(capsys, "predict", "run", "--inputs", "test.npz", "--out", "new.npz", "--json", "--device", "cpu")
+def without(*flags: str) -> list[str]:
+    """The flags of a complete run, less some of them and their values."""
+    arguments = list(TRAIN_FLAGS)
+    for flag in flags:
+        place = arguments.index(flag)
+        del arguments[place : place + 2]
+    return arguments
+
+
+def test_only_the_training_data_is_required(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    text = refused(run(capsys, *without("--train")))
+    assert "--train" in text
+    assert "project file" in text
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("flag", SIX)
+def test_what_is_left_out_is_chosen_and_what_is_given_is_kept(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path, flag: str
+) -> None:
+    outcome = run(capsys, *without(flag), "--json")
     assert outcome.code == 0, outcome.err
     content = json.loads(outcome.out)
-    first, second = Votes.load("run/votes.npz"), Votes.load("new.npz")
-    assert second.equals(first)
-    assert (content["votes"], content["instances"], content["examples"]) == ("new.npz", 10, 20)
-    assert content["accuracy"] == float(np.mean(first.counts.argmax(axis=1) == TEST[1]))
-    people = run(capsys, "predict", "run", "--inputs", "inputs.npz", "--out", "other.npz", "--device", "cpu")
-    assert "mithridate certify other.npz" in people.out
-    assert Votes.load("other.npz").labels is None
+    found, wanted = TrainConfig.from_dict(content["recipe"]["config"]), make_config()
+    for name in (
+        "noise_multiplier",
+        "sample_rate",
+        "steps",
+        "max_grad_norm",
+        "learning_rate",
+        "instances",
+        "score_bins",
+    ):
+        if name != flag.removeprefix("--").replace("-", "_"):
+            assert getattr(found, name) == getattr(wanted, name), name
+    assert content["chosen"]["model"] == content["recipe"]["model"] == "linear"
+    assert content["chosen"]["config"]["steps"] == found.steps
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["nowhere", "--inputs", "test.npz", "--out", "new.npz"], "directory of a run"),
-        (["run", "--inputs", "missing.npz", "--out", "new.npz"], "no file"),
-        (["run", "--inputs", "test.npz", "--out", "missing/new.npz"], "no folder"),
-        (["run", "--inputs", "test.npz", "--out", "new.npz"], "--keep-models"),
-    ],
-)
-def test_predictions_that_cannot_be_made(
-    fake: Any, capsys: pytest.CaptureFixture[str], files: Path, flags: list[str], says: str
+def test_the_plan_is_printed_before_training_starts(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    fake.before_group = staticmethod(lambda group: seen.append(capsys.readouterr().out))
+    assert main(["train", "--train", "train.npz", "--instances", "100", "--device", "cpu"]) == 0
+    plan = " ".join(seen[0].split())
+    assert "100 instances of linear on unit-norm features" in plan
+    assert "Radius that could be reached: up to " in plan
+
+
+def test_a_recipe_chosen_by_the_size_of_the_data_says_so(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    flags = ["train", "--train", "train.npz", "--test", "test.npz", "--instances", "10", "--device", "cpu", "--json"]
+    assumed = json.loads(run(capsys, *flags).out)["assumptions"]
+    assert any("The recipe was chosen for 60 training examples" in sentence for sentence in assumed)
+    declared = json.loads(run(capsys, *flags, "--num-train", "60", "--run-dir", "declared").out)["assumptions"]
+    assert not any("The recipe was chosen" in sentence for sentence in declared)
+    complete = train_json(capsys, "--run-dir", "complete")["assumptions"]
+    assert not any("The recipe was chosen" in sentence for sentence in complete)
+
+
+def test_without_a_test_file_some_examples_are_held_out(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    outcome = run(capsys, *without("--test", "--num-train"), "--json")
+    assert outcome.code == 0, outcome.err
+    content = json.loads(outcome.out)
+    assert content["examples"] + content["recipe"]["config"]["num_train"] == len(TRAIN[0])
+    assert 0 < content["examples"] < len(TRAIN[0])
+    assert content["accuracy"] is not None
+
+
+def test_models_are_kept_unless_the_user_says_otherwise(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path
 ) -> None:
     train_json(capsys)
-    assert says in refused(run(capsys, "predict", *flags))
-    assert not Path("new.npz").exists()
+    assert list(Path("run/models").iterdir())
+    train_json(capsys, "--no-keep-models", "--run-dir", "bare")
+    assert not Path("bare/models").exists()
+
+
+def test_test_images_are_left_for_the_report(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8)).astype(np.uint8)
+    np.savez("images.npz", x=x, y=TRAIN[1])
+    flags = ["train", "--train", "images.npz", "--test", "images.npz", "--instances", "10", "--device", "cpu"]
+    assert run(capsys, *flags).code == 0
+    with np.load("run/inputs.npz") as kept:
+        assert np.array_equal(kept["x"], x)
+    train_json(capsys, "--run-dir", "table")
+    assert not Path("table/inputs.npz").exists()
+
+
+# --- project files --------------------------------------------------------------------------------------------------
+
+PROJECT = """
+run_dir = "runs/mine"
+[data]
+train = "train.npz"
+test = "test.npz"
+[train]
+model = "linear"
+instances = 10
+noise_multiplier = 2
+sample_rate = 0.2
+steps = 6
+max_grad_norm = 1
+learning_rate = 0.5
+num_train = 60
+classes = 3
+score_bins = 8
+device = "cpu"
+"""
+
+
+def test_a_project_file_does_what_the_flags_do(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    Path("mine.toml").write_text(PROJECT)
+    outcome = run(capsys, "train", "mine.toml", "--root-seed", "root", "--json")
+    assert outcome.code == 0, outcome.err
+    content = json.loads(outcome.out)
+    assert content["run_dir"] == "runs/mine"
+    flags = train_json(capsys, "--root-seed", "root", "--device", "cpu")
+    assert same_votes(Votes.load("runs/mine/votes.npz"), Votes.load("run/votes.npz"))
+    assert content["recipe"] == flags["recipe"]
+
+
+@pytest.mark.parametrize("line", ["keep_models = 'no'", "average_iterates = 'no'"])
+def test_a_flag_is_true_or_false(fake: Any, capsys: pytest.CaptureFixture[str], files: Path, line: str) -> None:
+    Path("mine.toml").write_text(f"{PROJECT}{line}\n")
+    assert line.split()[0] in refused(run(capsys, "train", "mine.toml"))
+
+
+def test_flags_win_over_the_file(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    Path("mine.toml").write_text(PROJECT)
+    flags = ["--steps", "3", "--test", "inputs.npz", "--run-dir", "other", "--average-iterates"]
+    outcome = run(capsys, "train", "mine.toml", *flags, "--json")
+    assert outcome.code == 0, outcome.err
+    content = json.loads(outcome.out)
+    assert (content["run_dir"], content["accuracy"]) == ("other", None)
+    config = content["recipe"]["config"]
+    assert (config["steps"], config["average_iterates"], config["noise_multiplier"]) == (3, True, 2.0)
+    assert not Path("runs").exists()
+
+
+def test_files_are_looked_for_beside_the_project_file(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.toml").write_text(PROJECT)
+    elsewhere = files / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert run(capsys, "train", "../mine.toml").code == 0
+    assert (elsewhere / "runs" / "mine" / "votes.npz").is_file()
+
+
+def test_a_finished_project_is_not_trained_again(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    Path("mine.toml").write_text(PROJECT)
+    assert run(capsys, "train", "mine.toml").code == 0
+    before, fake.trained = everything_in(files), []
+    assert "finished before" in run(capsys, "train", "mine.toml").out
+    assert fake.trained == []
+    assert everything_in(files) == before
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def refused(outcome: Outcome) -> str:
     assert outcome.code == 2, outcome
-    assert outcome.out == ""
+    assert "Written" not in outcome.out  # what would have been trained may be there
     assert outcome.err.count("\n") == 1
     assert outcome.err.startswith("mithridate")
     assert "Traceback" not in outcome.err
@@ -351,9 +491,17 @@ def refused(outcome: Outcome) -> str:
         (["--device", "abacus"], "abacus"),
         (["--in-flight", "0"], "in_flight"),
         (["--precision", "float16"], "float16"),
-        (["--train", "missing.npz"], "no file missing.npz"),
+        (["--train", "missing.npz"], "no file or folder missing.npz"),
         (["--train", "inputs.npz"], "no array 'y'"),
-        (["--test", "root"], "not a readable .npz"),
+        (["--test", "root"], "Cannot read root by its name"),
+        (["--test", "broken.npz"], "not a readable .npz"),
+        (["--seconds", "0"], "seconds"),
+        (["--num-train", "0"], "num_train"),
+        (["missing.toml"], "Cannot read missing.toml"),
+        (["root"], "not a project file in TOML"),
+        (["."], "is not a file"),
+        (["--root-seed", "/dev/zero"], "hexadecimal"),
+        (["/dev/zero"], "is not a file"),
         (["--root-seed", "train.npz"], "hexadecimal"),
         (["--root-seed", "missing"], "Cannot read missing"),
         (["--run-dir", "train.npz"], "is a file"),
@@ -363,24 +511,16 @@ def refused(outcome: Outcome) -> str:
 def test_bad_flags_and_files(
     fake: Any, capsys: pytest.CaptureFixture[str], files: Path, flags: list[str], says: str
 ) -> None:
+    before = everything_in(files)
     assert says in refused(run(capsys, *TRAIN_FLAGS, *flags))
-    assert not Path("run/run.json").exists()
-
-
-@pytest.mark.parametrize(
-    "flag", ["--train", "--test", "--model", "--instances", "--noise-multiplier", "--sample-rate", "--steps",
-             "--max-grad-norm", "--learning-rate"],
-)  # fmt: skip
-def test_what_has_no_default_is_required(capsys: pytest.CaptureFixture[str], files: Path, flag: str) -> None:
-    place = TRAIN_FLAGS.index(flag)
-    assert flag in refused(run(capsys, *TRAIN_FLAGS[:place], *TRAIN_FLAGS[place + 2 :]))
+    assert everything_in(files) == before
 
 
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"x": TRAIN[0], "y": TRAIN[1][:-1]}, "60 training inputs but 59 labels"),
-        ({"x": TRAIN[0], "y": TRAIN[1] - 1}, "labels are whole numbers from 0"),
+        ({"x": TRAIN[0], "y": TRAIN[1][:-1]}, "There are 60 inputs but 59 labels"),
+        ({"x": TRAIN[0], "y": TRAIN[1] - 1}, "labels are names or whole numbers from 0"),
         ({"x": TRAIN[0] * np.nan, "y": TRAIN[1]}, "Input 0 of the training data holds NaN"),
         ({"x": TRAIN[0][:, :3], "y": TRAIN[1]}, "test inputs of shape (3,)"),
         ({"x": TRAIN[0][:0], "y": TRAIN[1][:0]}, "empty"),
@@ -395,7 +535,9 @@ def test_bad_arrays(
 
 def test_a_directory_of_another_configuration(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
     train_json(capsys)
+    before = everything_in(files)
     text = refused(run(capsys, *TRAIN_FLAGS, "--steps", "7"))
+    assert everything_in(files) == before
     assert "its steps is 6, not 7" in text
     assert "another run_dir" in text
 

@@ -163,6 +163,32 @@ def test_constants_read_off_the_data_are_assumed_public(fake: Any, tmp_path: Pat
     assert Votes.load(tmp_path / "run" / "votes.npz").assumptions == inferred.assumptions
 
 
+def test_what_the_reading_of_the_data_assumed_is_repeated(fake: Any) -> None:
+    source = {"declaration": None, "class_names": ["ant", "bee", "cat"]}
+    votes = run(source=source, assumptions=("The ranges are public.",))
+    assert votes.recipe is not None
+    assert votes.recipe["source"] == source
+    assert "The ranges are public." in votes.assumptions
+    assert "The ranges are public." in certify(votes).assumptions
+
+
+def test_nothing_that_was_ever_assumed_of_a_run_gets_lost(fake: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = run(folder, assumptions=("One.",))
+    again = run(folder, assumptions=("Two.",))
+    assert again.assumptions == (*first.assumptions, "Two.")
+    assert run(folder).assumptions == again.assumptions == Votes.load(folder / "votes.npz").assumptions
+    assert np.array_equal(first.counts, again.counts)
+
+
+def test_another_declaration_of_the_data_is_another_run(fake: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, source={"declaration": {"columns": ["x" * 99]}})
+    with pytest.raises(ConfigError, match="its declaration of the data is different") as caught:
+        run(folder, source={"declaration": {"columns": ["y" * 99]}})
+    assert "xxx" not in str(caught.value)
+
+
 def test_a_seed_of_the_caller_is_assumed_unknown_to_the_attacker(fake: Any) -> None:
     (sentence,) = run(root_seed=SEED).assumptions
     assert "given by the caller" in sentence
@@ -434,7 +460,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 
 
 def test_a_diverged_instance_still_votes(tmp_path: Path) -> None:
-    votes = run(tmp_path / "run", config=make_config(instances=3, learning_rate=1e38, weight_decay=1e30))
+    votes = run(tmp_path / "run", config=make_config(instances=3, learning_rate=1e30, weight_decay=1e30))
     assert votes.counts.tolist() == [[3, 0, 0]] * 20  # all of them diverged, and each votes for the first label
     assert np.isfinite(np.asarray(votes.score_sums)).all()
     np.testing.assert_allclose(np.asarray(votes.score_sums).sum(axis=1), 3.0, rtol=1e-5)

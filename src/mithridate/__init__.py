@@ -22,6 +22,7 @@ from mithridate.votes import Votes, read_votes
 if TYPE_CHECKING:
     from mithridate.ensemble.prediction import predict
     from mithridate.ensemble.training import train
+    from mithridate.estimator import CertifiedClassifier
     from mithridate.verification import Verification, verify
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "RDP",
     "ArtifactError",
     "Certificate",
+    "CertifiedClassifier",
     "ConfigError",
     "Mechanism",
     "MithridateError",
@@ -55,13 +57,14 @@ __all__ = [
 
 # Imported when first asked for: what only some users need must not slow everyone's start.
 _LAZY = {
+    "CertifiedClassifier": "mithridate.estimator",
     "Verification": "mithridate.verification",
     "predict": "mithridate.ensemble.prediction",
     "train": "mithridate.ensemble.training",
     "verify": "mithridate.verification",
 }
 # What the optional packages of training are called, for those who lack them.
-_TRAINING = ("torch", "safetensors")
+_TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-learn"}
 
 
 def __getattr__(name: str) -> Any:
@@ -73,5 +76,6 @@ def __getattr__(name: str) -> Any:
         if error.name not in _TRAINING:
             raise
         raise ModuleNotFoundError(
-            f"mithridate.{name} needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
+            f"mithridate.{name} needs {_TRAINING[error.name]}; install it with: pip install 'mithridate[train]'",
+            name=error.name,
         ) from error

@@ -56,9 +56,9 @@ def write_atomically(path: PathLike, *, durable: bool = False, private: bool = F
     path = Path(path)
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         raise ArtifactError(
-            f"Cannot write {path}: {error.strerror}. Choose a folder that exists and is yours."
+            f"Cannot write {path}: {getattr(error, 'strerror', error)}. Choose a folder that exists and is yours."
         ) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -112,6 +112,8 @@ def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
                 return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
     except ArtifactError:
         raise
+    except PermissionError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Ask its owner for permission.") from error
     except _UNREADABLE as error:
         if "Object arrays" in str(error):
             raise ArtifactError(
@@ -124,10 +126,16 @@ def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
 
 def check_is_file(path: Path) -> None:
     """Refuse a path that leads to no file."""
-    if path.is_dir():
-        raise ArtifactError(f"{path} is a folder; give a file.")
-    if not path.is_file():
-        raise ArtifactError(f"There is no file {path}; check the path.")
+    try:
+        if path.is_dir():
+            raise ArtifactError(f"{path} is a folder; give a file.")
+        if not path.is_file():
+            raise ArtifactError(f"There is no file {path}; check the path.")
+    except (OSError, ValueError) as error:  # of a name that no file can have
+        if isinstance(error, ArtifactError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise ArtifactError(f"Cannot read {path}: {reason}. Check the path.") from error
 
 
 def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,6 +6,9 @@ from typing import Any
 
 from mithridate.errors import ConfigError
 
+_LARGEST = 1 << 53  # beyond it, whole numbers lose digits as floats
+_LONG = 100
+
 
 def number_in(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **named: Any) -> None:
     """Require every named value to be a finite number in the interval from `low` to `high`.
@@ -20,16 +23,29 @@ def number_in(low: float, high: float, *, low_open: bool = False, high_open: boo
     mithridate.errors.ConfigError: Expected sample_rate in (0, 1], got 1.3.
     """
     for name, value in named.items():
-        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        number = _as_float(value)
         above = number > low if low_open else number >= low
         below = number < high if high_open else number <= high
         if not (above and below and math.isfinite(number)):
             interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open or math.isinf(high) else ']'}"
-            raise ConfigError(f"Expected {name} in {interval}, got {value!r}.")
+            raise ConfigError(f"Expected {name} in {interval}, got {_shown(value)}.")
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:  # a whole number beyond double precision
+        return math.inf
+
+
+def _shown(value: Any) -> str:
+    """A value in an error, however long it is."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a huge number"
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def positive_integer(**named: Any) -> None:
-    """Require every named value to be a whole number of at least one.
+    """Require every named value to be a whole number of at least one, and below 2^53.
 
     >>> positive_integer(steps=0)
     Traceback (most recent call last):
@@ -38,7 +54,9 @@ def positive_integer(**named: Any) -> None:
     """
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ConfigError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
+            raise ConfigError(f"Expected {name} to be a whole number of at least 1, got {_shown(value)}.")
+        if int(value) >= _LARGEST:
+            raise ConfigError(f"Expected {name} to be a whole number below 2^53, got a huge number.")
 
 
 def one_of(options: tuple[str, ...], **named: Any) -> None:

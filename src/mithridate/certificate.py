@@ -254,6 +254,12 @@ class Certificate:
             for f in fields(Certificate) if f.name != "votes"
         )  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """The report, for notebooks; without the comparison of methods, which takes seconds."""
+        from mithridate.report import Report
+
+        return Report.of(self, methods=())._repr_html_()
+
     def _claim(self) -> dict[str, Any]:
         options = self.method.to_dict()
         return {

@@ -12,6 +12,9 @@ from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine")
+MOST_CLASSES = 10_000  # more are no classes: a wrong column of labels, most likely
+_MOST_INSTANCES = 10_000_000
+_LARGEST = 1e30  # single precision ends at 3e38
 PRECISIONS = ("auto", "float32", "tf32")
 
 
@@ -67,25 +70,42 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         _validate.positive_integer(instances=self.instances)
+        if self.instances > _MOST_INSTANCES:
+            raise ConfigError(f"Expected at most {_MOST_INSTANCES:,} instances, got {self.instances:,}.")
         _ = self.mechanism  # checks its own constants
         _validate.number_in(
             0, math.inf, low_open=True, max_grad_norm=self.max_grad_norm, learning_rate=self.learning_rate
         )
+        self._check_single_precision()
         _validate.one_of(OPTIMIZERS, optimizer=self.optimizer)
         _validate.one_of(SCHEDULES, schedule=self.schedule)
         _validate.number_in(0, 1, high_open=True, momentum=self.momentum)
-        _validate.number_in(0, math.inf, weight_decay=self.weight_decay)
         if self.optimizer == "adam" and self.momentum:
             raise ConfigError(f"momentum={self.momentum} belongs to optimizer='sgd'; for adam set betas instead.")
         self._check_public_constants()
         self._check_scaling()
         self._check_bins()
 
+    def _check_single_precision(self) -> None:
+        """Require what models are computed with to be numbers of single precision, with room to spare."""
+        for name, value in (
+            ("max_grad_norm", self.max_grad_norm),
+            ("learning_rate", self.learning_rate),
+            ("noise_multiplier x max_grad_norm", self.noise_multiplier * self.max_grad_norm),
+        ):
+            if not 1.0 / _LARGEST <= value <= _LARGEST:
+                raise ConfigError(f"Expected {name} from {1 / _LARGEST:g} to {_LARGEST:g}, got {value:g}.")
+        _validate.number_in(0, _LARGEST, weight_decay=self.weight_decay)
+
     def _check_public_constants(self) -> None:
         if self.num_train is not None:
             _validate.positive_integer(num_train=self.num_train)
         if self.classes is not None:
             _validate.positive_integer(classes=self.classes)
+            if self.classes > MOST_CLASSES:
+                raise ConfigError(
+                    f"Expected at most {MOST_CLASSES:,} classes, got {self.classes:,}; check the column of labels."
+                )
             if self.classes < 2:
                 raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
         if self.divisor is not None:

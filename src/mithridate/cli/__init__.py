@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mithridate._version import VERSION
-from mithridate.cli import certify, plan, predict, train, verify
+from mithridate.cli import _output, certify, demo, init, plan, predict, report, train, verify
 from mithridate.errors import MithridateError
 
-_COMMANDS = (plan, train, certify, predict, verify)
+_COMMANDS = (demo, init, plan, train, certify, predict, report, verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,11 +20,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when all is well, 1 when a certificate does not hold, 2 on bad input, 130 when interrupted.
     """
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if any(word.startswith("--") and word.endswith("=--") for word in words):
+        parser.error("-- is not a value")  # argparse would make a list of it
+    arguments = parser.parse_args(words)
     try:
         return arguments.run(arguments)
     except MithridateError as error:
-        print(f"mithridate: {error}", file=sys.stderr)
+        print(f"mithridate: {_output.printable(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(

@@ -14,12 +14,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mithridate.errors import ArtifactError
 
+# What a run could not go on without, or be certified by.
+_OF_A_RUN = ("run.json", "seed", "lock", "votes.npz", "inputs.npz")
 
-def console() -> Console:
-    """Where tables go. Text from users is printed as it is: no markup, no guesses about what to highlight."""
+
+def console(*, error: bool = False) -> Console:
+    """Where tables go: the output stream, or the error stream.
+
+    Text from users is printed as it is: no markup, no guesses about what to highlight.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
-    return Console(markup=False, highlight=False)
+    return Console(markup=False, highlight=False, stderr=error)
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -51,15 +57,32 @@ def bar(share: float, width: int = 30) -> str:
     return ("█" * (eighths // 8) + partial).ljust(width)
 
 
+def percent(share: float) -> str:
+    """A share with two decimals, "100.00%" only where it is all.
+
+    >>> percent(0.5263), percent(0.99999), percent(1.0)
+    ('52.63%', '99.99%', '100.00%')
+    """
+    return f"{min(share, 0.9999) if share < 1 else 1:.2%}"
+
+
+def printable(text: str) -> str:
+    """Text that may hold what others wrote, without characters that a terminal would obey."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
 def check_writable(path: Path) -> None:
     """Refuse a place that cannot be written to before hours are spent on what should go there.
 
     Raises:
         ArtifactError: the folder does not exist or may not be written to, or the path is a folder.
     """
-    if path.is_dir():
+    # Of os.path, since the methods of Path raise for names that no file can have.
+    if os.path.isdir(path):
         raise ArtifactError(f"Cannot write {path}: it is a folder. Give a file name.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise ArtifactError(f"Cannot write {path}: there is no folder {path.parent}. Create it first.")
     if not os.access(path.parent, os.W_OK):
         raise ArtifactError(f"Cannot write {path}: the folder {path.parent} is read-only. Choose another one.")
+    if path.name in _OF_A_RUN and os.path.exists(path.parent / "run.json"):
+        raise ArtifactError(f"Cannot write {path}: it belongs to the run in {path.parent}. Choose another name.")

@@ -1,6 +1,8 @@
 """`mithridate certify`: from votes to certified radii."""
 
 import argparse
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,12 @@ from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.certification import certify
 from mithridate.cli import _options, _output
-from mithridate.errors import ConfigError
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.report import words
 from mithridate.votes import read_votes
 
 _EXAMPLES = """examples:
-  mithridate certify votes.npz
+  mithridate certify runs/mnist
   mithridate certify counts.csv --noise-multiplier 3 --sample-rate 0.001 --steps 1000
   mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
 """
@@ -31,7 +34,12 @@ def add_to(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("votes", metavar="VOTES", type=Path, help="votes file, .npz with an array 'counts', or CSV")
+    parser.add_argument(
+        "votes",
+        metavar="RUN_DIR_OR_VOTES",
+        type=Path,
+        help="directory of a finished run, or a votes file: .npz with an array 'counts', or CSV",
+    )
     _options.add_mechanism(parser, required=False)
     _options.add_method(parser)
     _options.add_claim(parser)
@@ -55,16 +63,27 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
     parser.add_argument("--radii", type=_radii, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the certificate, for mithridate verify")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the certificate, for mithridate verify (RUN_DIR/certificate.json)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Certify and print."""
+    if os.path.isdir(arguments.votes):
+        _take_run(arguments)
     if arguments.out is not None:
         _output.check_writable(arguments.out)
-        if arguments.out.exists() and arguments.votes.exists() and arguments.out.samefile(arguments.votes):
+        if (
+            os.path.exists(arguments.out)
+            and os.path.exists(arguments.votes)
+            and arguments.out.samefile(arguments.votes)
+        ):
             raise ConfigError(f"--out would overwrite the votes in {arguments.votes}; give another name.")
     method = _options.method_from(arguments)
     votes = read_votes(arguments.votes, mechanism=_options.mechanism_from(arguments), labels_key=arguments.labels_key)
@@ -88,11 +107,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _take_run(arguments: argparse.Namespace) -> None:
+    """Put the files of a run in the place of its directory."""
+    folder: Path = arguments.votes
+    arguments.votes = folder / "votes.npz"
+    if not arguments.votes.is_file():
+        started = (folder / "run.json").is_file()
+        remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
+        raise ArtifactError(f"There are no votes in {folder}: {remedy}.")
+    if arguments.out is None:
+        arguments.out = folder / "certificate.json"
+
+
 def _print(console: Console, certificate: Certificate, arguments: argparse.Namespace) -> None:
     labels = certificate.votes.labels
     radii = arguments.radii or certificate.round_radii()
     certified = [float(np.mean(certificate.radius >= radius)) for radius in radii]
-    table = Table(title=f"{certificate.votes.examples:,} predictions, {certificate.votes.instances:,} instances")
+    count, instances = certificate.votes.examples, certificate.votes.instances
+    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {instances:,} instances")
     table.add_column("radius", justify="right")
     table.add_column("certified", justify="right")
     if labels is not None:
@@ -100,13 +132,18 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
     table.add_column("")
     accuracies = certificate.accuracy(labels, radii) if labels is not None else certified
     for radius, share, accuracy in zip(radii, certified, accuracies, strict=True):
-        cells = [str(radius), f"{share:.2%}"] + ([f"{accuracy:.2%}"] if labels is not None else [])
+        shares = (share, accuracy) if labels is not None else (share,)
+        cells = [str(radius), *(_output.percent(float(each)) for each in shares)]
         table.add_row(*cells, _output.bar(float(accuracy)))
     console.print(table)
-    for sentence in _sentences(certificate):
+    for sentence in (
+        *_sentences(certificate),
+        *(f"To certify more: {sentence}" for sentence in words.weaknesses(certificate)),
+    ):
         console.print(sentence)
     if arguments.out is not None:
-        console.print(f"Written to {arguments.out}; check it with: mithridate verify {arguments.out}")
+        command = f"mithridate verify {shlex.quote(str(arguments.out))}"
+        console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
 
 
 def _sentences(certificate: Certificate) -> list[str]:
@@ -117,30 +154,13 @@ def _sentences(certificate: Certificate) -> list[str]:
         sentences.append(
             f"Half of the predictions stay the same for every such change up to r = {half}, the best to {best}."
         )
-    how = f"By {_method_name(certificate)} with {certificate.bounds} bounds on {certificate.on}"
-    sentences.append(f"{how}; {_confidence(certificate)}.")
+    how = f"By {words.method_name(certificate.method)} with {certificate.bounds} bounds on {certificate.on}"
+    sentences.append(f"{how}; {words.confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
             sentences.append(f"{status.value}: {number:,}. {status.sentence}")
     return sentences + [f"Note: {assumption}" for assumption in certificate.assumptions[2:]]
-
-
-def _confidence(certificate: Certificate) -> str:
-    """How often the claims may fail, as far as the bounds guarantee it."""
-    if certificate.bounds == "pointwise":
-        return f"the failure probability of {certificate.failure_prob:g} is nominal and not guaranteed"
-    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1
-    failing = "any of these claims fails" if certificate.scope is Scope.ALL else "each single claim fails"
-    return f"{failing} with probability at most {factor * certificate.failure_prob:g} over training"
-
-
-def _method_name(certificate: Certificate) -> str:
-    options = certificate.method.to_dict()
-    name = {"fdp": "f-DP", "rdp": "RDP", "adp": "ADP"}[options.pop("name")]
-    complement = " with complements" if options.pop("complement", False) else ""
-    shown = ", ".join(f"{key} {value}" for key, value in options.items())
-    return f"{name} ({shown}{complement})" if shown else name
 
 
 def _radii(text: str) -> list[int]:

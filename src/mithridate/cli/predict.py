@@ -1,61 +1,179 @@
-"""`mithridate predict`: how kept models vote on new inputs."""
+"""`mithridate predict`: certified predictions of kept models on new inputs."""
 
 import argparse
+import csv
+import io
 import shlex
 from pathlib import Path
 from typing import Any
 
-from mithridate.cli import _output
-from mithridate.cli.train import accuracy, import_training
-from mithridate.data.arrays import read_arrays
+from rich.console import Console
+from rich.table import Table
 
-_EXAMPLES = """example:
-  mithridate predict runs/mnist --inputs new.npz --out new-votes.npz
-  mithridate certify new-votes.npz
+from mithridate._artifact import PathLike, write_atomically
+from mithridate.certificate import Certificate
+from mithridate.certification import certify
+from mithridate.cli import _options, _output
+from mithridate.cli._training import accuracy, import_training
+from mithridate.data import Examples, declaration_from_dict, read
+from mithridate.errors import ConfigError
+from mithridate.report import words
+from mithridate.votes import Votes
+
+_EXAMPLES = """examples:
+  mithridate predict runs/flowers new-flowers.csv
+  mithridate predict runs/mnist new.npz --out predictions.csv
+  mithridate predict runs/mnist new.npz --out new-certificate.json
+
+--out writes what its name says: .csv the predictions, .json a certificate for `mithridate verify` and `report`, .npz
+the votes for `mithridate certify`.
 """
+_SHOWN = 20
+_FORMS = (".csv", ".json", ".npz")
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "predict",
-        help="let the models of a run vote on new inputs",
-        description="Let the models that a run kept (train --keep-models) vote on new inputs.",
+        help="predict new inputs, with a certificate for each",
+        description="Let the models that a run kept vote on new inputs, and certify every prediction.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of the run")
-    parser.add_argument("--inputs", type=Path, metavar="FILE.npz", required=True, help="inputs to vote on, x (and y)")
-    parser.add_argument("--out", type=Path, metavar="VOTES.npz", required=True, help="where the votes go")
+    parser.add_argument(
+        "inputs", metavar="INPUTS", type=Path, help="new inputs, in a file or folder like that of train"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write predictions.csv, certificate.json or votes.npz")
     parser.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, mps or auto")
+    _options.add_method(parser)
+    _options.add_claim(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Predict and print."""
-    _output.check_writable(arguments.out)
-    inputs = read_arrays(arguments.inputs, labels=False)
-    votes = import_training("predict")(arguments.run_dir, inputs, device=arguments.device)
-    votes.save(arguments.out)
-    right = accuracy(votes)
-    if arguments.json:
-        _output.print_json(
-            {
-                "votes": str(arguments.out),
-                "run_id": votes.run_ids[0],
-                "instances": votes.instances,
-                "examples": votes.examples,
-                "mechanism": votes.mechanism.to_dict(),
-                "assumptions": list(votes.assumptions),
-                "accuracy": right,
-            }
+    """Predict, certify and print."""
+    if arguments.out is not None:
+        _output.check_writable(arguments.out)
+        if arguments.out.suffix not in _FORMS:
+            raise ConfigError(f"Expected the name in --out to end with {', '.join(_FORMS)}, got {arguments.out.name}.")
+    method = _options.method_from(arguments)
+    predict = import_training("predict")
+    inputs = read_alike(arguments.run_dir, arguments.inputs)
+    votes = predict(arguments.run_dir, inputs.x if inputs.y is None else (inputs.x, inputs.y), device=arguments.device)
+    with _output.progress_bar("certifying") as progress:
+        certificate = certify(
+            votes, method=method, threat=arguments.threat, failure_prob=arguments.failure_prob, progress=progress
         )
-        return 0
-    console = _output.console()
-    console.print(f"{votes.instances:,} instances voted on {votes.examples:,} inputs.")
+    rows = _rows(certificate, inputs)
+    if arguments.out is not None:
+        _write(arguments.out, certificate, votes, rows)
+    if arguments.json:
+        _output.print_json(_summary(arguments, certificate, rows))
+    else:
+        _print(_output.console(), arguments, certificate, rows)
+    return 0
+
+
+def read_alike(run_dir: Path, path: PathLike) -> Examples:
+    """New inputs, read as the training data of a run was."""
+    from mithridate.ensemble.run_directory import Manifest
+
+    recorded = Manifest.read(run_dir / "run.json").recipe.get("source")
+    source: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+    declared = source.get("declaration")
+    return read(path, None if declared is None else declaration_from_dict(declared), classes=source.get("class_names"))
+
+
+def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
+    """One prediction each."""
+    named = inputs.class_names or ()
+    names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
+    shares = certificate.votes.counts.max(axis=1) / certificate.votes.instances
+    columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
+    return [
+        {
+            "input": at if inputs.ids is None else inputs.ids[at],
+            "prediction": names[label],
+            "share_of_votes": share,
+            "radius": radius,
+            "status": status,
+        }
+        for at, (label, share, radius, status) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _write(path: Path, certificate: Certificate, votes: Votes, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".npz":
+        votes.save(path)
+    elif path.suffix == ".json":
+        certificate.save(path)
+    else:
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, fieldnames=list(rows[0]))
+        table.writeheader()
+        table.writerows({**row, "prediction": _inert(row["prediction"])} for row in rows)
+        with write_atomically(path) as file:
+            file.write(text.getvalue().encode())
+
+
+def _inert(text: str) -> str:
+    """A name that no spreadsheet takes for a formula; numbers stay what they are."""
+    is_formula = text[:1] in tuple("=+@\t\r") or (text[:1] == "-" and not text[1:2].isdigit())
+    return f"'{text}" if is_formula else text
+
+
+def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    votes = certificate.votes
+    return {
+        "schema": "mithridate.predictions/1",
+        "out": None if arguments.out is None else str(arguments.out),
+        "run_id": votes.run_ids[0],
+        "instances": votes.instances,
+        "examples": votes.examples,
+        "mechanism": votes.mechanism.to_dict(),
+        "method": certificate.method.name,
+        "bounds": certificate.bounds,
+        "scope": certificate.scope.value,
+        "threat": certificate.threat.value,
+        "failure_prob": certificate.failure_prob,
+        "assumptions": list(certificate.assumptions),
+        "accuracy": accuracy(votes),
+        "predictions": rows,
+    }
+
+
+def _print(
+    console: Console, arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]
+) -> None:
+    table = Table(title=f"{len(rows):,} predictions of {certificate.votes.instances:,} instances")
+    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
+        table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
+    for row in rows[:_SHOWN]:
+        radius = str(row["radius"]) if row["radius"] >= 0 else "not certified"
+        table.add_row(
+            *(_output.printable(str(row[name])) for name in ("input", "prediction")),
+            f"{row['share_of_votes']:.1%}",
+            radius,
+        )
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"The first {_SHOWN} of {len(rows):,}; --out predictions.csv writes all.")
+    right = accuracy(certificate.votes)
     if right is not None:
         console.print(f"The majority is right on {right:.2%} of them.")
-    command = f"mithridate certify {shlex.quote(str(arguments.out))}"
-    console.print(f"Written to {arguments.out}; certify it with: {command}", soft_wrap=True)
-    return 0
+    console.print(words.headline(certificate).text)
+    for assumption in certificate.assumptions[2:]:
+        console.print(f"Note: {assumption}")
+    for sentence in words.weaknesses(certificate):
+        console.print(f"To certify more: {sentence}")
+    if arguments.out is None:
+        return
+    path = shlex.quote(str(arguments.out))
+    then = {
+        ".json": f"; check it with: mithridate verify {path}",
+        ".npz": f"; certify it with: mithridate certify {path}",
+    }
+    console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)

@@ -214,7 +214,8 @@ def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntAr
     _refuse_first(labels, ~(whole & np.isfinite(labels)), what, "labels are whole numbers from 0")
     _refuse_first(labels, labels < 0, what, "labels are whole numbers from 0")
     limit = classes if classes is not None else 1 << 31
-    _refuse_first(labels, labels >= limit, what, f"with classes={limit}, labels go from 0 to {limit - 1}")
+    rule = f"with classes={limit}, labels go from 0 to {limit - 1}; mend the label, or declare more classes"
+    _refuse_first(labels, labels >= limit, what, rule)
     return labels.astype(np.int64)
 
 

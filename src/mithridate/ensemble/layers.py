@@ -500,6 +500,7 @@ class Conv(Layer):
         images = self._images(inputs)
         if frame.kernels is not None and self._stores_by_kernel(images, gradients, frame):
             geometry = self.geometry(images, gradients.shape[1], frame.kernels)
+            gradients = gradients.unsqueeze(2) if self._flat else gradients
             if frame.wide:
                 images, gradients = (frame.kernels.wide.channels_first(values) for values in (images, gradients))
             stored = frame.kernels.conv_example_gradients(

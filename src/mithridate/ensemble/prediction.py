@@ -65,9 +65,12 @@ def predict(
     manifest = Manifest.read(path / "run.json")
     if not manifest.keep_models:
         raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
-    config = TrainConfig.from_dict(manifest.recipe["config"])
-    assert config.classes is not None
-    preparation = _preparation(manifest, config, features)
+    try:
+        config = TrainConfig.from_dict(manifest.recipe["config"])
+        assert config.classes is not None
+        preparation = _preparation(manifest, config, features)
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     raw, labels = split_inputs(inputs, "new", config.classes)
     prepared = preparation(raw, "new")
     target = pick_device(device)

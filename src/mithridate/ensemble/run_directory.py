@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 SCHEMA = "mithridate.run/1"
 # The arrays of a tally, in the order of its fields; the last one only where scores are counted in bins.
 TALLY = ("counts", "score_sums", "score_squares", "score_histograms")
+# Values that are longer are not repeated in an error.
+_LONG = 80
+_WORDS = {"source": "declaration of the data"}
 _TRAIN_AGAIN = "Run the same mithridate train command again, which writes what is missing."
 _RESUME = "What was computed is kept: once this is solved, the same command goes on from there."
 
@@ -284,7 +287,8 @@ class RunDirectory:
         differences = _differences(manifest, wanted)
         if differences:
             raise ConfigError(
-                f"{path} belongs to another run: {'; '.join(differences)}. Use another run_dir for this one."
+                f"{path} belongs to another run: {'; '.join(differences)}. "
+                "Use another run_dir (--run-dir) for this one."
             )
         seed = _read_seed(path / "seed")
         if root_seed is not None and seed is not None and root_seed != seed:
@@ -293,7 +297,11 @@ class RunDirectory:
             raise ArtifactError(f"{path / 'seed'} is not the seed of this run; put the right file back.")
         if manifest.keep_models:
             _make(path / "models")
-        run = cls(path, manifest, seed)
+        # What this call takes for granted is true of the same run: nothing that was ever assumed gets lost.
+        assumed = tuple(dict.fromkeys((*manifest.assumptions, *wanted.assumptions)))
+        run = cls(path, replace(manifest, assumptions=assumed), seed)
+        if assumed != manifest.assumptions:
+            run._write_manifest()
         run._find_done()
         if wanted.in_flight_asked not in (None, manifest.in_flight_asked):
             run.set_in_flight(wanted.in_flight, asked=wanted.in_flight_asked)
@@ -515,11 +523,8 @@ def _name(group: range) -> str:
 def _differences(stored: Manifest, wanted: Manifest) -> list[str]:
     """What of a run is not what it should be, in words."""
     old, new = _named(stored), _named(wanted)
-    found = [
-        f"its {name} is {old.get(name)!r}, not {new.get(name)!r}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
+    changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    found = [_difference(name, repr(old.get(name)), repr(new.get(name))) for name in changed]
     if stored.train_fingerprint != wanted.train_fingerprint:
         found.append("its training data are different")
     elif not found and stored.data_fingerprint != wanted.data_fingerprint:
@@ -527,6 +532,12 @@ def _differences(stored: Manifest, wanted: Manifest) -> list[str]:
     if wanted.keep_models and not stored.keep_models:
         found.append("it does not keep models")
     return found
+
+
+def _difference(name: str, old: str, new: str) -> str:
+    if max(len(old), len(new)) > _LONG:
+        return f"its {_WORDS.get(name, name)} is different"
+    return f"its {name} is {old}, not {new}"
 
 
 def _named(manifest: Manifest) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import json
 import logging
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -100,6 +100,8 @@ def train(
     keep_models: bool = False,
     root_seed: bytes | None = None,
     progress: Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+    assumptions: Sequence[str] = (),
 ) -> Votes:
     """Train many private models at once, and count how they vote on the test inputs.
 
@@ -127,6 +129,9 @@ def train(
         keep_models: keep the weights in the run directory, for `predict`.
         root_seed: 32 bytes that all randomness comes from; by default the operating system's, as it should be.
         progress: called with the number of model-steps that are done and their total, from any thread.
+        source: how inputs and labels were read, in plain JSON values, as `data.Examples.source` has it; recorded at
+            `votes.recipe["source"]`, so that later inputs are read alike and classes have names.
+        assumptions: what was taken for granted when the data was read, a sentence each; every certificate repeats them.
 
     Returns:
         The votes, with the mechanism that was run; also in `run_dir/votes.npz`.
@@ -138,6 +143,7 @@ def train(
     """
     _check_arguments(config, run_dir, in_flight, precision, keep_models)
     task = _task(training_set, test_set, model=model, config=config, features=features)
+    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
     _check_outputs(task)
     target = pick_device(device)
     with _memory(f"the training data and a {task.model_name} on {target}"):
@@ -152,11 +158,21 @@ def train(
             _train_missing(machine, run, task, progress)
             votes = _votes(task, run)
             run.save_votes(votes)
-        elif task.labels is not None and not np.array_equal(task.labels, np.asarray(votes.labels)):
-            votes = replace(votes, labels=task.labels)
-            run.save_votes(votes)
+        else:
+            votes = _up_to_date(votes, task, run)
     if progress is not None:
         progress(_total_steps(task.config), _total_steps(task.config))
+    return votes
+
+
+def _up_to_date(votes: Votes, task: Task, run: RunDirectory | MemoryRun) -> Votes:
+    """Finished votes, with what this call adds to them: true labels, and what it takes for granted."""
+    labels = votes.labels if task.labels is None else task.labels
+    same_labels = labels is votes.labels or np.array_equal(np.asarray(labels), np.asarray(votes.labels))
+    if same_labels and votes.assumptions == run.manifest.assumptions:
+        return votes
+    votes = replace(votes, labels=labels, assumptions=run.manifest.assumptions)
+    run.save_votes(votes)
     return votes
 
 
@@ -188,6 +204,7 @@ class Task:
         labels: true labels of the test inputs, where known.
         features: what the encoder says about itself.
         assumptions: what is taken for granted.
+        source: how the data was read, where that is known.
     """
 
     model: Model
@@ -200,6 +217,7 @@ class Task:
     labels: npt.NDArray[np.int64] | None
     features: dict[str, Any] | None
     assumptions: tuple[str, ...]
+    source: Mapping[str, Any] | None = None
 
 
 def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, features: Any) -> Task:
@@ -395,6 +413,8 @@ def recipe_of(task: Task, path: str, precision: str) -> dict[str, Any]:
         "path": path,
         "precision": precision,
     }
+    if task.source is not None:
+        recipe["source"] = dict(task.source)
     return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
 
 

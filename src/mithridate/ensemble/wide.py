@@ -30,7 +30,7 @@ def _channels_first(values, out, C: tl.constexpr, P: tl.constexpr, BC: tl.conste
 
 @triton.jit
 def _ghost_sums(
-    pixels, errors, places, norms, sizes, count,
+    pixels, errors, places, norms, sizes,
     HW: tl.constexpr, P: tl.constexpr, T: tl.constexpr, BP: tl.constexpr,
 ):  # fmt: skip
     """Sums over pairs of positions of (inner product of patches) x (inner product of output gradients)."""
@@ -72,6 +72,6 @@ def ghost_sums(pixels: Tensor, errors: Tensor, places: Tensor) -> tuple[Tensor, 
     tiles = triton.cdiv(count * count, _PAIRS)
     norms, sizes = (pixels.new_empty(examples, tiles) for _ in range(2))
     _ghost_sums[(examples, tiles)](
-        pixels, errors, places, norms, sizes, examples, HW=pixels.shape[1], P=count, T=len(places), BP=_PAIRS,
+        pixels, errors, places, norms, sizes, HW=pixels.shape[1], P=count, T=len(places), BP=_PAIRS,
     )  # fmt: skip
     return norms.sum(dim=1), sizes.sum(dim=1)

@@ -1,0 +1,241 @@
+"""Training as the command line does it: everything chosen, shown and kept that the user left open."""
+
+import contextlib
+import dataclasses
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from mithridate._artifact import write_atomically
+from mithridate.data import Examples
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.project import compose, is_complete
+from mithridate.recipes import Recipe
+from mithridate.votes import Votes
+
+# Without a terminal, a line is written after so many seconds, or this share of the work.
+_LINE_SECONDS = 10.0
+_LINE_SHARE = 0.05
+# Test images above this size are not kept for the report.
+_PICTURE_BYTES = 1 << 26
+# Models are kept unless they would take more than this, or the user says otherwise.
+_KEPT_BYTES = 1 << 30
+RUNTIME = ("device", "in_flight", "precision", "keep_models")
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """Training as the command line does it: with everything chosen, shown and kept that the user left open.
+
+    Attributes:
+        training: the training data.
+        test: the inputs to vote on.
+        run_dir: where the run is kept.
+        options: what the user decided; see `project.compose`.
+    """
+
+    training: Examples
+    test: Examples
+    run_dir: Path
+    options: Mapping[str, Any]
+
+    def recipe(self) -> Recipe:
+        """What will be trained."""
+        return compose(self.options, self.training, device_type(self.options.get("device", "auto")))
+
+    def train(self, recipe: Recipe, root_seed: bytes | None = None) -> tuple[Votes, "Clock"]:
+        """Train, or go on with it, showing how far it is."""
+        runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
+        runtime.setdefault("keep_models", self._may_be_kept(recipe))
+        with _shown(Clock()) as clock:
+            votes = import_training("train")(
+                (self.training.x, self.training.y),
+                self.test.x if self.test.y is None else (self.test.x, self.test.y),
+                model=recipe.model,
+                features=recipe.features,
+                config=recipe.config,
+                run_dir=self.run_dir,
+                root_seed=root_seed,
+                progress=clock,
+                source=self.training.source,
+                assumptions=(*self.training.assumptions, *self._assumed(recipe)),
+                **runtime,
+            )
+        _keep_inputs(self.run_dir, self.test)
+        return votes, clock
+
+    def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
+        is_declared = self.options.get("num_train") is not None or is_complete(self.options)
+        return () if is_declared else (recipe.assumption,)
+
+    def _may_be_kept(self, recipe: Recipe) -> bool:
+        from mithridate import models
+
+        encoder = recipe.features
+        shape = self.training.x.shape[1:] if encoder is None else encoder.transform(self.training.x[:1]).shape[1:]
+        channel_axis = (1, *shape) if len(shape) == 2 else shape
+        network = models.build(recipe.model, channel_axis, recipe.classes, bias=encoder is None)
+        size = sum(parameter.numel() for parameter in network.parameters())
+        return 4 * size * recipe.config.instances <= _KEPT_BYTES
+
+
+def _keep_inputs(run_dir: Path, test: Examples) -> None:
+    """Leave pictures and names of the inputs beside the votes, for the report; a full disk costs those alone."""
+    path = run_dir / "inputs.npz"
+    arrays: dict[str, Any] = {}
+    if test.x.dtype == np.uint8 and test.x.ndim in (3, 4) and test.x.nbytes <= _PICTURE_BYTES:
+        arrays["x"] = test.x
+    if test.ids is not None:
+        arrays["ids"] = np.array(test.ids, dtype=np.str_)
+    if not arrays or path.exists():
+        return
+    with contextlib.suppress(ArtifactError):
+        with write_atomically(path) as file:
+            np.savez_compressed(file, **arrays)
+
+
+def device_type(name: str) -> str:
+    """The kind of device that training will run on.
+
+    Raises:
+        ConfigError: torch is not installed, or there is no such device.
+    """
+    import_training("train")
+    from mithridate.ensemble.training import pick_device
+
+    return pick_device(name).type
+
+
+def import_training(name: str) -> Callable[..., Votes]:
+    """`train` or `predict`, which need torch.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    import mithridate
+
+    try:
+        return getattr(mithridate, name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(str(error)) from error
+
+
+def accuracy(votes: Votes) -> float | None:
+    """Share of the examples whose majority label is the true one, None where it is not known."""
+    return None if votes.labels is None else float(np.mean(votes.counts.argmax(axis=1) == votes.labels))
+
+
+# --- while it runs --------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Model-steps over time; what came from an earlier process does not count for the speed."""
+
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.first: int | None = None
+        self.done = self.total = 0
+        self.show: Callable[[], None] = lambda: None
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many model-steps are done."""
+        if self.first is None:
+            self.begin, self.first = time.monotonic(), done
+        self.done, self.total = done, total
+        self.show()
+
+    @property
+    def seconds(self) -> float:
+        """Since the first model-step."""
+        return time.monotonic() - self.begin
+
+    @property
+    def speed(self) -> float | None:
+        """Model-steps per second of this process, None where it did none."""
+        steps = self.done - (self.first or 0)
+        return steps / max(self.seconds, 1e-9) if steps > 0 else None
+
+
+@contextlib.contextmanager
+def _shown(clock: Clock) -> Iterator[Clock]:
+    """A progress bar where a person watches, lines elsewhere."""
+    if not sys.stderr.isatty():
+        clock.show = _Lines(clock)
+        with _logging(_say):
+            yield clock
+        return
+    columns = (
+        TextColumn("training"), BarColumn(), TextColumn("{task.percentage:.0f}%"), _Speed(clock), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Progress(*columns, console=console, transient=True) as bar, _logging(console.print):
+        task = bar.add_task("training", total=None)
+        clock.show = lambda: bar.update(task, completed=clock.done, total=clock.total)
+        yield clock
+
+
+class _Speed(ProgressColumn):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def render(self, task: Task) -> Text:
+        """Model-steps per second."""
+        speed = self._clock.speed
+        return Text(f"{speed:,.0f} model-steps/s" if speed is not None else "")
+
+
+class _Lines:
+    """Now and then a line about how far it is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: tuple[float, int] | None = None
+
+    def __call__(self) -> None:
+        """Write one if it is time."""
+        clock, now = self._clock, time.monotonic()
+        if self._last is None:
+            self._last = (now, clock.done)
+        elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
+        if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
+            self._last = (now, clock.done)
+            _say(progress_line(clock.done, clock.total, clock.speed))
+
+
+def progress_line(done: int, total: int, speed: float | None) -> str:
+    """How far it is.
+
+    >>> progress_line(2000, 10000, 400.0)
+    '2,000 of 10,000 model-steps (20%), 400 model-steps/s, 20 s left'
+    """
+    line = f"{done:,} of {total:,} model-steps ({done / total:.0%})"
+    return line if not speed else f"{line}, {speed:,.0f} model-steps/s, {(total - done) / speed:,.0f} s left"
+
+
+def _say(text: str) -> None:
+    print(f"mithridate: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _logging(say: Callable[[str], None]) -> Iterator[None]:
+    """What the library has to say while it trains."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logger, handler = logging.getLogger("mithridate"), Handler()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

@@ -1,0 +1,263 @@
+"""`mithridate report`: a page worth showing, from a run or a certificate."""
+
+import argparse
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import read_npz
+from mithridate.certificate import Certificate
+from mithridate.certification import certify
+from mithridate.cli import _output
+from mithridate.errors import ArtifactError, ConfigError, MithridateError
+from mithridate.report import FORMATS, Report
+from mithridate.report.pictures import checked_pictures
+from mithridate.report.report import checked_point_names, format_of
+from mithridate.votes import Votes
+
+_EXAMPLES = """examples:
+  mithridate report runs/mnist
+  mithridate report certificate.json -o report.html --inputs mnist-test.npz --title "Digits of our customers"
+  mithridate report certificate.json --format md -o -
+"""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What a report is made from.
+
+    Attributes:
+        certificate: the certificate.
+        check_with: shell commands that check it.
+        notes: what was decided on the way, a sentence each.
+        inputs: where pictures and names of the points may lie, if anywhere.
+    """
+
+    certificate: Certificate
+    check_with: tuple[str, ...]
+    notes: tuple[str, ...]
+    inputs: Path | None
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is known about the points besides their votes.
+
+    Attributes:
+        pictures: their pictures.
+        names: what the user calls them.
+        notes: why something was left out, a sentence each.
+    """
+
+    pictures: npt.NDArray[np.uint8] | None = None
+    names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "report",
+        help="write a report about a run or a certificate",
+        description="Write one self-contained page (or Markdown, JSON, SVG, PNG) about what was certified.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source", metavar="RUN_DIR_OR_CERTIFICATE", type=Path, help="directory of a run, or a saved certificate"
+    )
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="where it goes (default: report.html beside the source; - for the screen)"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="form of the report (default: by the name of FILE, else html)"
+    )
+    parser.add_argument(
+        "--inputs",
+        type=Path,
+        metavar="FILE.npz",
+        help="pictures of the points (array x of 8-bit images), their names (array ids of strings), or both",
+    )
+    parser.add_argument("--title", metavar="T", help="title of the page")
+    parser.add_argument("--json", action="store_true", help="print one JSON object about what was written")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report and say where it is."""
+    if arguments.out == "-":
+        return _print(arguments)
+    path, format = _destination(arguments)
+    report, notes = _report(arguments)
+    report.write(path, format)
+    if arguments.json:
+        _output.print_json(_summary(report, path, format, notes))
+        return 0
+    console = _output.console()
+    console.print(report.headline)
+    for sentence in dict.fromkeys((*report.warnings, *_particular_assumptions(report), *notes)):
+        console.print(f"Note: {sentence}")
+    console.print(f"Written to {path}", soft_wrap=True)
+    return 0
+
+
+def _particular_assumptions(report: Report) -> tuple[str, ...]:
+    """What this certificate takes for granted beyond the first two sentences, which all certificates share."""
+    return tuple(str(sentence) for sentence in report.certificate.assumptions[2:])
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    format = arguments.format or "md"
+    if format == "png":
+        raise ConfigError("A PNG does not go on the screen; give a file with -o.")
+    if arguments.json:
+        raise ConfigError("With -o - the report itself is printed; use --format json, or leave --json out.")
+    report, notes = _report(arguments)
+    for sentence in notes:
+        print(f"Note: {sentence}", file=sys.stderr)
+    # As bytes: a screen that cannot show a character must not spoil the file it is redirected to.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(report.rendered(format))
+    sys.stdout.flush()
+    return 0
+
+
+def _destination(arguments: argparse.Namespace) -> tuple[Path, str]:
+    """Where the report goes and in which form, checked before anything is computed."""
+    source: Path = arguments.source
+    if arguments.out is None:
+        format = arguments.format or "html"
+        path = (source if os.path.isdir(source) else source.parent) / f"report.{format}"
+    else:
+        path = Path(arguments.out)
+        format = arguments.format or format_of(path)
+    _output.check_writable(path)
+    for other in (source, source / "votes.npz", source / "certificate.json", source / "inputs.npz", arguments.inputs):
+        if other is not None and os.path.isfile(other) and os.path.exists(path) and path.samefile(other):
+            raise ConfigError(f"The report would overwrite {other}; give another name with -o.")
+    return path, format
+
+
+def _report(arguments: argparse.Namespace) -> tuple[Report, tuple[str, ...]]:
+    source = _from_run(arguments.source) if os.path.isdir(arguments.source) else _from_file(arguments.source)
+    inputs = _inputs(arguments.inputs, source)
+    with _output.progress_bar("methods compared") as progress:
+        report = Report.of(
+            source.certificate,
+            point_names=inputs.names,
+            pictures=inputs.pictures,
+            title=arguments.title,
+            check_with=source.check_with,
+            progress=progress,
+        )
+    return report, source.notes + inputs.notes
+
+
+def _from_file(path: Path) -> _Source:
+    return _Source(Certificate.load(path), (_verify(path),), (), None)
+
+
+def _from_run(folder: Path) -> _Source:
+    path, votes, inputs = folder / "certificate.json", folder / "votes.npz", folder / "inputs.npz"
+    found = inputs if os.path.isfile(inputs) else None
+    if os.path.isfile(path):
+        return _Source(Certificate.load(path), (_verify(path),), (), found)
+    if not os.path.isfile(votes):
+        raise ArtifactError(
+            f"{folder} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
+            "certificate."
+        )
+    with _output.progress_bar("certifying") as progress:
+        certificate = certify(Votes.load(votes), progress=progress)
+    command = f"mithridate certify {shlex.quote(str(votes))} --out {shlex.quote(str(path))}"
+    note = f"There is no {path.name} in {folder}, so its votes were certified with the defaults."
+    return _Source(certificate, (command, _verify(path)), (note,), found)
+
+
+def _verify(path: Path) -> str:
+    return f"mithridate verify {shlex.quote(str(path))}"
+
+
+def _inputs(given: Path | None, source: _Source) -> _Inputs:
+    """A file that the user named must fit; what lies beside a run is used where it does."""
+    points = source.certificate.votes.examples
+    if given is not None:
+        arrays = _read_inputs(given)
+        return _Inputs(_pictures(given, arrays, points), _names(given, arrays, points))
+    if source.inputs is None:
+        return _Inputs()
+    try:
+        arrays = _read_inputs(source.inputs)
+    except MithridateError as error:
+        return _Inputs(notes=(f"No pictures and no names: {error}",))
+    return _what_fits(source.inputs, arrays, points)
+
+
+def _what_fits(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> _Inputs:
+    pictures = names = None
+    notes: list[str] = []
+    try:
+        pictures = _pictures(path, arrays, points)
+    except MithridateError as error:
+        notes.append(f"No pictures: {error}")
+    try:
+        names = _names(path, arrays, points)
+    except MithridateError as error:
+        notes.append(f"No names: {error}")
+    return _Inputs(pictures, names, tuple(notes))
+
+
+def _read_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
+    arrays = read_npz(path, "an array 'x' of 8-bit images or an array 'ids' of names")
+    if not {"x", "ids"} & set(arrays):
+        raise ArtifactError(
+            f"{path} has no array 'x' and no array 'ids'; save the pictures of the points as x, or their names as ids."
+        )
+    return arrays
+
+
+def _pictures(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> npt.NDArray[np.uint8] | None:
+    if "x" not in arrays:
+        return None
+    try:
+        return checked_pictures(arrays["x"], points)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _names(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> tuple[str, ...] | None:
+    if "ids" not in arrays:
+        return None
+    ids = arrays["ids"]
+    if ids.dtype.kind != "U" or ids.ndim != 1:
+        raise ConfigError(
+            f"{path}: Expected 'ids' as one string for each point, got {ids.dtype} of shape {ids.shape}; save "
+            "np.array(names, dtype=str)."
+        )
+    try:
+        return checked_point_names(ids.tolist(), points)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except (ValueError, SystemError) as error:  # numpy, about numbers that stand for no character
+        raise ArtifactError(f"{path}: 'ids' holds what is no text; save the names again.") from error
+
+
+def _summary(report: Report, path: Path, format: str, notes: tuple[str, ...]) -> dict[str, Any]:
+    content = report.to_dict()
+    return {
+        "report": str(path),
+        "format": format,
+        "headline": content["headline"],
+        "claim": content["claim"],
+        "summary": content["summary"],
+        "warnings": content["warnings"],
+        "notes": list(notes),
+        "pictures": len(report.pictures),
+        "check_with": list(report.check_with),
+    }

@@ -1,0 +1,431 @@
+"""Tables of any source as columns of cells: CSV, Parquet, pandas, polars, Hugging Face.
+
+A column is of numbers (double precision, NaN where one is missing) where the source fixes that by its type; otherwise
+its cells are text (None where one is missing), numbers being written out. What else a source knows is brought to that,
+each value by itself: booleans are the text True or False, dates their ISO text.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._artifact import check_is_file
+from mithridate.data.declarations import canonical, did_you_mean, listed, repeated, shortened
+from mithridate.errors import ArtifactError, ConfigError
+
+FloatArray = npt.NDArray[np.float64]
+# float64 where the type of the source says so, else objects that are text or None.
+Cells = npt.NDArray[Any]
+
+_DELIMITERS = ",;\t"
+# What stands for a missing number in files; in columns of words only an empty cell is missing.
+_MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
+_TRUTH = {"true": 1.0, "false": 0.0}
+_UNNAMED = ("the table", "the data set")
+_DATES = (datetime.date, datetime.time, np.datetime64)  # a datetime is a date
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A table: the names of its columns, and its cells on demand.
+
+    Attributes:
+        names: of the columns, each once.
+        rows: how many.
+        origin: what the table is called inside a sentence.
+        column: the cells of a column, by name.
+        place: how a row is called in an error, by its number from 0.
+        lines: of the file that the rows end in, where there is one that has lines.
+    """
+
+    names: tuple[str, ...]
+    rows: int
+    origin: str
+    column: Callable[[str], Cells]
+    place: Callable[[int], str]
+    lines: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        twice = repeated(self.names)
+        if twice is not None:
+            raise ConfigError(f"{self.subject} has more than one column named {twice!r}; rename one of them.")
+        if not self.rows:
+            raise ConfigError(f"{self.subject} has no rows; give at least one example.")
+
+    @property
+    def subject(self) -> str:
+        """What the table is called at the start of a sentence."""
+        return self.origin.capitalize() if self.origin in _UNNAMED else self.origin
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """A short name for each row, counted as in the errors."""
+        if self.lines is not None:
+            return tuple(f"line {line}" for line in self.lines)
+        return tuple(f"row {row}" for row in range(self.rows))
+
+    def cells(self, name: str) -> Cells:
+        """The cells of a column that must be there.
+
+        Raises:
+            ConfigError: it is not there, or holds something other than numbers and text.
+        """
+        if name not in self.names:
+            hint = did_you_mean(name, self.names)
+            raise ConfigError(f"{self.subject} has no column {name!r}{hint}; it has {listed(self.names)}.")
+        return self.column(name)
+
+
+# --- cells ----------------------------------------------------------------------------------------------------------
+
+
+def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
+    """Cells as numbers, NaN where missing.
+
+    Args:
+        cells: of one column.
+        name: of the column, for the error.
+        place: how a row is called in the error.
+
+    Raises:
+        ConfigError: a cell is not a number.
+    """
+    if cells.dtype != object:
+        return cells
+    found = np.empty(len(cells))
+    for row, cell in enumerate(cells):
+        try:
+            found[row] = float(cell)
+        except (TypeError, ValueError):
+            found[row] = _special_number(cell, row, name, place)
+    return found
+
+
+def _special_number(cell: str | None, row: int, name: str, place: Callable[[int], str]) -> float:
+    word = "" if cell is None else cell.strip().lower()
+    if word in _MISSING_NUMBERS:
+        return math.nan
+    if word in _TRUTH:
+        return _TRUTH[word]
+    hint = "declare it as a category or text, or mend it"
+    if _is_decimal_comma(word):
+        hint = "write decimals with a point"
+    elif _is_date(word):
+        hint = "turn dates into numbers such as a year or days since a fixed day first, or declare a category"
+    raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shortened(cell)}; {hint}.")
+
+
+def _is_decimal_comma(word: str) -> bool:
+    try:
+        float(word.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _is_date(word: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(word)
+    except ValueError:
+        return False
+    return True
+
+
+def texts(cells: Cells) -> list[str | None]:
+    """Cells as canonical text, None where missing."""
+    if cells.dtype != object:
+        return [None if cell != cell else repr(cell + 0.0) for cell in cells.tolist()]  # as `canonical` writes numbers
+    known: dict[str | None, str | None] = {cell: canonical(cell) or None for cell in set(cells) if cell is not None}
+    return [known.get(cell) for cell in cells]
+
+
+def cells_of(values: Any, name: str) -> Cells:
+    """The cells of one value per example: a list, an array, a tensor, a pandas or polars series.
+
+    Raises:
+        ConfigError: they are something else, or hold something other than numbers and text.
+    """
+    kind = (type(values).__module__.split(".")[0], type(values).__name__)
+    if kind == ("pandas", "Series"):
+        return _pandas_cells(values, name)
+    if kind == ("polars", "Series"):
+        return _polars_cells(values, name)
+    if isinstance(values, (list, tuple)):
+        return cells_of_objects(
+            [value.item() if getattr(value, "ndim", None) == 0 else value for value in values], name
+        )
+    array = as_array(values, name)
+    if array.ndim != 1:
+        raise ConfigError(f"{name} has the shape {array.shape}; give one value per example.")
+    if array.dtype.kind in "iuf":
+        return array.astype(np.float64)
+    return cells_of_objects(list(array) if array.dtype.kind == "M" else array.tolist(), name)
+
+
+def as_array(values: Any, name: str) -> npt.NDArray[Any]:
+    """An array, also of a tensor.
+
+    Raises:
+        ConfigError: the values form no array.
+    """
+    if hasattr(values, "detach") and hasattr(values, "cpu"):
+        values = values.detach().cpu()
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ConfigError(
+            f"{name} ({type(values).__name__}) cannot be made an array; give numbers in rows of one shape."
+        ) from error
+
+
+def cells_of_objects(values: Iterable[Any], name: str) -> Cells:
+    """The cells of Python values: each is brought to text by itself, also where all of them are numbers.
+
+    Raises:
+        ConfigError: a value is neither a number, text, a boolean nor a date.
+    """
+    return _objects([_cell(value, name) for value in values])
+
+
+def _cell(value: Any, name: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    if isinstance(value, (bool, np.bool_)):
+        return str(bool(value))
+    if isinstance(value, (Integral, Real, decimal.Decimal)):
+        number = _double(value)
+        if number is None:
+            return None
+        return str(int(number)) if isinstance(value, Integral) and math.isfinite(number) else repr(number)
+    if isinstance(value, _DATES):
+        return str(value) if isinstance(value, np.datetime64) else value.isoformat()
+    raise ConfigError(
+        f"{name} holds {type(value).__name__} values; only numbers, text, booleans and dates can be read. "
+        "Convert it, or do not declare it."
+    )
+
+
+def _double(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number beyond all doubles
+        return math.inf if value > 0 else -math.inf
+    except ValueError:  # a signalling decimal NaN
+        return None
+    return None if math.isnan(number) else number
+
+
+def _objects(values: Sequence[str | None]) -> Cells:
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = values
+    return cells
+
+
+# --- CSV ------------------------------------------------------------------------------------------------------------
+
+
+def read_csv(path: Path) -> Frame:
+    """A table from a text file: UTF-8, a header, and commas, semicolons or tabs between the cells.
+
+    The delimiter is the one that is most frequent in the header; rows have no say in it.
+
+    Raises:
+        ArtifactError: the file is missing, empty, not text, or its rows are not of one length.
+        ConfigError: it has no rows, or two columns of one name.
+    """
+    text = _text(path)
+    # Lines end here as they do for the parser: also by a carriage return alone.
+    header_line = next((line for line in io.StringIO(text, newline="") if line.strip()), None)
+    if header_line is None:
+        raise ArtifactError(f"{path} is empty; give a table with a header and one row per example.")
+    tabs = path.suffix.lower() == ".tsv"
+    delimiter = "\t" if tabs else max(_DELIMITERS, key=header_line.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    try:
+        for row in reader:
+            rows.append(row)
+            lines.append(reader.line_num)
+    except csv.Error as error:
+        raise ArtifactError(
+            f"Line {reader.line_num} of {path} is not valid CSV ({error}); check its quotes and write it again."
+        ) from error
+    first = next(i for i, row in enumerate(rows) if row)
+    rows, lines = rows[first:], lines[first:]
+    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[0], 1))
+    cells, lines = _body(path, rows, lines, len(names))
+    columns = dict(zip(names, zip(*cells, strict=True), strict=False)) if cells else {}
+    return Frame(
+        names=names,
+        rows=len(cells),
+        origin=str(path),
+        column=lambda name: _objects(columns[name]),
+        place=lambda row: f"line {lines[row]} of {path}",
+        lines=lines,
+    )
+
+
+def _text(path: Path) -> str:
+    check_is_file(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path and its permissions.") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ArtifactError(f"{path} is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8.") from error
+    if "\0" in text:
+        raise ArtifactError(f"{path} holds NUL bytes, so it is not a text file; save it as CSV in UTF-8.")
+    return text
+
+
+def _body(path: Path, rows: list[list[str]], lines: list[int], width: int) -> tuple[list[list[str]], list[int]]:
+    """The rows below the header; empty lines are no rows, unless they are the empty cells of a single column."""
+    last = len(rows)
+    while last > 1 and not rows[last - 1]:
+        last -= 1
+    kept: list[list[str]] = []
+    kept_lines: list[int] = []
+    for row, line in zip(rows[1:last], lines[1:last], strict=True):
+        if not row and width > 1:
+            continue
+        row = row or [""]
+        if len(row) != width:
+            raise ArtifactError(f"Line {line} of {path} has {len(row)} cells, the header {width}; mend the line.")
+        kept.append(row)
+        kept_lines.append(line)
+    return kept, kept_lines
+
+
+# --- Parquet --------------------------------------------------------------------------------------------------------
+
+
+def read_parquet(path: Path) -> Frame:
+    """A table from a Parquet file.
+
+    Raises:
+        ArtifactError: the file is missing or damaged.
+        ConfigError: pyarrow is not installed, the table has no rows or two columns of one name.
+    """
+    check_is_file(path)
+    pyarrow = _pyarrow()
+    from pyarrow import parquet
+
+    unreadable = (pyarrow.ArrowException, OSError, ValueError, MemoryError, RuntimeError, KeyError, TypeError)
+    try:
+        with path.open("rb") as stream:
+            table = parquet.read_table(stream)
+        table.validate(full=True)
+    except unreadable as error:
+        raise ArtifactError(
+            f"{path} is not a readable Parquet file (damaged or of another kind); write it again."
+        ) from error
+    return _arrow_frame(table, pyarrow, str(path))
+
+
+def _pyarrow() -> ModuleType:
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
+    return pyarrow
+
+
+def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
+    types = pyarrow.types
+
+    def column(name: str) -> Cells:
+        values = table.column(names.index(name))
+        if types.is_integer(values.type) or types.is_floating(values.type):
+            return values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+        return cells_of_objects(_as_list(values.to_pylist, name), column_called(name))
+
+    names = [str(name) for name in table.column_names]
+    return Frame(tuple(names), table.num_rows, origin, column, lambda row: f"row {row} of {origin} (from 0)")
+
+
+# --- data frames ----------------------------------------------------------------------------------------------------
+
+
+def frame_of(source: Any, origin: str = "the table") -> Frame | None:
+    """The table behind a pandas or polars data frame, or a Hugging Face data set; None for anything else."""
+    kind = (type(source).__module__.split(".")[0], type(source).__name__)
+    place: Callable[[int], str] = lambda row: f"row {row} (from 0)"  # noqa: E731
+    if kind == ("pandas", "DataFrame"):
+        names = tuple(str(name) for name in source.columns)
+        return Frame(
+            names, len(source), origin, lambda name: _pandas_cells(source.iloc[:, names.index(name)], name), place
+        )
+    if kind == ("polars", "DataFrame"):
+        names = tuple(source.columns)
+        return Frame(names, len(source), origin, lambda name: _polars_cells(source.get_column(name), name), place)
+    if is_hugging_face(source):
+        names = tuple(source.column_names)
+        return Frame(names, len(source), origin, lambda name: _hugging_face_cells(source, name), place)
+    return None
+
+
+def _as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
+    try:
+        return convert()
+    except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # such as dates beyond the year 9999
+        raise ConfigError(f"{column_called(name)} holds values that Python cannot hold; convert it to text.") from error
+
+
+def column_called(name: str) -> str:
+    """A column at the start of a sentence."""
+    return f"The column {name!r}"
+
+
+def _pandas_cells(series: Any, name: str) -> Cells:
+    missing = series.isna().to_numpy(dtype=bool)
+    if getattr(series.dtype, "kind", "O") in "iuf":
+        return series.to_numpy(dtype=np.float64, na_value=math.nan)
+    values = [None if absent else value for value, absent in zip(series.tolist(), missing, strict=True)]
+    return cells_of_objects(values, column_called(name))
+
+
+def _polars_cells(series: Any, name: str) -> Cells:
+    if series.dtype.is_numeric():
+        values = series.to_list()
+        return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
+    return cells_of_objects(_as_list(series.to_list, name), column_called(name))
+
+
+def is_hugging_face(source: Any) -> bool:
+    """Whether this looks like a data set of Hugging Face's `datasets`."""
+    return all(hasattr(source, part) for part in ("features", "column_names", "__len__", "__getitem__")) and isinstance(
+        source.column_names, list
+    )
+
+
+def class_names(feature: Any) -> tuple[str, ...] | None:
+    """The class names that a Hugging Face column carries in its schema, or None."""
+    names = getattr(feature, "names", None)
+    return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else None
+
+
+def _hugging_face_cells(source: Any, name: str) -> Cells:
+    feature = (source.features or {}).get(name)
+    names = class_names(feature)
+    values = _as_list(lambda: list(source[name]), name)
+    if str(getattr(feature, "dtype", "")).startswith(("int", "uint", "float")) and names is None:
+        return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
+    if names is not None:
+        values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]
+    return cells_of_objects(values, column_called(name))

@@ -1,0 +1,258 @@
+"""Image files to arrays of one size, each by itself and by fixed rules."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.data.declarations import Images, listed
+from mithridate.errors import ArtifactError, ConfigError
+
+Pixels = npt.NDArray[np.uint8]
+
+# Only these decoders are let near a file; Pillow has many more.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+# A file of a few bytes can claim to be larger than all memory.
+_MOST_PIXELS = 1 << 26
+# What decoders raise on damaged files.
+_UNREADABLE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    EOFError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The image files of a folder, in the order of their paths.
+
+    Attributes:
+        root: the folder.
+        names: of the files, relative to the root, with forward slashes.
+        labels: the folder that each file lies in; None where they all lie in the root.
+        ignored: how many files are not images by their names.
+    """
+
+    root: Path
+    names: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    ignored: int
+
+
+def list_folder(root: Path) -> Folder:
+    """Find the images of a folder, or of its subfolders, which then name the classes. Hidden files are left out.
+
+    Raises:
+        ArtifactError: the folder cannot be read, or holds no images.
+        ConfigError: images lie beside the folders of the classes.
+    """
+    try:
+        direct, ignored = _files(root)
+        inner: list[Path] = []
+        for folder in (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
+            found, foreign = _files(folder)
+            inner, ignored = inner + found, ignored + foreign
+    except OSError as error:
+        raise ArtifactError(f"Cannot read the folder {root}: {error.strerror}. Check its permissions.") from error
+    if direct and inner:
+        raise ConfigError(
+            f"{root} holds images beside folders of images, such as {direct[0].name!r}; put each into the folder of "
+            "its class, or all into one folder."
+        )
+    names = sorted(path.relative_to(root).as_posix() for path in direct + inner)
+    if not names:
+        raise ArtifactError(
+            f"{root} holds no images ({', '.join(SUFFIXES)}); give a folder of them, or one with a folder per class."
+        )
+    bad = next((name for name in names if not name.isprintable()), None)
+    if bad is not None:
+        raise ArtifactError(f"The name {bad!r} in {root} holds characters that cannot be shown; rename it.")
+    return Folder(root, tuple(names), tuple(name.split("/")[0] for name in names) if inner else None, ignored)
+
+
+def _files(folder: Path) -> tuple[list[Path], int]:
+    files = [entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    return images, len(files) - len(images)
+
+
+def load(root: Path, names: Sequence[str], declared: Images) -> Pixels:
+    """Decode image files.
+
+    Args:
+        root: folder of the files.
+        names: of the files in it.
+        declared: what they become.
+
+    Returns:
+        uint8 array [n, channels, height, width].
+
+    Raises:
+        ArtifactError: a file is not a readable image.
+        ConfigError: Pillow is not installed.
+    """
+    out = _empty(len(names), declared)
+    for row, name in enumerate(names):
+        with opened(root / name) as image:
+            out[row] = pixels(image, declared, str(root / name))
+    return out
+
+
+def _empty(count: int, declared: Images) -> Pixels:
+    try:
+        return np.empty((count, declared.channels, *declared.size), dtype=np.uint8)
+    except (MemoryError, ValueError) as error:
+        height, width = declared.size
+        raise ConfigError(
+            f"{count:,} images of {height} x {width} pixels do not fit into memory; declare a smaller size."
+        ) from error
+
+
+def from_pictures(pictures: Iterator[Any], count: int, declared: Images, origin: str) -> Pixels:
+    """Pictures in memory (Pillow images) as an array.
+
+    Raises:
+        ConfigError: one of them is not a picture, or cannot be decoded.
+    """
+    out = _empty(count, declared)
+    for row in range(count):
+        out[row] = pixels(next_picture(pictures, row, origin), declared, f"Image {row} (from 0) of {origin}")
+    return out
+
+
+def next_picture(pictures: Iterator[Any], row: int, origin: str) -> Any:
+    """The next picture, which may be decoded only now.
+
+    Raises:
+        ConfigError: it is not a picture, or cannot be decoded.
+    """
+    pillow = _pillow()
+    try:
+        with _quiet():
+            picture = next(pictures)
+    except pillow.DecompressionBombError as error:
+        raise ConfigError(_too_large(f"Image {row} (from 0) of {origin}")) from error
+    except _UNREADABLE as error:
+        raise ConfigError(f"Image {row} (from 0) of {origin} cannot be decoded; mend it or leave it out.") from error
+    if not hasattr(picture, "convert"):
+        raise ConfigError(
+            f"Expected images in {origin}, got {type(picture).__name__} as number {row} (from 0); leave it out, or "
+            "declare arrays."
+        )
+    return picture
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """An image file, not yet decoded, of a size that is safe to decode.
+
+    Raises:
+        ArtifactError: it is not an image, or too large.
+    """
+    pillow = _pillow()
+    with _quiet():
+        try:
+            image = pillow.open(path, formats=_FORMATS)
+        except pillow.DecompressionBombError as error:
+            raise ArtifactError(_too_large(path)) from error
+        except _UNREADABLE as error:
+            raise ArtifactError(f"{path} is not a readable image; mend it, or take it out of the folder.") from error
+        with image:
+            _check_pixels(image, path)
+            yield image
+
+
+def _check_pixels(image: Any, origin: object) -> None:
+    if image.width * image.height > _MOST_PIXELS:
+        raise ArtifactError(_too_large(origin))
+
+
+def _too_large(origin: object) -> str:
+    return f"{origin} claims more than {_MOST_PIXELS:,} pixels; shrink it, or leave it out."
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    # Pillow warns of odd metadata and large images; the former does not matter, the latter are refused.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise ConfigError("Reading images needs Pillow; install it with: pip install 'mithridate[data]'") from error
+    return Image
+
+
+def pixels(image: Any, declared: Images, origin: str) -> Pixels:
+    """One picture as channels x height x width: upright, grey or RGB, stretched by the bilinear filter.
+
+    Raises:
+        ArtifactError: it cannot be decoded, is too large, or has more than 8 bits a channel.
+    """
+    pillow = _pillow()
+    from PIL import ImageOps
+
+    height, width = declared.size
+    _check_pixels(image, origin)
+    if image.mode.startswith(("I", "F")):
+        raise ArtifactError(f"{origin} has more than 8 bits per channel; save it with 8 bits.")
+    try:
+        with _quiet():
+            upright = ImageOps.exif_transpose(image)
+            plain = upright.convert("L" if declared.channels == 1 else "RGB")
+            sized = plain.resize((width, height), pillow.Resampling.BILINEAR)
+    except pillow.DecompressionBombError as error:
+        raise ArtifactError(_too_large(origin)) from error
+    except _UNREADABLE as error:
+        raise ArtifactError(f"{origin} is a broken image; mend it, or take it out.") from error
+    array = np.asarray(sized, dtype=np.uint8)
+    return array[None] if declared.channels == 1 else np.moveaxis(array, -1, 0)
+
+
+def of_arrays(x: npt.NDArray[Any], declared: Images) -> Pixels:
+    """Images that are arrays already: 8 bits and of the declared size; missing or last channels are moved into place.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    shape = (declared.channels, *declared.size)
+    if x.dtype == np.uint8:
+        if x.shape[1:] == shape:
+            return x
+        if declared.channels == 1 and x.shape[1:] == declared.size:
+            return x[:, None]
+        if x.shape[1:] == (*declared.size, declared.channels):
+            return np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    raise ConfigError(
+        f"Images are declared as 8-bit arrays of shape {shape} each, got {x.dtype} of shape {x.shape[1:]}; declare "
+        "another size, or arrays."
+    )
+
+
+def classes_without_images(folder: Folder, classes: tuple[str, ...] | None) -> str | None:
+    """A note on declared classes that have no folder, or None."""
+    empty = [name for name in classes or () if name not in (folder.labels or ())]
+    return f"No images were found of the classes {listed(empty)}." if empty and folder.labels else None

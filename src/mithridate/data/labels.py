@@ -1,0 +1,185 @@
+"""Labels of any source as whole numbers from 0, by the declared classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.config import MOST_CLASSES
+from mithridate.data import frames
+from mithridate.data.declarations import canonical, listed, shortened, why_no_class
+from mithridate.data.frames import Cells, FloatArray
+from mithridate.errors import ConfigError
+
+IntArray = npt.NDArray[np.int64]
+Numbered = tuple[IntArray, tuple[str, ...] | None, tuple[str, ...]]
+
+_WRONG_COLUMN = "probably this is not the column of labels"
+_ALL_WHOLE = (
+    "The labels were read as whole numbers, since all of them are; the certificate assumes that this is public and "
+    "fixed."
+)
+
+
+def numbered(
+    cells: Cells, *, classes: tuple[str, ...] | None, place: Callable[[int], str], training: bool = False
+) -> Numbered:
+    """Labels as whole numbers, the names of the classes where they have any, and what that assumes.
+
+    A label is the name of a declared class. Where no class is named by a number, whole numbers from 0 count the
+    declared classes. Without declared classes, labels that are all whole numbers stay what they are, which is an
+    assumption unless their type fixes it; else the classes are the different labels of the training data in sorted
+    order, which is one, too. Other data never names classes: its labels must then be whole numbers.
+
+    Args:
+        cells: the labels.
+        classes: names of the classes, where they are declared.
+        place: how an example is called in an error.
+        training: whether this is training data, which must have two classes and may name them.
+
+    Raises:
+        ConfigError: a label is missing or none of the classes, or there are too few classes or too many.
+    """
+    labels = _present(frames.texts(cells), place)
+    assumptions: tuple[str, ...] = ()
+    if classes is None:
+        word = next((row for row, label in enumerate(labels) if _as_number(label) is None), None)
+        if word is None:
+            numbers = _checked(_whole_numbers(labels, place), training, labels)
+            return numbers, None, (_ALL_WHOLE,) if training and cells.dtype == object else ()
+        if not training:
+            raise ConfigError(
+                f"The label of {place(word)} is {shortened(labels[word])}, but the classes of the training data are "
+                "numbers; give numbers, or declare the classes before training."
+            )
+        classes = _different(labels, map(shown, labels), place)
+        assumptions = (
+            f"The classes ({listed(classes)}) were read off the training data; the certificate assumes that they are "
+            "public and fixed.",
+        )
+    return _checked(_looked_up(labels, classes, place), training, labels), classes, assumptions
+
+
+def proposed(cells: Cells, place: Callable[[int], str]) -> tuple[str, ...]:
+    """The different labels as they stand there, to be declared as classes.
+
+    Args:
+        cells: the labels.
+        place: how an example is called in an error.
+
+    Raises:
+        ConfigError: a label is missing or cannot name a class, or there are too few classes or too many.
+    """
+    labels = _present(frames.texts(cells), place)
+    if all(_as_number(label) is not None for label in labels):
+        _refuse_fractions(labels, place)
+    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [shown(label) for label in labels]
+    return _different(labels, spelled, place)
+
+
+def _present(words: list[str | None], place: Callable[[int], str]) -> list[str]:
+    absent = next((row for row, word in enumerate(words) if word is None), None)
+    if absent is not None:
+        raise ConfigError(f"The label of {place(absent)} is missing; add it, or leave out the example.")
+    return [word for word in words if word is not None]
+
+
+def _looked_up(labels: list[str], classes: tuple[str, ...], place: Callable[[int], str]) -> IntArray:
+    known = {canonical(name): number for number, name in enumerate(classes)}
+    if not any(_as_number(name) is not None for name in known):
+        known |= {canonical(str(number)): number for number in range(len(classes))}
+    try:
+        return np.array([known[label] for label in labels], dtype=np.int64)
+    except KeyError:
+        row = next(i for i, label in enumerate(labels) if label not in known)
+    raise ConfigError(
+        f"The label of {place(row)} is {shortened(shown(labels[row]))}, which is not among the classes "
+        f"{listed(classes)}; mend the label, or declare its class before training."
+    )
+
+
+def _whole_numbers(labels: list[str], place: Callable[[int], str]) -> IntArray:
+    values = _refuse_fractions(labels, place)
+    if values.min() < 0:
+        _refuse_number(int(np.argmax(values < 0)), labels, place)
+    if values.max() >= MOST_CLASSES:
+        raise ConfigError(
+            f"The label of {place(int(values.argmax()))} is {values.max():g}, which would make more than "
+            f"{MOST_CLASSES:,} classes; {_WRONG_COLUMN}, else declare the classes."
+        )
+    return values.astype(np.int64)
+
+
+def _refuse_fractions(labels: list[str], place: Callable[[int], str]) -> FloatArray:
+    """Labels that are all numbers, which must be whole."""
+    values = np.array(labels, dtype=np.float64)
+    fractions = values != np.floor(values)
+    if fractions.any():
+        _refuse_number(int(np.argmax(fractions)), labels, place)
+    return values
+
+
+def _refuse_number(row: int, labels: list[str], place: Callable[[int], str]) -> NoReturn:
+    raise ConfigError(
+        f"The label of {place(row)} is {shown(labels[row])}; labels are names or whole numbers from 0, and numbers of "
+        "another kind cannot be certified. If it is the name of a class, declare the classes."
+    )
+
+
+def _different(labels: list[str], spelled: Iterable[str], place: Callable[[int], str]) -> tuple[str, ...]:
+    """The different labels, each as it is spelled first, in sorted order."""
+    found: dict[str, str] = {}
+    for row, (label, name) in enumerate(zip(labels, spelled, strict=True)):
+        if label in found:
+            continue
+        wrong = why_no_class(name)
+        if wrong is not None:
+            raise ConfigError(f"The label of {place(row)}, {shortened(name)}, {wrong}; mend it.")
+        found[label] = name
+    names = in_order(found.values())
+    if len(names) > MOST_CLASSES:
+        raise ConfigError(f"There are {len(names):,} different labels, more than {MOST_CLASSES:,}; {_WRONG_COLUMN}.")
+    if len(names) < 2:
+        raise ConfigError(
+            f"{_only(next(iter(found.values())))}; with one class there is nothing to certify. Declare the classes."
+        )
+    return names
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes as they are numbered: by their values where all are numbers, else as text.
+
+    >>> in_order(["10", "9"]), in_order(["10", "9", "a"])
+    (('9', '10'), ('10', '9', 'a'))
+    """
+    found = sorted(names)
+    values = {name: _as_number(name) for name in found}
+    return tuple(found if None in values.values() else sorted(found, key=lambda name: values[name] or 0.0))
+
+
+def _checked(numbers: IntArray, training: bool, labels: list[str]) -> IntArray:
+    if training and numbers.min() == numbers.max():
+        raise ConfigError(f"{_only(shown(labels[0]))}; training needs examples of at least two classes.")
+    return numbers
+
+
+def _only(label: str) -> str:
+    return f"All examples have the label {shortened(label)}"
+
+
+def shown(label: str) -> str:
+    """A canonical label as a person would write it: 3 and not 3.0."""
+    number = _as_number(label)
+    return label if number is None or number != math.floor(number) or abs(number) >= 1e15 else str(int(number))
+
+
+def _as_number(label: str) -> float | None:
+    try:
+        number = float(label)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

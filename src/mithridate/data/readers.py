@@ -1,0 +1,371 @@
+"""Examples from arrays, data frames, files, folders and data sets, which are told apart by what they look like."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.data import frames, images, tables
+from mithridate.data import labels as labelling
+from mithridate.data.arrays import check_inputs, read_arrays
+from mithridate.data.declarations import Arrays, Declaration, Images, Table
+from mithridate.data.frames import Cells, Frame
+from mithridate.errors import ArtifactError, ConfigError
+
+Array = npt.NDArray[Any]
+Place = Callable[[int], str]
+
+_TAKEN = (
+    "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
+    "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
+)
+_DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Inputs and labels as `train` takes them, and how they came about.
+
+    Attributes:
+        x: inputs, one entry per example.
+        y: labels from 0 in int64, None where there are none.
+        class_names: what the labels are called, where they have names.
+        notes: sentences for the user.
+        assumptions: sentences that every result must repeat.
+        declaration: what was declared, None where arrays were taken as they are.
+        ids: how the user would find each example, in the order of `x`: the name of an image file, `line 17` of a text
+            file, `row 17` (from 0) of another table; None for other sources.
+    """
+
+    x: Array
+    y: npt.NDArray[np.int64] | None
+    class_names: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    declaration: Declaration | None = None
+    ids: tuple[str, ...] | None = None
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What `train` records, so that later inputs are read alike: plain JSON values."""
+        return {
+            "declaration": None if self.declaration is None else self.declaration.to_dict(),
+            "class_names": None if self.class_names is None else list(self.class_names),
+        }
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What `read` was asked for; the classes and the label are in the declaration, too, where there is one."""
+
+    declaration: Declaration | None
+    labels: bool | None
+    label: str | None
+    classes: tuple[str, ...] | None
+
+    @property
+    def training(self) -> bool:
+        return self.labels is True
+
+    def examples(self, x: Array, y: labelling.Numbered | None, **more: Any) -> Examples:
+        """The inputs with their labels, and all that was assumed."""
+        assumed = () if self.declaration is None else self.declaration.assumptions
+        numbers, names, assumptions = y or (None, self.classes, ())
+        more.setdefault("declaration", self.declaration)
+        return Examples(x, numbers, names, assumptions=(*assumed, *assumptions), **more)
+
+    def numbered(self, cells: Cells | None, count: int, place: Place, absent: str) -> labelling.Numbered | None:
+        """Labels as numbers; None where there are none, unless they are needed, or where they are not wanted."""
+        if self.labels is False:
+            return None
+        if cells is None:
+            if self.training:
+                raise ConfigError(absent)
+            return None
+        if len(cells) != count:
+            raise ConfigError(f"There are {count} inputs but {len(cells)} labels; give one label for each input.")
+        return labelling.numbered(cells, classes=self.classes, place=place, training=self.training)
+
+
+def read(
+    source: Any,
+    declaration: Declaration | None = None,
+    *,
+    labels: bool | None = None,
+    label: str | None = None,
+    classes: tuple[str, ...] | list[str] | None = None,
+) -> Examples:
+    """Read examples of any source.
+
+    Guarantee:
+        Each input of the result is a function of that example and the declaration alone. What else was taken from the
+        data (classes that were not declared) is listed in `assumptions`.
+
+    Args:
+        source: a pair (inputs, labels) of arrays; a pandas or polars DataFrame, also in a pair; the path of a `.csv`,
+            `.tsv`, `.parquet` or `.npz` file, an image, or a folder of images (with a folder per class, if labelled);
+            a map-style torch data set; a Hugging Face data set.
+        declaration: how an example becomes numbers. Tables and images need one; arrays are taken as they are.
+        labels: True for training data: there must be labels, of at least two classes, and where no classes are declared
+            they may name them. False: labels are ignored. None: labels are read where there are some.
+        label: name of the column with the labels, instead of the declared one.
+        classes: names of the classes, instead of the declared ones; for test data, those of the training data. None
+            there: the labels are whole numbers.
+
+    Returns:
+        The examples.
+
+    Raises:
+        ArtifactError: a file is missing or cannot be read.
+        ConfigError: the source is of no kind that can be read, contradicts the declaration, or lacks one.
+    """
+    request = _request(declaration, labels, label, classes)
+    if isinstance(source, (str, os.PathLike)):
+        return _read_path(Path(source), request)
+    if isinstance(source, tuple):
+        return _read_pair(source, request)
+    if isinstance(source, dict):
+        raise ConfigError(f"Expected one data set, got several: {frames.listed(map(str, source))}; choose one of them.")
+    if frames.is_hugging_face(source):
+        return _read_hugging_face(source, request)
+    frame = frames.frame_of(source)
+    if frame is not None:
+        return _read_frame(frame, request)
+    if hasattr(source, "__array__"):
+        return _read_pair((source, None), request)
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__") and not isinstance(source, (bytes, bytearray)):
+        return _read_items(source, request)
+    raise ConfigError(f"Cannot read examples from {type(source).__name__}; expected {_TAKEN}.")
+
+
+def _request(declaration: Any, labels: bool | None, label: str | None, classes: Any) -> _Request:
+    if declaration is not None and not isinstance(declaration, Declaration):
+        raise ConfigError(f"Expected a declaration (Table, Images or Arrays), got {type(declaration).__name__}.")
+    names = Arrays(classes=classes).classes  # checks them
+    if declaration is not None and names is not None:
+        declaration = replace(declaration, classes=names)
+    if isinstance(declaration, Table):
+        declaration = declaration if label is None else replace(declaration, label=label)
+        label = declaration.label
+    return _Request(declaration, labels, label, names if declaration is None else declaration.classes)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _read_path(path: Path, request: _Request) -> Examples:
+    if is_folder(path):
+        return _read_folder(path, request)
+    suffix = path.suffix.lower()
+    if suffix in (".csv", ".tsv", ".parquet"):
+        return _read_frame(table_file(path), request)
+    if suffix == ".npz":
+        return _read_npz(path, request)
+    if suffix in images.SUFFIXES:
+        return _read_image(path, request)
+    raise ConfigError(f"Cannot read {path} by its name; expected {_TAKEN}.")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a folder; what is neither a folder nor a file is refused."""
+    try:
+        if path.is_dir():
+            return True
+        if path.is_file():
+            return False
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
+    raise ArtifactError(f"There is no file or folder {path}; check the path.")
+
+
+def table_file(path: Path) -> Frame:
+    """The table in a file, by the end of its name."""
+    return frames.read_parquet(path) if path.suffix.lower() == ".parquet" else frames.read_csv(path)
+
+
+def _read_npz(path: Path, request: _Request) -> Examples:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers in an old style
+        try:
+            x, y = read_arrays(path, labels=request.training)
+        except (SyntaxError, TypeError, AttributeError, LookupError) as error:  # from damaged headers
+            raise ArtifactError(f"{path} is not a readable .npz; save arrays 'x' and 'y' again.") from error
+    return _read_pair((x, y), request)
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
+    if len(pair) != 2:
+        raise ConfigError(f"Expected a pair (inputs, labels), got {len(pair)} values.")
+    x, y = pair
+    frame = frames.frame_of(x)
+    if frame is not None:
+        return _read_frame(frame, request, None if y is None else frames.cells_of(y, "The list of labels"))
+    inputs = _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
+    cells = None if y is None else frames.cells_of(y, "The list of labels")
+    place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
+    absent = "Training needs labels; give a pair (inputs, labels)."
+    return request.examples(inputs, request.numbered(cells, len(inputs), place, absent))
+
+
+def _as_declared(x: Array, declaration: Declaration | None) -> Array:
+    if isinstance(declaration, Table):
+        raise ConfigError("A table is declared, but arrays have no column names; give a data frame, or declare arrays.")
+    if isinstance(declaration, Images):
+        return images.of_arrays(x, declaration)
+    if declaration is None or not declaration.channels_last:
+        return x
+    if x.ndim != 4:
+        raise ConfigError(f"channels_last is declared for images [n, height, width, channels], got shape {x.shape}.")
+    return np.ascontiguousarray(np.moveaxis(x, -1, 1))
+
+
+# --- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) -> Examples:
+    table = request.declaration
+    if not isinstance(table, Table):
+        raise ConfigError(f"{frame.subject} is a table; {_DECLARE}.")
+    name = table.label
+    if labels is None and name is not None and (name in frame.names or request.training):
+        labels = frame.cells(name) if request.labels is not False else None
+    absent = f"No column of {frame.origin} is declared as the label; declare it."
+    y = request.numbered(labels, frame.rows, frame.place, absent)
+    x, notes = tables.encode(frame, table, training=request.training)
+    return request.examples(x, y, notes=notes, ids=frame.ids)
+
+
+# --- images ---------------------------------------------------------------------------------------------------------
+
+
+def _images(request: _Request, origin: Any) -> Images:
+    if isinstance(request.declaration, Images):
+        return request.declaration
+    raise ConfigError(f"{origin} holds images; declare their size and channels, such as Images(size=(32, 32)).")
+
+
+def _read_folder(root: Path, request: _Request) -> Examples:
+    declared = _images(request, root)
+    folder = images.list_folder(root)
+    cells = None if folder.labels is None else frames.cells_of_objects(folder.labels, "The folder")
+    absent = f"Training needs labels; put the images of {root} into one folder per class."
+    y = request.numbered(cells, len(folder.names), lambda row: f"{root / folder.names[row]}", absent)
+    notes = [f"{folder.ignored:,} files that are no images by their names were ignored."] if folder.ignored else []
+    missing = images.classes_without_images(folder, request.classes)
+    notes += [missing] if missing and y is not None else []
+    x = images.load(root, folder.names, declared)
+    return request.examples(x, y, notes=tuple(notes), ids=folder.names)
+
+
+def _read_image(path: Path, request: _Request) -> Examples:
+    declared = _images(request, path)
+    y = request.numbered(None, 1, str, "Training needs more than one image; give a folder with one folder per class.")
+    return request.examples(images.load(path.parent, [path.name], declared), y, ids=(path.name,))
+
+
+# --- data sets ------------------------------------------------------------------------------------------------------
+
+
+def _read_hugging_face(source: Any, request: _Request) -> Examples:
+    source = source.with_format(None) if hasattr(source, "with_format") else source  # plain values, not tensors
+    frame = frames.frame_of(source, "the data set")
+    assert frame is not None
+    features = source.features or {}
+    pictures = picture_columns(source)
+    label = request.label or ("label" if "label" in frame.names else None)
+    request, schema = _with_schema(request, frames.class_names(features.get(label)))
+    if not pictures or isinstance(request.declaration, Table):
+        found = _read_frame(frame, request)
+    else:
+        found = _read_pictures(source, frame, pictures, label, request)
+    return replace(found, assumptions=found.assumptions + (schema if found.y is not None else ()))
+
+
+def picture_columns(source: Any) -> list[str]:
+    """The columns of a Hugging Face data set that hold images."""
+    return [name for name, feature in (source.features or {}).items() if type(feature).__name__ == "Image"]
+
+
+def _with_schema(request: _Request, names: tuple[str, ...] | None) -> tuple[_Request, tuple[str, ...]]:
+    """Classes that the training data brings along, where none were declared; other data does not name them."""
+    if names is None or request.classes is not None or not request.training:
+        return request, ()
+    Arrays(classes=names)  # checks them
+    assumption = (
+        f"The classes ({frames.listed(names)}) were taken from the description of the data set; the certificate "
+        "assumes that they are public and fixed."
+    )
+    return replace(request, classes=names), (assumption,)
+
+
+def _read_pictures(source: Any, frame: Frame, columns: list[str], label: str | None, request: _Request) -> Examples:
+    declared = _images(request, "The data set")
+    if len(columns) > 1:
+        raise ConfigError(f"The data set has several columns of images ({frames.listed(columns)}); keep one of them.")
+    cells = None if label is None or request.labels is False else frame.cells(label)
+    y = request.numbered(cells, frame.rows, frame.place, "Training needs labels; name their column with label=....")
+    pictures = (source[row][columns[0]] for row in range(frame.rows))
+    return request.examples(images.from_pictures(pictures, frame.rows, declared, "the data set"), y, ids=frame.ids)
+
+
+def _read_items(source: Any, request: _Request) -> Examples:
+    """A map-style data set: so many items, each an input and its label, or an input alone."""
+    count = len(source)
+    if not count:
+        raise ConfigError("The data set is empty; give at least one example.")
+    inputs: list[Any] = []
+    found: list[Any] = []
+    for item in _items(source, count):
+        pair = isinstance(item, (tuple, list)) and len(item) == 2
+        if not pair and (request.labels or isinstance(item, (tuple, list, dict))):
+            raise ConfigError(
+                f"Expected every item of the data set as a pair (input, label), got {type(item).__name__} as item "
+                f"{len(inputs)}; or give {_TAKEN}."
+            )
+        inputs.append(_input(item[0] if pair else item, len(inputs), request))
+        found += [item[1]] if pair else []
+    place: Place = lambda row: f"item {row} (from 0)"  # noqa: E731
+    cells = frames.cells_of(found, "The list of labels") if found and request.labels is not False else None
+    y = request.numbered(cells, count, place, "Training needs labels; give items (input, label).")
+    return request.examples(_stacked(inputs, request), y)
+
+
+def _items(source: Any, count: int) -> Iterator[Any]:
+    return (source[row] for row in range(count))
+
+
+def _input(value: Any, row: int, request: _Request) -> Any:
+    if hasattr(value, "convert") and hasattr(value, "mode"):
+        return images.pixels(value, _images(request, "The data set"), f"Image {row} (from 0) of the data set")
+    return value if isinstance(value, str) else frames.as_array(value, "An input of the data set")
+
+
+def _stacked(inputs: list[Any], request: _Request) -> Array:
+    # Inputs of different types would be brought to a common one: an item would then change what others become.
+    first = _kind(inputs[0])
+    other = next((row for row, value in enumerate(inputs) if _kind(value) != first), None)
+    if other is not None:
+        raise ConfigError(
+            f"Item {other} (from 0) of the data set is {_kind(inputs[other])}, but item 0 is {first}; bring all inputs "
+            "to one type and shape."
+        )
+    if isinstance(inputs[0], str):
+        return check_inputs(np.array(inputs), "given")
+    return _as_declared(check_inputs(np.stack(inputs), "given"), request.declaration)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "a text"
+    # The length of the longest text is part of a type, but of no text.
+    return f"an array of {'text' if value.dtype.kind == 'U' else value.dtype} of shape {value.shape}"

@@ -1,0 +1,556 @@
+"""CertifiedClassifier: training, predictions and certificates behind the interface of scikit-learn."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from numbers import Integral, Real
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
+
+from mithridate import certification
+from mithridate._artifact import PathLike
+from mithridate.accounting import FDP, Method
+from mithridate.certificate import Certificate
+from mithridate.data.arrays import kind_of
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder
+from mithridate.mechanism import Threat
+from mithridate.recipes import Recipe, choose, public_size
+from mithridate.votes import Votes
+
+Array = npt.NDArray[Any]
+# scikit-learn has no types of its own, and those that are inferred from its defaults are wrong.
+_check_array: Any = check_array
+_validate_data: Any = validate_data
+
+_log = logging.getLogger(__name__)
+
+# Columns whose mean and standard deviation are so close to 0 and 1 were standardised by their own values.
+_STANDARDISED = 1e-6
+_FEW_ROWS = 10
+_MOST_NAMED = 20
+# Texts are held in an array of fixed width.
+_MOST_TEXT_BYTES = 1 << 33
+
+
+class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[reportUntypedBaseClass]
+    """A classifier each of whose predictions comes with a certificate against changes of its training data.
+
+    Guarantee: for every row of `certify(X)` with `radius >= 0`, the label that gets the most votes under the mechanism
+    stays the same for every training set that differs by up to `radius` units of `threat`, each with probability at
+    least `1 - failure_prob` over training; see `Certificate`.
+
+    Assumes: what `certify(X).assumptions` lists. Above all, nothing but `fit` has looked at the training data. A
+    scaler, an imputer, a feature selection or a vocabulary that was *fitted* on the training data, in a pipeline before
+    this estimator or by hand, is not covered and **voids the certificate**, and so does choosing the parameters by
+    cross-validation on that data. Scale by constants that you know: `features=UnitNorm(center=..., scale=...)`, or
+    declare the columns with `mithridate.data`.
+
+    Args:
+        model: `auto` (a linear model on fixed features), `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, a
+            `torch.nn.Module`, or a function that builds one.
+        instances: number of models that vote.
+        noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
+        sample_rate: probability of an example to enter one batch; None: chosen.
+        steps: number of steps; None: chosen.
+        max_grad_norm: largest norm of one example's gradient; None: chosen, which is often better than 1.
+        learning_rate: step size; None: chosen.
+        features: `auto`, the name of a fixed encoder, one of `mithridate.features`, or None for the inputs as they are.
+        classes: all labels there can be. None takes those that are in the training labels, and every certificate then
+            says that this set of labels is assumed public.
+        method: how privacy becomes a radius: `FDP()`, `RDP(...)` or `ADP(...)`.
+        threat: how the training data may have been changed.
+        failure_prob: probability with which the claim about one prediction may fail, over training.
+        device: `cpu`, `cuda`, `mps`, or `auto`: an NVIDIA GPU if there is one, else the CPU.
+        random_state: None draws the randomness from the operating system, as it should be. A number (or a generator)
+            makes the result repeatable, and every certificate then assumes that the attacker does not know it.
+        run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
+            directory as long as the estimator, which reads its models from there.
+
+    Attributes:
+        classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
+        recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
+        n_features_in_: number of columns, where the inputs are a table.
+        feature_names_in_: names of the columns, where the table has names.
+
+    Edge cases:
+        ============================  ==================================================================
+        inputs                        tables of numbers, images uint8 [n, H, W] or [n, channels, H, W],
+                                      lists or arrays of text, lists of arrays of one type and shape
+        tables with text, categories  refused; declare them with `mithridate.data` first
+        missing values                refused, as everywhere in scikit-learn; `mithridate.data` fills them
+        ties                          go to the smaller label, as in the certificate
+        sample weights                not supported
+        ============================  ==================================================================
+
+    Passes scikit-learn's `check_estimator` but for `check_parameters_default_constructible`, which allows only plain
+    types as defaults, for fear of defaults that change: those of `method` and `threat` are frozen, and cannot.
+
+    >>> import numpy as np
+    >>> X, y = np.array([[-1.0, -1.0], [-1.0, -0.8], [1.0, 1.0], [0.8, 1.0]] * 50), ["no", "no", "yes", "yes"] * 50
+    >>> classifier = CertifiedClassifier(instances=500, classes=["no", "yes"], device="cpu").fit(X, y)
+    >>> classifier.predict([[-1.0, -0.9]]).tolist(), bool(classifier.certify([[-1.0, -0.9]]).radius[0] > 0)
+    (['no'], True)
+    """
+
+    classes_: Array
+    recipe_: Recipe
+    n_features_in_: int
+    feature_names_in_: Array
+    _run: _Run
+
+    def __init__(
+        self,
+        model: Any = "auto",
+        *,
+        instances: int = 1000,
+        noise_multiplier: float | None = None,
+        sample_rate: float | None = None,
+        steps: int | None = None,
+        max_grad_norm: float | None = 1.0,
+        learning_rate: float | None = None,
+        features: str | Encoder | None = "auto",
+        classes: Any = None,
+        method: Method = FDP(),  # noqa: B008  (frozen: one for all is safe)
+        threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+        failure_prob: float = 1e-3,
+        device: str = "auto",
+        random_state: Any = None,
+        run_dir: PathLike | None = None,
+    ) -> None:
+        self.model = model
+        self.instances = instances
+        self.noise_multiplier = noise_multiplier
+        self.sample_rate = sample_rate
+        self.steps = steps
+        self.max_grad_norm = max_grad_norm
+        self.learning_rate = learning_rate
+        self.features = features
+        self.classes = classes
+        self.method = method
+        self.threat = threat
+        self.failure_prob = failure_prob
+        self.device = device
+        self.random_state = random_state
+        self.run_dir = run_dir
+
+    def fit(self, X: Any, y: Any) -> CertifiedClassifier:
+        """Train all instances; a fit that fails leaves what was fitted before as it was.
+
+        Nothing is printed: `recipe_.in_words()` says what was chosen, and so does the log (`mithridate.estimator`, at
+        level INFO) before training starts.
+
+        Args:
+            X: training inputs.
+            y: their labels.
+
+        Raises:
+            ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
+                outside its range (`ConfigError`, which is a ValueError too).
+        """
+        training, _ = _trainers()
+        fitted = self._unfitted()
+        inputs, y = fitted._checked(X, y)
+        classes, labels = _encoded(y, self.classes)
+        _warn_if_standardised(inputs)
+        recipe = choose(
+            num_train=public_size(len(inputs)),
+            classes=len(classes),
+            shape=inputs.shape[1:],
+            kind=kind_of(inputs),
+            device=training.pick_device(self.device).type,
+            instances=self.instances,
+            model=self.model,
+            features=self.features,
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self.sample_rate,
+            steps=self.steps,
+            max_grad_norm=self.max_grad_norm,
+            learning_rate=self.learning_rate,
+            threat=self.threat,
+            failure_prob=self.failure_prob,
+            method=self.method,
+        )
+        _log.info("%s", recipe.in_words())
+        for sentence in recipe.warnings:
+            warnings.warn(f"Certificates will be weak: {sentence}", stacklevel=2)
+        run = _Run(self.run_dir)
+        training.train(
+            (inputs, labels),
+            inputs[:1],  # a run votes on something
+            model=recipe.model,
+            # Where nothing was chosen by it, the number of examples is left to `train`, which lists it.
+            config=replace(
+                recipe.config, classes=len(classes), num_train=recipe.num_train if self._leaves_open() else None
+            ),
+            run_dir=run.folder(),
+            device=self.device,
+            features=recipe.features,
+            keep_models=True,
+            root_seed=_root_seed(self.random_state),
+            source={"declaration": None, "class_names": [str(name) for name in classes]},
+            assumptions=self._assumed(recipe, classes),
+        )
+        run.forget_seed()
+        fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
+        self.__dict__ = fitted.__dict__  # all at once and at the end, so that a fit that fails changes nothing
+        return self
+
+    def _unfitted(self) -> CertifiedClassifier:
+        """A twin with the same parameters that knows nothing of earlier inputs."""
+        twin = copy.copy(self)
+        for name in ("n_features_in_", "feature_names_in_"):
+            vars(twin).pop(name, None)
+        return twin
+
+    def _leaves_open(self) -> bool:
+        """Whether something is chosen by the number of examples."""
+        return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
+
+    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[str, ...]:
+        chosen = (recipe.assumption,) if self._leaves_open() else ()
+        return chosen if self.classes is not None else (*chosen, _inferred(classes))
+
+    def predict(self, X: Any) -> Array:
+        """The label with the most votes for each input; ties go to the smaller label."""
+        top = self.votes(X).counts.argmax(axis=1)
+        return self.classes_[top]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """The share of the votes for each class, in the order of `classes_`."""
+        votes = self.votes(X)
+        return votes.counts / votes.instances
+
+    def certify(self, X: Any, y: Any = None) -> Certificate:
+        """How many changes of the training data each prediction is proved to withstand.
+
+        Args:
+            X: inputs.
+            y: their true labels, where known; they change no radius and let the certificate speak of accuracy.
+
+        Returns:
+            The certificate; its labels are positions in `classes_`.
+        """
+        certificate = certification.certify(
+            self.votes(X, y), method=self.method, threat=self.threat, failure_prob=self.failure_prob
+        )
+        abstained = int((certificate.radius < 0).sum())
+        if 2 * abstained > len(certificate.radius):
+            warnings.warn(
+                f"{abstained} of {len(certificate.radius)} predictions are not certified: their votes are too close. "
+                "Raise instances, lower noise_multiplier, or train on more examples.",
+                stacklevel=2,
+            )
+        return certificate
+
+    def votes(self, X: Any, y: Any = None) -> Votes:
+        """How all instances vote, for `mithridate.certify` with other methods or threats.
+
+        Args:
+            X: inputs.
+            y: their true labels, where known.
+        """
+        check_is_fitted(self, "recipe_")
+        inputs = self._inputs(X, reset=False)
+        labels = None if y is None else _positions(column_or_1d(y), self.classes_, "The true labels")
+        _, prediction = _trainers()
+        return prediction.predict(
+            self._run.folder(),
+            inputs if labels is None else (inputs, labels),
+            model=None if isinstance(self.recipe_.model, str) else self.recipe_.model,
+            features=self.recipe_.features,
+            device=self.device,
+        )
+
+    def _checked(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """Training inputs and labels as arrays."""
+        inputs = self._inputs(X, reset=True, y=y)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(inputs, y)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        return inputs, y
+
+    def _inputs(self, X: Any, *, reset: bool, y: Any = "no_validation") -> Array:
+        """Inputs as an array of text, images or numbers."""
+        if (texts := _as_texts(X)) is not None:
+            _require_labels(self, y)
+            return texts
+        X = _stacked(X)
+        _refuse_words(X)
+        if _holds_bytes(X) and np.ndim(X) > 2:
+            _require_labels(self, y)
+            return _check_array(np.asarray(X), dtype=np.uint8, allow_nd=True)
+        checked = _validate_data(
+            self, X, y, reset=reset, dtype=(np.float64, np.float32), allow_nd=True, ensure_all_finite=False
+        )
+        numbers = checked[0] if isinstance(checked, tuple) else checked
+        _require_finite(numbers)
+        return numbers
+
+
+def _trainers() -> tuple[ModuleType, ModuleType]:
+    """What trains and what votes; imported late, since torch takes seconds and looking at parameters needs none."""
+    try:
+        from mithridate.ensemble import prediction, training
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise ModuleNotFoundError(
+            f"CertifiedClassifier needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
+        ) from error
+    return training, prediction
+
+
+# --- where the models are -------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """The directory of a run: the user's, or a temporary one that ends with this object and travels in its pickle."""
+
+    def __init__(self, path: PathLike | None) -> None:
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"Expected run_dir as the path of a directory, or None to keep no run, got {path!r}.")
+        self._given = None if path is None else Path(path).absolute()  # the working directory may change
+        self._temporary: Path | None = None
+        self._files: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def folder(self) -> Path:
+        """Where the run is; a temporary one is written anew after unpickling."""
+        if self._given is not None:
+            return self._given
+        with self._lock:
+            if self._temporary is None:
+                self._temporary = self._written()
+                self._files = {}
+            return self._temporary
+
+    def _written(self) -> Path:
+        """A new temporary directory with all files in it."""
+        root = Path(tempfile.mkdtemp(prefix="mithridate-"))
+        weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
+        for name, content in self._files.items():
+            target = root / name
+            target.parent.mkdir(exist_ok=True)
+            target.write_bytes(content)
+        return root
+
+    def forget_seed(self) -> None:
+        """Delete the private seed of a temporary run: it is done, and nothing needs it any more."""
+        if self._given is None:
+            (self.folder() / "seed").unlink(missing_ok=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            files = self._files
+            if self._temporary is not None:
+                root = self._temporary
+                needed = [root / "run.json", *sorted((root / "models").iterdir())]
+                files = {path.relative_to(root).as_posix(): path.read_bytes() for path in needed}
+        return {"_given": self._given, "_temporary": None, "_files": files}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
+
+
+def _root_seed(random_state: Any) -> bytes | None:
+    """32 bytes that all randomness comes from; None leaves them to the operating system."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, Integral) and not isinstance(random_state, bool):
+        return hashlib.sha256(f"mithridate.CertifiedClassifier {int(random_state)}".encode()).digest()
+    if isinstance(random_state, np.random.RandomState | np.random.Generator):
+        return random_state.bytes(32)
+    raise ConfigError(f"Expected random_state to be None, a whole number or a numpy generator, got {random_state!r}.")
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
+def _encoded(y: Array, declared: Any) -> tuple[Array, npt.NDArray[np.int64]]:
+    """The classes, sorted, and the position of every label among them."""
+    if declared is None:
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ConfigError(
+                f"The training labels hold one class only ({classes[0]!s}), and there is nothing to certify; give "
+                "examples of at least 2 classes, or declare classes=[...]."
+            )
+    else:
+        classes = _declared(declared)
+    return classes, _positions(y, classes, "The training labels")
+
+
+def _declared(classes: Any) -> Array:
+    """The classes that the user names, sorted."""
+    listed = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
+    alike = any(all(isinstance(name, kind) for name in listed) for kind in (str, Real | np.bool_))
+    names = np.unique(np.array(listed if alike else []))
+    if len(names) < 2 or len(names) != len(listed):
+        raise ConfigError(
+            f"Expected classes as a list of at least 2 different labels, all words or all numbers, got {classes!r}."
+        )
+    return names
+
+
+def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64]:
+    try:
+        known = np.isin(labels, classes)
+        places = np.searchsorted(classes, labels)
+    except (TypeError, ValueError):  # words and numbers cannot be compared
+        known, places = np.zeros(len(labels), dtype=np.bool_), np.zeros(0)
+    if not known.all():
+        first = labels[int(np.argmin(known))]
+        raise ConfigError(
+            f"{what} hold {first!s}, which is none of the classes {_named(classes)}; name all of them in classes=[...]."
+        )
+    return places.astype(np.int64)
+
+
+def _inferred(classes: Array) -> str:
+    return (
+        f"The set of classes ({_named(classes)}) was read off the training labels; the certificate assumes that it is "
+        "public and fixed."
+    )
+
+
+def _named(classes: Array) -> str:
+    shown = ", ".join(str(name) for name in classes[:_MOST_NAMED])
+    return shown if len(classes) <= _MOST_NAMED else f"{shown} and {len(classes) - _MOST_NAMED} more"
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _as_texts(inputs: Any) -> Array | None:
+    """Texts as an array, or None where the inputs are something else."""
+    if isinstance(inputs, list | tuple):
+        if not inputs or not isinstance(inputs[0], str):
+            return None
+        values = list(inputs)
+    else:
+        array = np.asarray(inputs) if getattr(inputs, "ndim", None) == 1 or _is_series(inputs) else None
+        if array is None or array.dtype.kind not in "UTO" or not len(array) or not isinstance(array[0], str):
+            return None
+        values = array.tolist()
+    for row, value in enumerate(values):
+        if not isinstance(value, str):
+            raise ConfigError(f"Row {row} of the texts is {value!r}; give text in every row, '' where there is none.")
+    longest = max(map(len, values))
+    if 4 * longest * len(values) > _MOST_TEXT_BYTES:
+        raise ConfigError(
+            f"The longest text has {longest:,} characters, and room is needed for {len(values):,} of that length; cut "
+            "every text to a length that you know to be enough."
+        )
+    return np.array(values, dtype=np.str_)
+
+
+def _stacked(inputs: Any) -> Any:
+    """A list of arrays as one array; anything else as it is.
+
+    Arrays of different kinds are refused: one example would decide how all others are read, which no radius covers.
+    """
+    if not isinstance(inputs, list | tuple) or not any(map(_is_array, inputs)):
+        return inputs
+    first = _described(inputs[0])
+    for row, item in enumerate(inputs):
+        if _described(item) != first:
+            raise ConfigError(
+                f"Item {row} of X is {_described(item)}, but item 0 is {first}; give all examples in one type and "
+                "shape, converted each by itself."
+            )
+    return np.stack([np.asarray(item) for item in inputs])
+
+
+def _is_array(item: Any) -> bool:
+    return hasattr(item, "dtype") and len(getattr(item, "shape", ())) > 0
+
+
+def _described(item: Any) -> str:
+    return f"{_dtype_name(item)} of shape {tuple(item.shape)}" if _is_array(item) else f"a {type(item).__name__}"
+
+
+def _dtype_name(array: Any) -> str:
+    return str(getattr(array, "dtype", "")).removeprefix("torch.")
+
+
+def _holds_bytes(inputs: Any) -> bool:
+    """Whether this is an array or a tensor of numbers of 8 bits."""
+    return _dtype_name(inputs) == "uint8"
+
+
+def _require_finite(inputs: Array) -> None:
+    """Refuse missing and infinite numbers; scikit-learn would advise an imputer, which no certificate covers."""
+    finite = np.isfinite(inputs)
+    if finite.all():
+        return
+    row = int(np.argmin(finite.reshape(len(inputs), -1).all(axis=1)))
+    found = "NaN" if np.isnan(inputs[row]).any() else "infinity"
+    raise ConfigError(
+        f"Input X contains {found} in row {row}; repair or leave out such rows, or declare how missing values are read "
+        "(mithridate.data). An imputer that was fitted on the training data voids the certificate."
+    )
+
+
+def _is_series(inputs: Any) -> bool:
+    return hasattr(inputs, "to_numpy") and len(getattr(inputs, "shape", ())) == 1
+
+
+def _require_labels(estimator: CertifiedClassifier, y: Any) -> None:
+    if y is None:
+        raise ConfigError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+        )
+
+
+def _refuse_words(inputs: Any) -> None:
+    """Refuse a table with columns that are not numbers: what they mean must be declared."""
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UT":
+        raise ConfigError(
+            f"Expected numbers, or text as a list with one text for each example, got text of shape {inputs.shape}; "
+            "say how to read such a table by a declaration of mithridate.data."
+        )
+    names = getattr(inputs, "columns", None)
+    if names is None or not hasattr(inputs, "dtypes"):
+        return
+    for name in names:
+        column = np.asarray(inputs[name])
+        if column.dtype.kind not in "fiub" and any(isinstance(value, str) for value in column.tolist()):
+            raise ConfigError(
+                f"Column {name!r} holds words, not numbers; say how to read it by a declaration of mithridate.data "
+                "(categories and text are hashed), and give the numbers that it makes."
+            )
+
+
+def _warn_if_standardised(inputs: Array) -> None:
+    """Point out columns that were scaled by their own mean and deviation; the result does not depend on this look."""
+    if inputs.ndim != 2 or inputs.dtype.kind != "f" or len(inputs) < _FEW_ROWS:
+        return
+    with np.errstate(all="ignore"):
+        mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
+    varies = deviation > 0
+    if varies.any() and (np.abs(mean) < _STANDARDISED).all() and (np.abs(deviation - 1) < _STANDARDISED)[varies].all():
+        warnings.warn(
+            "Every column has mean 0 and deviation 1, as if a scaler had been fitted on this training data, which no "
+            "certificate covers; scale by constants that you know: features=UnitNorm(center=..., scale=...).",
+            stacklevel=3,
+        )

@@ -1,0 +1,271 @@
+"""Project files: where the data is, how it is read, how to train; `mithridate init` writes and `train` reads them.
+
+    run_dir = "runs/flowers"
+
+    [data]
+    train = "flowers.csv"        # beside the project file
+    holdout = 0.2                # or: test = "test.csv"
+    kind = "table"               # and the rest of a declaration, see docs/data.md
+
+    [train]
+    instances = 1000             # anything that `mithridate train` has a flag for
+
+What is left out is chosen (`recipes`), from the size of the task and the time there is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mithridate import _validate, recipes
+from mithridate._artifact import PathLike
+from mithridate.config import TrainConfig
+from mithridate.data.arrays import kind_of
+from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
+from mithridate.data.holdout import split_by_hash
+from mithridate.data.readers import Examples, read
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.recipes import Recipe
+
+HOLDOUT = 0.2
+CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(TrainConfig))
+# What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
+_ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
+_OPTIONS = (*CONFIG_NAMES, "model", "features", "device", "seconds", "in_flight", "precision", "keep_models")
+_TEXTS = ("model", "features", "device", "precision", "optimizer", "schedule")
+_FLAGS = ("keep_models", "average_iterates")
+_LARGEST_FILE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project file says.
+
+    Attributes:
+        train: where the training data is.
+        test: where the inputs to vote on are; None: some of the training data is held out for that.
+        holdout: how much of it.
+        declaration: how examples are read; None: arrays as they are.
+        run_dir: where the run is kept.
+        options: how to train, by the names of `TrainConfig` and of the flags of `mithridate train`.
+    """
+
+    train: Path | None = None
+    test: Path | None = None
+    holdout: float = HOLDOUT
+    declaration: Declaration | None = None
+    run_dir: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def examples(self) -> tuple[Examples, Examples]:
+        """The training data, and the inputs to vote on.
+
+        Raises:
+            ArtifactError: a file is missing or cannot be read.
+            ConfigError: there is no training data, or it is not what was declared.
+        """
+        if self.train is None:
+            raise ConfigError("There is no training data; name it with --train, or in a project file.")
+        training = read(self.train, self.declaration, labels=True)
+        if self.test is None:
+            return split_by_hash(self._with_classes(training), self.holdout)
+        return training, read(self.test, self.declaration, classes=training.class_names)
+
+    def _with_classes(self, whole: Examples) -> Examples:
+        """Numbered classes get names, so that a class that is held out as a whole does not get lost."""
+        if whole.class_names is not None or whole.y is None:
+            return whole
+        declared = self.options.get("classes")
+        count = declared if isinstance(declared, int) else int(whole.y.max()) + 1
+        assumed = f"classes = {count} was read off the data; the certificate assumes that this is public and fixed."
+        return replace(
+            whole,
+            class_names=tuple(str(label) for label in range(count)),
+            assumptions=whole.assumptions if declared is not None else (*whole.assumptions, assumed),
+        )
+
+
+def read_project(path: PathLike) -> Project:
+    """Read a project file; the files it names are looked for beside it.
+
+    Raises:
+        ArtifactError: the file is missing or is no TOML.
+        ConfigError: it holds something that nobody asks for, or lacks the training data.
+    """
+    path = Path(path)
+    content = _read_toml(path)
+    _refuse_unknown(content, ("run_dir", "data", "train"), f"in {path}")
+    data, options = _table(content, "data", path), _table(content, "train", path)
+    _refuse_unknown(options, _OPTIONS, f"in [train] of {path}")
+    _refuse_other_kinds(options, path)
+    files = {name: data.pop(name) for name in ("train", "test") if name in data}
+    holdout = data.pop("holdout", HOLDOUT)
+    _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
+    for name, value in (*files.items(), ("run_dir", content.get("run_dir", ""))):
+        if not isinstance(value, str):
+            raise ConfigError(f"Expected {name} in {path} to be a path in quotes, got {value!r}.")
+    if data and "kind" not in data:
+        raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
+    return Project(
+        **{name: path.parent / value for name, value in files.items()},
+        holdout=holdout,
+        declaration=declaration_from_dict(data) if data else None,
+        run_dir=Path(content.get("run_dir") or f"runs/{path.stem}"),
+        options=options,
+    )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():  # a device or a pipe may have no end
+            raise ArtifactError(f"{path} is not a file; give one that `mithridate init` wrote.")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ArtifactError(f"{path} is too large for a project file; give one that `mithridate init` wrote.")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise ArtifactError(f"{path} is not a project file in TOML: {error}.") from error
+
+
+def _table(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    value = content.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"Expected [{name}] in {path} to be a table, got {value!r}.")
+    return dict(value)
+
+
+def _refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for name in found:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(known)}."
+            raise ConfigError(f"Nobody asks for {name!r} {where}; {hint}")
+
+
+def _refuse_other_kinds(options: Mapping[str, Any], path: Path) -> None:
+    """Numbers are checked where they are used; what is neither number nor list is checked here."""
+    for names, kind, words in ((_TEXTS, str, "a name in quotes"), (_FLAGS, bool, "true or false")):
+        for name in names:
+            if name in options and not isinstance(options[name], kind):
+                raise ConfigError(f"Expected {name} in [train] of {path} to be {words}, got {options[name]!r}.")
+
+
+def is_complete(options: Mapping[str, Any]) -> bool:
+    """Whether nothing that matters is left to be chosen."""
+    return all(options.get(name) is not None for name in _ESSENTIAL)
+
+
+def compose(options: Mapping[str, Any], training: Examples, device: str) -> Recipe:
+    """The recipe of a run: what the options say, and the rest chosen by the size of the task and the time there is.
+
+    Options that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing else is
+    changed from the defaults of `TrainConfig`.
+
+    Args:
+        options: by the names of `TrainConfig` and of `recipes.choose`.
+        training: the training data; only its size, the shape of an input and the classes are used.
+        device: `cpu`, `cuda` or `mps`.
+
+    Raises:
+        ConfigError: an option is not what it should be.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    constants = {name: given[name] for name in CONFIG_NAMES if name in given}
+    if training.class_names is not None:
+        constants.setdefault("classes", len(training.class_names))
+    complete = is_complete(given)
+    model = given.get("model", "auto")
+    assert training.y is not None
+    chosen: dict[str, Any] = {name: given[name] for name in ("seconds", "instances") if name in given}
+    chosen |= {name: given.get(name) for name in _ESSENTIAL}
+    recipe = recipes.choose(
+        num_train=constants.get("num_train") or recipes.public_size(len(training.x)),
+        classes=constants.get("classes", int(training.y.max()) + 1),
+        shape=training.x.shape[1:],
+        kind=kind_of(training.x),
+        device=device,
+        model=model,
+        features=given.get("features", None if complete and model != "auto" else "auto"),
+        keep=constants.get("keep"),
+        **chosen,
+    )
+    if not complete:  # what was chosen for a size is divided by that size
+        constants.setdefault("num_train", recipe.num_train)
+    base = TrainConfig(recipe.config.instances, **{name: given[name] for name in _ESSENTIAL}) if complete else None
+    try:
+        return replace(recipe, config=replace(base or recipe.config, **constants))
+    except TypeError as error:  # a file may hold anything
+        raise ConfigError(f"An option is of the wrong kind: {error}.") from error
+
+
+_HEADER = """\
+# A project for mithridate: how the data is read, and how to train on it.
+#
+#   mithridate train {name}
+#   mithridate certify {run_dir}
+#   mithridate report {run_dir}
+
+# Where the run is kept; killed at any moment, the same command goes on from there.
+run_dir = {run_dir_quoted}
+
+"""
+_FILES = """\
+# Files beside this one. Without a test file, some examples are held out, by a hash of each, to be voted on.
+train = {train}
+{test}
+"""
+_TRAIN = """
+[train]
+# What is commented out is chosen from the number of examples, the classes and the time there is, and shown before
+# training starts. Decide here by what you know, not by what comes out on this training data.
+# instances = 1000          # models that vote: more give larger radii, and take longer
+# noise_multiplier = 10.0   # more noise: larger radii, less accuracy
+# seconds = 60              # about how long training may take
+# model = "linear"          # or mlp, lenet5, opa-tut, resnet18
+# num_train = 10000         # examples to train on (without those held out), where their number is public; else every
+#                           # result says that the recipe was chosen for their number, rounded
+"""
+
+
+def project_toml(path: Path, train: Path, test: Path | None, declaration: Declaration) -> str:
+    """A commented project file to start from.
+
+    Args:
+        path: where it will be written; the files it names are relative to that.
+        train: the training data.
+        test: the inputs to vote on, where there are some.
+        declaration: how examples are read.
+
+    Raises:
+        ConfigError: the name of a file cannot be written as text.
+    """
+    run_dir = f"runs/{path.stem}"
+    lines = to_toml(declaration, table="data").removesuffix("\n").split("\n")  # and not where Unicode ends a line
+    # The files come first in their table; comments before it stay where they are.
+    start = lines.index("[data]") + 1
+    files = _FILES.format(
+        train=toml_text(_relative(train, path)),
+        test=f"holdout = {HOLDOUT}" if test is None else f"test = {toml_text(_relative(test, path))}",
+    )
+    # A comment of TOML holds no control characters.
+    shown = [shlex.quote(name) if name.isprintable() else "..." for name in (path.name, run_dir)]
+    header = _HEADER.format(name=shown[0], run_dir=shown[1], run_dir_quoted=toml_text(run_dir))
+    return header + "\n".join([*lines[:start], files, *lines[start:], _TRAIN])
+
+
+def _relative(target: Path, path: Path) -> str:
+    """A path as seen from the folder of the project file, where that is possible without leaving it."""
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in f"{target}{path}"):
+        raise ConfigError(f"The path {str(target)!r} is not valid Unicode, which TOML needs; rename it.")
+    try:
+        return target.resolve().relative_to(path.parent.resolve()).as_posix()
+    except ValueError:
+        return str(target.resolve())

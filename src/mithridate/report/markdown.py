@@ -1,0 +1,73 @@
+"""The report as Markdown: for a README, an issue or a terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mithridate.report import summary, words
+from mithridate.report.page import curve_table, facts, key_figures
+
+if TYPE_CHECKING:
+    from mithridate.report.report import Report
+
+
+def render(report: Report) -> str:
+    """The whole document."""
+    certificate = report.certificate
+    parts = [
+        f"# {_text(report.title)}",
+        f"**{_text(report.headline)}**",
+        _text(f"Threat: {certificate.threat.in_words}."),
+        _list(tuple(words.limits(certificate))),
+        _section("Worth knowing", _list(report.warnings)),
+        _table(["", ""], [[name, value] for name, value in key_figures(report)]),
+        _section("Against radius", _table(*curve_table(report))),
+        _list(report.left_out),
+        _section("Class by class", _table(*_class_table(report))),
+        _section("What was assumed", _list(certificate.assumptions)),
+        _section("What is not covered", _list(words.NOT_COVERED)),
+        _section("Where it comes from", _text(words.precise_claim(certificate))),
+        _table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
+        _check(report.check_with),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _class_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    known = report.certificate.votes.labels is not None
+    header = ["class", "points", *(["right"] if known else []), "not certified", "median radius"]
+    rows: list[list[str]] = []
+    for row in summary.per_class(report.certificate):
+        right = [] if row.right is None else [words.percent(row.right, row.points)]
+        median = "none" if row.median_radius < 0 else f"{row.median_radius:,}"
+        abstained = words.percent(row.abstained, row.points)
+        rows.append([words.shortened(report.class_names[row.label]), f"{row.points:,}", *right, abstained, median])
+    return header, rows
+
+
+def _section(title: str, content: str) -> str:
+    return f"## {title}\n\n{content}" if content else ""
+
+
+def _list(sentences: tuple[str, ...]) -> str:
+    return "\n".join(f"- {_text(str(sentence))}" for sentence in sentences)
+
+
+def _table(header: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
+    lines = [header, ["---"] + ["---:" if numbers else "---"] * (len(header) - 1), *rows]
+    cells = [[cell if number == 1 else _text(cell) for cell in line] for number, line in enumerate(lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _check(commands: tuple[str, ...]) -> str:
+    """Commands as an indented block, which no character inside can end."""
+    if not commands:
+        return ""
+    lines = "\n".join(f"    {line}" for command in commands for line in command.splitlines())
+    return f"Check it with:\n\n{lines}"
+
+
+def _text(text: str) -> str:
+    """Text in which nothing is markup, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|&#~])", r"\\\1", " ".join(text.split()))

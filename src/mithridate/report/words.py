@@ -1,0 +1,421 @@
+"""What a certificate says, in plain words that are true for it: the headline, the confidence, and what weakens it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
+
+import numpy as np
+
+from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.certificate import Certificate, Scope, Status
+from mithridate.mechanism import Threat
+from mithridate.report.patience import certify_until
+from mithridate.votes import Votes
+
+# From this share of all predictions on, a weakness is worth a sentence.
+_MANY = 0.1
+# How many times the instances are asked for when they are too few.
+_MORE = 4
+# Seconds that a piece of advice may cost.
+_PATIENCE = 3.0
+# Longer names are cut where no reader can point at them to see the rest.
+_NAME_LENGTH = 60
+# Below this, a confidence in per cent would be a row of nines.
+_TINY = 1e-6
+
+# What marks the sentence by which training says that its declaration was proposed, and what is said without one.
+_PROPOSED = "were proposed from"
+_PROPOSED_AT_LEAST = (
+    "How the data is read was proposed from the data itself; the claims assume that this was public and fixed."
+)
+
+HEADLINE_RULE = (
+    "The number in the headline is the largest radius that 9 of 10 predictions reach; where that is below 1, the "
+    "largest that half of them reach; where that is below 1 too, it counts the predictions that withstand one change."
+)
+
+NOT_COVERED = (
+    "Whether a label is right. A certificate is about the label staying the same, and a wrong label can be stable.",
+    "Changed inputs. Nothing is said about perturbed, rotated or otherwise attacked test inputs.",
+    "An attacker who knows the randomness of training, such as its seeds.",
+    "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
+    "cleaning that compares examples, early stopping, an encoder trained on it.",
+    "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls.",
+    "Inputs that somebody chose by what these very models answered to others. The claim is about each input by itself.",
+    "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that call them right.",
+    "Other test points. Shares are exact for the points in this report and an estimate for any others.",
+)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The one sentence of a report.
+
+    Guarantee: at least `reached` predictions of the certificate have a radius of at least `radius`, and the share that
+    `text` names is not larger than their share.
+
+    Attributes:
+        text: the claim and its confidence.
+        radius: the radius that is claimed, 0 where no change is survived, -1 where nothing is certified.
+        reached: how many predictions have at least this radius.
+    """
+
+    text: str
+    radius: int
+    reached: int
+
+
+def headline(certificate: Certificate) -> Headline:
+    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`."""
+    radius = _headline_radius(certificate)
+    reached = int((certificate.radius >= max(radius, 0)).sum())
+    claim = _claim(certificate, radius, reached)
+    if radius < 0:
+        return Headline(f"{claim}.", radius, reached)
+    if radius == 0 or is_sound(certificate.method):  # a radius of 0 rests on the bounds alone
+        return Headline(f"{claim}; {confidence(certificate)}.", radius, reached)
+    hedged = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
+    return Headline(f"Not a guarantee: by a rule that is not valid for DP-SGD, {hedged}.", radius, reached)
+
+
+def _headline_radius(certificate: Certificate) -> int:
+    for share in (0.9, 0.5):
+        radius = radius_reached_by(certificate, share)
+        if radius >= 1:
+            return radius
+    return min(int(certificate.radius.max()), 1)
+
+
+def radius_reached_by(certificate: Certificate, share: float) -> int:
+    """The largest radius that at least this share of all predictions reach; -1 where so many are not certified."""
+    needed = max(math.ceil(share * len(certificate.radius) - 1e-9), 1)
+    return int(np.sort(certificate.radius)[-needed])
+
+
+def _claim(certificate: Certificate, radius: int, reached: int) -> str:
+    total = len(certificate.radius)
+    if radius < 0:
+        return "Nothing is certified: the votes are not clear enough for any prediction"
+    if radius == 0:
+        return (
+            "No prediction is certified against a change of the training data, but for "
+            f"{_how_many(reached, total, lower=True)} the label is shown to be the leading one on this very data"
+        )
+    return f"{_how_many(reached, total)} would stay the same if {changes(certificate.threat, radius)}"
+
+
+def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
+    if total == 1:
+        phrase = "The one prediction"
+    elif reached == total == 2:
+        phrase = "Both predictions"
+    elif reached == total:
+        phrase = f"All {total:,} predictions"
+    elif reached >= 0.9 * total and total >= 10:
+        phrase = "9 of 10 predictions"
+    elif reached >= 0.5 * total and total >= 10:
+        phrase = "Half of the predictions"
+    else:
+        phrase = f"{reached:,} of {total:,} predictions"
+    return phrase[0].lower() + phrase[1:] if lower else phrase
+
+
+def changes(threat: Threat, radius: int) -> str:
+    """What up to `radius` units of a threat do to the training data, as a clause.
+
+    >>> changes(Threat.SYMMETRIC_DIFFERENCE, 120)
+    'up to 120 training examples were added or removed'
+    """
+    what = {
+        Threat.SYMMETRIC_DIFFERENCE: "added or removed",
+        Threat.ADD: "added",
+        Threat.REMOVE: "removed",
+        Threat.REPLACE: "changed",
+    }[threat]
+    if radius == 1:
+        return f"one training example was {what}"
+    return f"up to {radius:,} training examples were {what}"
+
+
+def unit(threat: Threat) -> str:
+    """What the radius counts, for the axis of a chart."""
+    return {
+        Threat.SYMMETRIC_DIFFERENCE: "training examples added or removed",
+        Threat.ADD: "training examples added",
+        Threat.REMOVE: "training examples removed",
+        Threat.REPLACE: "training examples changed",
+    }[threat]
+
+
+def failure(certificate: Certificate) -> float | None:
+    """The probability with which a claim may fail, as far as the bounds guarantee it; None where they do not."""
+    if certificate.bounds == "pointwise":
+        return None
+    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1.0
+    probability = factor * certificate.failure_prob
+    return probability if probability < 1 else None
+
+
+def confidence(certificate: Certificate) -> str:
+    """How sure the claims are, as a clause that promises no more than the bounds do."""
+    probability = failure(certificate)
+    if probability is None:
+        nominal = percent_confidence(certificate.failure_prob)
+        return f"the confidence of {nominal}% is nominal and not guaranteed"
+    holds, fails = _claims(certificate)
+    if probability < _TINY:
+        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}"
+    return f"{holds} with {percent_confidence(probability)}% confidence"
+
+
+def _claims(certificate: Certificate) -> tuple[str, str]:
+    """Which claims hold with the stated confidence, and which fail with the rest, as two clauses."""
+    if len(certificate.radius) == 1:
+        return "this claim holds", "this claim fails"
+    if certificate.scope is Scope.ALL:
+        return "all of these claims together hold", "any of these claims fails"
+    return "each of these claims holds", "each of these claims fails"
+
+
+def percent_confidence(failure_prob: float) -> str:
+    """One minus a failure probability in per cent, never rounded up.
+
+    >>> percent_confidence(1e-3), percent_confidence(0.05), percent_confidence(1 / 3)
+    ('99.9', '95', '66.6')
+    """
+    return f"{100 - _rounded_up(failure_prob, 3) * 100:f}".rstrip("0").rstrip(".")
+
+
+def _rounded_up(number: float, digits: int) -> Decimal:
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(number))
+
+
+def percent(count: int, total: int) -> str:
+    """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
+
+    >>> percent(9999, 10000), percent(99999, 100000), percent(0, 7)
+    ('>99.9%', '>99.9%', '0.0%')
+    """
+    if 0 < count < total:
+        if count / total >= 0.9995:
+            return ">99.9%"
+        if count / total < 0.0005:
+            return "<0.1%"
+    return f"{count / total:.1%}"
+
+
+def shortened(name: str, length: int = _NAME_LENGTH) -> str:
+    """A name on one line, ending in an ellipsis where it is longer than this.
+
+    >>> shortened("golden retriever", 8)
+    'golden…'
+    """
+    line = " ".join(name.split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+def is_sound(method: Method) -> bool:
+    """Whether the radii of a method are valid for DP-SGD; the paper's rule for groups is not."""
+    return not (isinstance(method, RDP) and method.group == "paper")
+
+
+def method_name(method: Method) -> str:
+    """A method with its options, for people.
+
+    >>> method_name(RDP("mixture", complement=True))
+    'RDP (mixture, with complements)'
+    """
+    if isinstance(method, RDP):
+        return f"RDP ({method.group}{', with complements' if method.complement else ''})"
+    if isinstance(method, ADP):
+        return f"ADP (delta {method.delta:g})"
+    return "f-DP" if isinstance(method, FDP) else method.name
+
+
+def short_name(method: Method) -> str:
+    """A method in a word, to stand beside its line in a chart."""
+    if not isinstance(method, RDP):
+        return method_name(method).partition(" ")[0]
+    if method.group != "mixture":
+        return f"RDP {method.group}"
+    return "RDP" if method.complement else "RDP plain"
+
+
+def precise_claim(certificate: Certificate) -> str:
+    """What a radius means, without abbreviation."""
+    leading = "most votes" if certificate.on == "votes" else "the largest mean score"
+    return (
+        f"A radius r says: a model trained on this data gives this label {_most_often(certificate.on)}, and would also "
+        f"if {unit(certificate.threat).replace('training examples', 'any r training examples were', 1)}, or fewer. "
+        f"The label of a prediction is the one with {leading} among {certificate.votes.instances:,} models; a radius "
+        "of 0 confirms it for this very data and no change."
+    )
+
+
+def _most_often(on: str) -> str:
+    return "more often than any other" if on == "votes" else "a larger score on average than any other"
+
+
+# For one prediction, and for several.
+_ENDS = {
+    Status.SEARCH_LIMIT: ("reaches the end of the search", "reach the end of the search"),
+    Status.NUMERICAL: ("stops where the arithmetic does", "stop where the arithmetic does"),
+}
+
+
+def limits(certificate: Certificate) -> list[str]:
+    """A sentence for every reason other than the votes for which radii may end too early."""
+    sentences: list[str] = []
+    for status, (one_ends, several_end) in _ENDS.items():
+        number = int((certificate.status == status.value).sum())
+        if number:
+            who, end = _out_of(number, len(certificate.status)), one_ends if number == 1 else several_end
+            sentences.append(f"{_capital(who)} {end}. {status.sentence}")
+    return sentences
+
+
+def _out_of(number: int, total: int) -> str:
+    """So many of all predictions, as people say it; without a capital."""
+    if total == 1:
+        return "the one prediction"
+    return "both predictions" if number == total == 2 else f"{number:,} of {total:,} predictions"
+
+
+def _capital(phrase: str) -> str:
+    return phrase[0].upper() + phrase[1:]
+
+
+def proposed(certificate: Certificate) -> list[str]:
+    """That constants of the declaration were taken from the data, where they were; a file may hold anything there."""
+    found: Any = certificate.votes.recipe
+    for key in ("source", "declaration", "proposed"):
+        found = found.get(key) if isinstance(found, dict) else None
+    if found is not True:
+        return []
+    said = (sentence for sentence in certificate.votes.assumptions if _PROPOSED in sentence)
+    return [next(said, _PROPOSED_AT_LEAST)]
+
+
+def cautions(certificate: Certificate) -> list[str]:
+    """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
+    sentences: list[str] = []
+    if not is_sound(certificate.method):
+        sentences.append(
+            "These radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them. "
+            "Certify with --method fdp for a guarantee."
+        )
+    if certificate.bounds == "pointwise":
+        sentences.append(
+            "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
+            "Certify with --bounds simultaneous for a guarantee."
+        )
+    if certificate.bounds == "simuem":
+        sentences.append(
+            "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
+            "counted in the confidence here. --bounds simultaneous has no such factor."
+        )
+    return sentences
+
+
+def weaknesses(certificate: Certificate) -> list[str]:
+    """What keeps the radii small, and which knob to turn; empty for a strong certificate."""
+    if _not_even_unanimity(certificate):
+        return [
+            f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
+            f"probability: train with {_enough_instances(certificate)}."
+        ]
+    return [*_too_few_instances(certificate), *_abstentions(certificate), *_little_privacy(certificate)]
+
+
+def _not_even_unanimity(certificate: Certificate) -> bool:
+    if certificate.on != "votes" or certificate.radius.max() >= 0:
+        return False
+    return _radius_at_unanimity(certificate, certificate.votes.instances) == -1
+
+
+def _enough_instances(certificate: Certificate) -> str:
+    """How many instances can be certified where they agree, as a flag with its value."""
+    for power in range(1, 6):
+        more = _MORE**power * certificate.votes.instances
+        radius = _radius_at_unanimity(certificate, more)
+        if radius is None:
+            break
+        if radius >= 0:
+            return f"--instances {more} or more"
+    return "many more --instances"
+
+
+def _too_few_instances(certificate: Certificate) -> list[str]:
+    """Where all instances agree, only their number limits what they show; said where more of them would show more."""
+    votes, total = certificate.votes, len(certificate.radius)
+    unanimous = votes.counts.max(axis=1) == votes.instances
+    if certificate.on != "votes" or unanimous.sum() < _MANY * total:
+        return []
+    limit, more = int(certificate.radius[unanimous].max()), _MORE * votes.instances
+    beyond = _radius_at_unanimity(certificate, more)
+    if beyond is None or beyond <= limit:
+        return []
+    return [
+        f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
+        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train with --instances {more})."
+    ]
+
+
+def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
+    """The radius of a prediction on which so many instances agree, all else equal; None if it takes too long."""
+    votes = certificate.votes
+    counts = [[instances] + [0] * (votes.classes - 1)]
+    share = votes.examples if certificate.scope is Scope.ALL else 1
+    agreed = certify_until(
+        time.monotonic() + _PATIENCE,
+        Votes.from_counts(counts, mechanism=votes.mechanism),
+        method=certificate.method,
+        threat=certificate.threat,
+        failure_prob=certificate.failure_prob / share,
+        bounds=certificate.bounds,
+    )
+    return None if agreed is None else int(agreed.radius[0])
+
+
+def _abstentions(certificate: Certificate) -> list[str]:
+    abstained, total = int((certificate.radius < 0).sum()), len(certificate.radius)
+    if abstained < _MANY * total:
+        return []
+    who, instances = _out_of(abstained, total), certificate.votes.instances
+    are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
+    return [
+        f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
+        f"{instances:,} instances. More of them tell closer labels apart (train with --instances {_MORE * instances}), "
+        "and a more accurate model leaves fewer labels close."
+    ]
+
+
+def _little_privacy(certificate: Certificate) -> list[str]:
+    certified = certificate.radius >= 0
+    if not certified.any() or np.median(certificate.radius[certified]) >= 1:
+        return []
+    return [
+        "At least half of the certified predictions do not withstand a single change: each example matters too much in "
+        "training. Train with more noise (--noise-multiplier), fewer --steps or a lower --sample-rate to raise the "
+        "radius, at some cost in accuracy."
+    ]
+
+
+def tighter(own: Certificate, others: tuple[Certificate, ...]) -> list[str]:
+    """Whether another sound method certifies more from the same votes."""
+    sound = [other for other in others if is_sound(other.method)]
+    best = max(sound, key=_median, default=own)
+    if not is_sound(own.method) or _median(best) <= _median(own):
+        return []
+    return [
+        f"{method_name(best.method)} certifies more from the same votes: a median radius of {_median(best):,} instead "
+        f"of {_median(own):,}. Certify with --method {best.method.name}."
+    ]
+
+
+def _median(certificate: Certificate) -> int:
+    return radius_reached_by(certificate, 0.5)

@@ -1,0 +1,361 @@
+"""Project files: what they say, what is refused, and that what `init` writes is what `train` reads."""
+
+import contextlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
+from mithridate.data import Arrays, Examples, Images, Table
+from mithridate.data.declarations import Category, Declaration, Number, Text
+from mithridate.project import Project, compose, is_complete, project_toml, read_project
+
+COMPLETE = {"noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0, "learning_rate": 0.5}
+TABLE = Table("kind", (Number("petal", 0.0, 15.0), Category("soil"), Text("notes")), ("daisy", "rose"))
+
+
+def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def examples(count: int = 60, width: int = 5, **more: Any) -> Examples:
+    x = np.arange(count * width, dtype=np.float32).reshape(count, width)
+    return Examples(x, np.arange(count, dtype=np.int64) % 3, **more)
+
+
+# --- what a file says -----------------------------------------------------------------------------------------------
+
+
+def test_a_whole_project(tmp_path: Path) -> None:
+    text = """
+    run_dir = "somewhere"
+    [data]
+    train = "a.csv"
+    test = "sub/b.csv"
+    holdout = 0.25
+    kind = "table"
+    label = "kind"
+    columns = [{kind = "number", name = "petal", low = 0, high = 15}]
+    [train]
+    instances = 7
+    device = "cpu"
+    """
+    assert read_project(written(tmp_path, text)) == Project(
+        train=tmp_path / "a.csv",
+        test=tmp_path / "sub" / "b.csv",
+        holdout=0.25,
+        declaration=Table("kind", (Number("petal", 0.0, 15.0),)),
+        run_dir=Path("somewhere"),
+        options={"instances": 7, "device": "cpu"},
+    )
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[data]\n[train]\n"])
+def test_everything_may_be_left_out(tmp_path: Path, text: str) -> None:
+    assert read_project(written(tmp_path, text)) == Project(run_dir=Path("runs/mine"))
+
+
+def test_absolute_paths_stay_absolute(tmp_path: Path) -> None:
+    data = tmp_path / "far" / "a.npz"
+    assert read_project(written(tmp_path, f"[data]\ntrain = '{data}'\n")).train == data
+
+
+def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
+    from mithridate.cli import _parser
+
+    arguments = vars(_parser().parse_args(["train"]))
+    no_options = {"project", "train", "test", "run_dir", "root_seed", "json", "run"}
+    for name in arguments.keys() - no_options:
+        texts, flags = (
+            {"model", "features", "device", "precision", "optimizer", "schedule"},
+            {"keep_models", "average_iterates"},
+        )
+        text, value = ("'x'", "x") if name in texts else ("true", True) if name in flags else ("1", 1)
+        assert read_project(written(tmp_path, f"[train]\n{name} = {text}\n")).options == {name: value}
+
+
+def test_without_training_data_there_is_nothing_to_read() -> None:
+    with pytest.raises(ConfigError, match="--train"):
+        Project().examples()
+
+
+def test_examples_are_read_as_declared_with_the_classes_of_the_training_data(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("petal,kind\n1,rose\n2,daisy\n3,rose\n")
+    (tmp_path / "b.csv").write_text("petal,kind\n4,rose\n")
+    declaration = Table("kind", (Number("petal", 0.0, 15.0),))
+    training, test = Project(tmp_path / "a.csv", tmp_path / "b.csv", declaration=declaration).examples()
+    assert training.y is not None
+    assert test.y is not None
+    assert training.class_names == test.class_names == ("daisy", "rose")
+    assert (training.y.tolist(), test.y.tolist()) == ([1, 0, 1], [1])
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rundir = 'x'", "'rundir' in {path}; did you mean 'run_dir'?"),
+        ("[dat]\n", "'dat' in {path}; did you mean 'data'?"),
+        ("qqq = 1", "expected one of run_dir, data, train"),
+        ("[train]\ninstance = 5", "'instance' in [train] of {path}; did you mean 'instances'?"),
+        ("[train]\nnoise-multiplier = 5", "did you mean 'noise_multiplier'?"),
+        ("[train]\nroot_seed = 'a'", "'root_seed'"),
+        ("[train]\naverage_iterates = 'false'", "Expected average_iterates in [train] of {path} to be true or false"),
+        ("[train]\nkeep_models = 1", "Expected keep_models in [train] of {path} to be true or false"),
+        ("[train]\nmodel = 3", "Expected model in [train] of {path} to be a name in quotes"),
+        ("[data]\nkind = 'table'\ncolums = []", "did you mean 'columns'?"),
+        ("[data]\nlabel = 'a'", "Expected kind in [data]"),
+        ("[data]\nkind = 'tables'", "table, images, arrays, got 'tables'"),
+        ("data = 3", "Expected [data] in {path} to be a table, got 3"),
+        ("[[data]]\nkind = 'table'", "to be a table"),
+        ("train = 'a.csv'", "Expected [train] in {path} to be a table"),
+        ("run_dir = 3", "Expected run_dir in {path} to be a path in quotes, got 3"),
+        ("[data]\ntrain = ['a']", "Expected train in {path} to be a path in quotes"),
+        ("[data]\ntest = 1979-05-27", "Expected test in {path} to be a path in quotes"),
+        ("[data]\nholdout = 0", "Expected holdout in (0, 1)"),
+        ("[data]\nholdout = 1", "Expected holdout in (0, 1)"),
+        ("[data]\nholdout = nan", "Expected holdout in (0, 1)"),
+        ("[data]\nholdout = true", "Expected holdout in (0, 1)"),
+        ("[data]\nholdout = 'some'", "Expected holdout in (0, 1)"),
+    ],
+)
+def test_what_nobody_asks_for_and_what_is_of_another_kind(tmp_path: Path, text: str, says: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_project(path)
+    assert says.replace("{path}", str(path)) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xfe", b"x = ", b"[data", b"x = 1\nx = 2", b"\x00", b"PK\x03\x04", b"x = " + b"[" * 100_000]
+)
+def test_what_is_no_toml(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="not a project file"):
+        read_project(path)
+
+
+def test_paths_that_lead_to_no_project(tmp_path: Path) -> None:
+    for path, says in [
+        (tmp_path / "none.toml", "No such file"),
+        (tmp_path, "is not a file"),
+        (tmp_path / ("a" * 300), "File name too long"),
+        (written(tmp_path, "", "file") / "below.toml", "Not a directory"),
+    ]:
+        with pytest.raises(ArtifactError, match=says):
+            read_project(path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # a hole, which takes no room
+    with pytest.raises(ArtifactError, match="too large"):
+        read_project(path)
+
+
+@settings(max_examples=200)
+@given(data=st.binary(max_size=60) | st.text(alphabet="[]{}=.,'\"#\n datarunholdikse_0123456789", max_size=80))
+def test_any_bytes_are_a_project_or_one_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes | str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    with contextlib.suppress(MithridateError):
+        assert read_project(path).run_dir is not None
+
+
+# --- options of any kind --------------------------------------------------------------------------------------------
+
+VALUES = st.sampled_from(
+    [
+        "''", "'auto'", "'cpu'", "'no'", "'1'", "0", "1", "-1", "3", "0.5", "-0.5", "1e3", "nan", "inf", "-inf",
+        "true", "false", "1979-05-27", "07:32:00", "[]", "[1]", "[0.5, 0.5]", "['a', 'b']", "[[1], [2]]", "{}",
+        "{a = 1}",
+    ]
+)  # fmt: skip
+OPTIONS = st.sampled_from(
+    [
+        "instances", "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "optimizer",
+        "momentum", "weight_decay", "betas", "schedule", "average_iterates", "keep", "num_train", "classes",
+        "divisor", "pixel_mean", "pixel_std", "score_bins", "model", "features", "seconds", "in_flight",
+        "precision", "keep_models",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(values=st.dictionaries(OPTIONS, VALUES, max_size=4), complete=st.booleans())
+def test_options_of_any_kind_make_a_recipe_or_one_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, values: Mapping[str, str], complete: bool
+) -> None:
+    # Numbers of instances and steps that a plan takes seconds to be made for are left to tests of the plan.
+    values = {
+        "instances": "8",
+        **({name: str(value) for name, value in COMPLETE.items()} if complete else {}),
+        **values,
+    }
+    path = tmp_path_factory.getbasetemp() / "options.toml"
+    path.write_text("[train]\n" + "\n".join(f"{name} = {value}" for name, value in values.items()))
+    try:
+        options = read_project(path).options
+        recipe = compose(options, examples(), "cpu")
+    except MithridateError:
+        return
+    plain = TrainConfig.from_dict(recipe.config.to_dict())
+    assert plain == recipe.config
+    for name in COMPLETE:
+        if name in options:
+            assert getattr(recipe.config, name) == options[name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(f"{name} = {value}", id=name)
+        for name, value in {
+            **dict.fromkeys(("instances", "steps", "noise_multiplier", "learning_rate", "divisor"), f"1{'0' * 400}"),
+            **dict.fromkeys(("sample_rate", "keep", "momentum", "seconds", "num_train"), f"1{'0' * 400}"),
+            "classes": f"1{'0' * 15}",
+        }.items()
+    ],
+)
+def test_options_beyond_all_measure_are_refused(tmp_path: Path, line: str) -> None:
+    path = written(tmp_path, f"[train]\n{line}\n")
+    with pytest.raises(ConfigError, match=line.split()[0]):
+        compose({"instances": 8, **read_project(path).options}, examples(), "cpu")
+
+
+def test_a_share_beyond_all_measure_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holdout"):
+        read_project(written(tmp_path, f"[data]\nholdout = 1{'0' * 400}\n"))
+
+
+# --- recipes --------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_complete() -> None:
+    assert is_complete(COMPLETE)
+    assert not is_complete({})
+    for name in COMPLETE:
+        assert not is_complete({key: value for key, value in COMPLETE.items() if key != name})
+        assert not is_complete({**COMPLETE, name: None})
+
+
+def test_a_complete_recipe_is_taken_as_it_is() -> None:
+    recipe = compose({**COMPLETE, "instances": 9, "model": "linear"}, examples(), "cpu")
+    assert recipe.config == TrainConfig(9, 2.0, 0.2, 6, 1.0, 0.5)
+    assert (recipe.model, recipe.features) == ("linear", None)
+
+
+@pytest.mark.parametrize("name", sorted(COMPLETE))
+def test_what_is_given_is_kept_and_the_rest_is_chosen(name: str) -> None:
+    config = compose({name: COMPLETE[name], "instances": 100}, examples(), "cpu").config
+    assert getattr(config, name) == COMPLETE[name]
+    chosen = compose({"instances": 100}, examples(), "cpu").config
+    assert all(getattr(chosen, other) is not None for other in COMPLETE)
+
+
+def test_none_is_not_given() -> None:
+    one = compose({"instances": 100, "steps": None, "model": None, "keep": None}, examples(), "cpu")
+    assert one == compose({"instances": 100}, examples(), "cpu")
+
+
+def test_a_recipe_depends_on_sizes_and_not_on_values() -> None:
+    one = examples()
+    other = Examples(one.x[::-1] * 7 - 3, (one.y + 1) % 3 if one.y is not None else None)
+    assert compose({"instances": 100}, one, "cpu") == compose({"instances": 100}, other, "cpu")
+
+
+def test_named_classes_are_declared_and_flags_win() -> None:
+    named = examples(class_names=("a", "b", "c", "d"))
+    assert compose({"instances": 8}, named, "cpu").config.classes == 4
+    assert compose({"instances": 8, "classes": 6}, named, "cpu").config.classes == 6
+    unnamed = compose({"instances": 8}, examples(), "cpu")
+    assert (unnamed.classes, unnamed.config.classes) == (3, None)
+
+
+# --- what init writes -----------------------------------------------------------------------------------------------
+
+NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=12).filter(str.strip)
+# What a file may be called; names that are not Unicode come below.
+FILE_NAMES = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="/\0"), min_size=1, max_size=12
+).filter(lambda name: name not in (".", ".."))
+
+
+@st.composite
+def declarations(draw: st.DrawFn) -> Declaration:
+    classes = draw(st.none() | st.just(("a", "<script>")) | st.just(('"', "#", "é")))
+    kind = draw(st.sampled_from(["table", "images", "arrays"]))
+    if kind == "arrays":
+        return Arrays(classes, channels_last=draw(st.booleans()), proposed=draw(st.booleans()))
+    if kind == "images":
+        return Images(
+            (draw(st.integers(1, 99)), 32), draw(st.sampled_from([1, 3])), classes, proposed=draw(st.booleans())
+        )
+    label, *names = draw(st.lists(NAMES, min_size=2, max_size=4, unique=True))
+    makers = st.sampled_from([lambda name: Number(name, -1.5, 1e300), Category, Text])
+    return Table(label, tuple(draw(makers)(name) for name in names), classes, proposed=draw(st.booleans()))
+
+
+@settings(max_examples=150)
+@given(
+    declaration=declarations(),
+    project=FILE_NAMES,
+    train=st.lists(FILE_NAMES, min_size=1, max_size=2),
+    test=st.none() | FILE_NAMES,
+)
+@example(declaration=TABLE, project="my project", train=["it's here", 'say "hello".csv'], test="\\n.csv")
+def test_what_is_written_is_what_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    declaration: Declaration,
+    project: str,
+    train: list[str],
+    test: str | None,
+) -> None:
+    folder = tmp_path_factory.getbasetemp().resolve()
+    path, data = folder / project, folder.joinpath(*train)
+    text = project_toml(path, data, None if test is None else folder / test, declaration)
+    content = tomllib.loads(text)
+    assert content["data"]["train"] == "/".join(train)
+    place = folder / "written.toml"
+    place.write_bytes(text.encode())
+    found = read_project(place)
+    assert (found.train, found.declaration) == (data, declaration)
+    assert found.test == (None if test is None else folder / test)
+    assert found.holdout == 0.2
+    assert found.run_dir == Path(f"runs/{path.stem}")
+    assert found.options == {}
+
+
+def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
+    (tmp_path / "projects").mkdir()
+    text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, TABLE)
+    assert tomllib.loads(text)["data"]["train"] == str((tmp_path / "a.csv").resolve())
+
+
+def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
+    text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, TABLE)
+    head, tail = text.split("[train]")
+    lines = [line.removeprefix("# ") if " = " in line else line for line in tail.splitlines()]
+    options = read_project(written(tmp_path, head + "[train]" + "\n".join(lines))).options
+    assert options.keys() == {"instances", "noise_multiplier", "seconds", "model", "num_train"}
+    compose({**options, "instances": 100}, examples(), "cpu")
+
+
+def test_a_name_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Unicode"):
+        project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, TABLE)
