@@ -130,7 +130,7 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         table.add_row(words.method_name(each.method), *cells)
     console.print(table)
     console.print(report.headline)
-    for sentence in (*report.left_out, *report.warnings):
+    for sentence in (*report.left_out, *report.warnings, *certificate.assumptions[2:]):
         console.print(f"Note: {sentence}")
     folder = shlex.quote(str(run_dir))
     console.print(f"The report is in {path}; open it in a browser.", soft_wrap=True)

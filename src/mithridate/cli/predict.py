@@ -153,11 +153,8 @@ def _print(
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:
         radius = str(row["radius"]) if row["radius"] >= 0 else "not certified"
-        table.add_row(
-            *(_output.printable(str(row[name])) for name in ("input", "prediction")),
-            f"{row['share_of_votes']:.1%}",
-            radius,
-        )
+        names = (_output.printable(str(row[name])) for name in ("input", "prediction"))
+        table.add_row(*names, f"{row['share_of_votes']:.1%}", radius)
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"The first {_SHOWN} of {len(rows):,}; --out predictions.csv writes all.")
