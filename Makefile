@@ -7,6 +7,8 @@ PINS   := pyproject.toml constraints.txt
 IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '$(IS_NEW)' 2>/dev/null && echo $$p && break; done)
 PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# Without a network it gives up soon.
+APT    := apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 # A process for every core, each on one thread; tests of one file share what they set up.
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
@@ -31,8 +33,8 @@ docs: $(DEV)  ## build the documentation into site/, strictly
 
 browser:  ## install Chromium for the tests of the report, where apt may
 	@command -v chromium >/dev/null || \
-	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
-	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(APT) update && \
+	    $(APT) install -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "There is no Chromium and apt may not install it here; the browser tests will be skipped."
 
 bench: $(DEV)  ## time certification, and training next to Opacus

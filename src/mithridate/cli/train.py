@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     training, test = project.examples()
     work = Work(training, test, project.run_dir or Path("run"), project.options)
     console = _output.console(error=arguments.json)
-    for sentence in (*training.notes, *test.notes):
+    for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
     recipe = work.recipe()
     console.print(recipe.in_words())
