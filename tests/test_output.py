@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mithridate.cli._output import check_writable, percent, printable
+from mithridate.cli._output import check_apart, check_writable, percent, printable
 from mithridate.errors import ArtifactError
 
 
@@ -15,6 +15,25 @@ def test_files_of_a_run_are_not_overwritten(tmp_path: Path, name: str) -> None:
     with pytest.raises(ArtifactError, match="belongs to the run"):
         check_writable(tmp_path / name)
     check_writable(tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("folder", ["models", "shards"])
+def test_models_and_shards_of_a_run_are_not_overwritten(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    check_writable(tmp_path / folder / "000000-000007.npz")
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="belongs to the run"):
+        check_writable(tmp_path / folder / "000000-000007.npz")
+
+
+def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
+    data, other = tmp_path / "data.csv", tmp_path / "out.csv"
+    data.write_text("a\n")
+    check_apart(other, data, None)
+    other.symlink_to(data)
+    for out in (data, other):
+        with pytest.raises(ArtifactError, match="it is read from"):
+            check_apart(out, None, data)
 
 
 def test_names_that_no_file_can_have_are_refused(tmp_path: Path) -> None:

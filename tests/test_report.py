@@ -686,7 +686,7 @@ def test_the_page_carries_every_point() -> None:
     np.testing.assert_array_equal(columns["radius"], report.certificate.radius)
     np.testing.assert_array_equal(columns["label"], report.certificate.label)
     np.testing.assert_array_equal(columns["truth"], np.asarray(report.certificate.votes.labels))
-    assert data["names"] == HOSTILE
+    assert data["names"] == [words.printable(name) for name in HOSTILE]
 
 
 def test_without_scripts_the_page_holds_headline_curve_and_tables() -> None:

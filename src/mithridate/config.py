@@ -109,7 +109,7 @@ class TrainConfig:
             if self.classes < 2:
                 raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
         if self.divisor is not None:
-            _validate.number_in(0, math.inf, low_open=True, divisor=self.divisor)
+            _validate.number_in(1.0 / _LARGEST, _LARGEST, divisor=self.divisor)
         try:
             first, second = self.betas
         except (TypeError, ValueError):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mithridate.errors import ArtifactError
+from mithridate.report.words import printable as printable
 
 # What a run could not go on without, or be certified by.
 _OF_A_RUN = ("run.json", "seed", "lock", "votes.npz", "inputs.npz")
@@ -66,11 +67,6 @@ def percent(share: float) -> str:
     return f"{min(share, 0.9999) if share < 1 else 1:.2%}"
 
 
-def printable(text: str) -> str:
-    """Text that may hold what others wrote, without characters that a terminal would obey."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-
-
 def check_writable(path: Path) -> None:
     """Refuse a place that cannot be written to before hours are spent on what should go there.
 
@@ -84,5 +80,17 @@ def check_writable(path: Path) -> None:
         raise ArtifactError(f"Cannot write {path}: there is no folder {path.parent}. Create it first.")
     if not os.access(path.parent, os.W_OK):
         raise ArtifactError(f"Cannot write {path}: the folder {path.parent} is read-only. Choose another one.")
-    if path.name in _OF_A_RUN and os.path.exists(path.parent / "run.json"):
-        raise ArtifactError(f"Cannot write {path}: it belongs to the run in {path.parent}. Choose another name.")
+    folder = path.parent.parent if path.parent.name in ("models", "shards") else path.parent
+    if (path.name in _OF_A_RUN or folder != path.parent) and os.path.exists(folder / "run.json"):
+        raise ArtifactError(f"Cannot write {path}: it belongs to the run in {folder}. Choose another name.")
+
+
+def check_apart(out: Path, *inputs: Path | None) -> None:
+    """Refuse to overwrite what is read.
+
+    Raises:
+        ArtifactError: the output is one of the inputs.
+    """
+    for path in inputs:
+        if path is not None and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
+            raise ArtifactError(f"Cannot write {out}: it is read from. Choose another name.")

@@ -53,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     _output.check_writable(path)
     if os.path.exists(path) and not arguments.force:
         raise ConfigError(f"{path} is there already; give another name with -o, or --force to overwrite it.")
+    _output.check_apart(path, arguments.data, arguments.test)
     declaration = propose(arguments.data, label=arguments.label)
     notes = read(arguments.data, declaration, labels=True).notes  # before anything is written: can it be read so?
     if arguments.test is not None:

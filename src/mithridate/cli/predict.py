@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Predict, certify and print."""
     if arguments.out is not None:
         _output.check_writable(arguments.out)
+        _output.check_apart(arguments.out, arguments.inputs)
         if arguments.out.suffix not in _FORMS:
             raise ConfigError(f"Expected the name in --out to end with {', '.join(_FORMS)}, got {arguments.out.name}.")
     method = _options.method_from(arguments)
@@ -148,7 +149,8 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
 def _print(
     console: Console, arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]
 ) -> None:
-    table = Table(title=f"{len(rows):,} predictions of {certificate.votes.instances:,} instances")
+    count = f"{len(rows):,} prediction{'' if len(rows) == 1 else 's'}"
+    table = Table(title=f"{count} of {certificate.votes.instances:,} instances")
     for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:

@@ -26,12 +26,17 @@ _ALL_WHOLE = (
 
 
 def numbered(
-    cells: Cells, *, classes: tuple[str, ...] | None, place: Callable[[int], str], training: bool = False
+    cells: Cells,
+    *,
+    classes: tuple[str, ...] | None,
+    place: Callable[[int], str],
+    training: bool = False,
+    are_numbers: bool = False,
 ) -> Numbered:
     """Labels as whole numbers, the names of the classes where they have any, and what that assumes.
 
-    A label is the name of a declared class. Where no class is named by a number, whole numbers from 0 count the
-    declared classes. Without declared classes, labels that are all whole numbers stay what they are, which is an
+    A label is the name of a declared class. Where no class is named by a number, labels that are whole numbers by their
+    type count the declared classes from 0. Without declared classes, labels that are all whole numbers stay what they are, which is an
     assumption unless their type fixes it; else the classes are the different labels of the training data in sorted
     order, which is one, too. Other data never names classes: its labels must then be whole numbers.
 
@@ -39,6 +44,7 @@ def numbered(
         cells: the labels.
         classes: names of the classes, where they are declared.
         place: how an example is called in an error.
+        are_numbers: whether every label is a whole number by its type, though the source has no type of its own.
         training: whether this is training data, which must have two classes and may name them.
 
     Raises:
@@ -61,7 +67,9 @@ def numbered(
             f"The classes ({listed(classes)}) were read off the training data; the certificate assumes that they are "
             "public and fixed.",
         )
-    return _checked(_looked_up(labels, classes, place), training, labels), classes, assumptions
+    # Only where labels are numbers by their type may they count the classes: the text "1" is a mistake, or a class.
+    known = _known(classes, by_position=are_numbers or cells.dtype != object)
+    return _checked(_looked_up(labels, known, classes, place), training, labels), classes, assumptions
 
 
 def proposed(cells: Cells, place: Callable[[int], str]) -> tuple[str, ...]:
@@ -88,10 +96,17 @@ def _present(words: list[str | None], place: Callable[[int], str]) -> list[str]:
     return [word for word in words if word is not None]
 
 
-def _looked_up(labels: list[str], classes: tuple[str, ...], place: Callable[[int], str]) -> IntArray:
+def _known(classes: tuple[str, ...], *, by_position: bool) -> dict[str, int]:
+    """What may stand for each class."""
     known = {canonical(name): number for number, name in enumerate(classes)}
-    if not any(_as_number(name) is not None for name in known):
+    if by_position and not any(_as_number(name) is not None for name in known):
         known |= {canonical(str(number)): number for number in range(len(classes))}
+    return known
+
+
+def _looked_up(
+    labels: list[str], known: dict[str, int], classes: tuple[str, ...], place: Callable[[int], str]
+) -> IntArray:
     try:
         return np.array([known[label] for label in labels], dtype=np.int64)
     except KeyError:

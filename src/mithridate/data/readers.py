@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,9 @@ class _Request:
         more.setdefault("declaration", self.declaration)
         return Examples(x, numbers, names, assumptions=(*assumed, *assumptions), **more)
 
-    def numbered(self, cells: Cells | None, count: int, place: Place, absent: str) -> labelling.Numbered | None:
+    def numbered(
+        self, cells: Cells | None, count: int, place: Place, absent: str, *, are_numbers: bool = False
+    ) -> labelling.Numbered | None:
         """Labels as numbers; None where there are none, unless they are needed, or where they are not wanted."""
         if self.labels is False:
             return None
@@ -91,7 +94,9 @@ class _Request:
             return None
         if len(cells) != count:
             raise ConfigError(f"There are {count} inputs but {len(cells)} labels; give one label for each input.")
-        return labelling.numbered(cells, classes=self.classes, place=place, training=self.training)
+        return labelling.numbered(
+            cells, classes=self.classes, place=place, training=self.training, are_numbers=are_numbers
+        )
 
 
 def read(
@@ -210,11 +215,36 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
     frame = frames.frame_of(x)
     if frame is not None:
         return _read_frame(frame, request, None if y is None else frames.cells_of(y, "The list of labels"))
-    inputs = _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
+    inputs = _stacked(_listed(x), request) if isinstance(x, list | tuple) and len(x) else _whole(x, request)
     cells = None if y is None else frames.cells_of(y, "The list of labels")
     place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
     absent = "Training needs labels; give a pair (inputs, labels)."
-    return request.examples(inputs, request.numbered(cells, len(inputs), place, absent))
+    numbered = request.numbered(cells, len(inputs), place, absent, are_numbers=_are_numbers(y))
+    return request.examples(inputs, numbered)
+
+
+def _are_numbers(labels: Any) -> bool:
+    """Whether a list holds nothing but whole numbers."""
+    return isinstance(labels, list | tuple) and all(
+        isinstance(label, Integral) and not isinstance(label, bool) for label in labels
+    )
+
+
+def _whole(x: Any, request: _Request) -> Array:
+    return _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
+
+
+def _listed(items: Any) -> list[Any]:
+    """The items of a list, each by itself; plain numbers of Python are all of one type."""
+    return [_item(item) for item in items]
+
+
+def _item(item: Any) -> Any:
+    if isinstance(item, str):
+        return item
+    array = frames.as_array(item, "An input")
+    is_plain = not hasattr(item, "dtype") and array.dtype.kind in "iufb"
+    return array.astype(np.float64) if is_plain else array
 
 
 def _as_declared(x: Array, declaration: Declaration | None) -> Array:
@@ -336,7 +366,8 @@ def _read_items(source: Any, request: _Request) -> Examples:
         found += [item[1]] if pair else []
     place: Place = lambda row: f"item {row} (from 0)"  # noqa: E731
     cells = frames.cells_of(found, "The list of labels") if found and request.labels is not False else None
-    y = request.numbered(cells, count, place, "Training needs labels; give items (input, label).")
+    absent = "Training needs labels; give items (input, label)."
+    y = request.numbered(cells, count, place, absent, are_numbers=_are_numbers(found))
     return request.examples(_stacked(inputs, request), y)
 
 

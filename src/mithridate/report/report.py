@@ -389,10 +389,10 @@ def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, 
     if given is not None:
         if isinstance(given, str) or len(given) != classes:
             raise ConfigError(f"Expected a name for each of the {classes} classes, got {given!r}.")
-        return tuple(str(name) for name in given)
+        return tuple(words.printable(str(name)) for name in given)
     recorded = _recorded_names(certificate.votes.recipe)
     if recorded is not None and len(recorded) == classes:
-        return recorded
+        return tuple(words.printable(name) for name in recorded)
     return tuple(str(label) for label in range(classes))
 
 

@@ -194,6 +194,11 @@ def _rounded_up(number: float, digits: int) -> Decimal:
     return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(number))
 
 
+def printable(text: str) -> str:
+    """Text that may hold what others wrote, without characters that a terminal would obey."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
 def percent(count: int, total: int) -> str:
     """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
 
