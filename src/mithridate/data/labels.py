@@ -36,9 +36,9 @@ def numbered(
     """Labels as whole numbers, the names of the classes where they have any, and what that assumes.
 
     A label is the name of a declared class. Where no class is named by a number, labels that are whole numbers by their
-    type count the declared classes from 0. Without declared classes, labels that are all whole numbers stay what they are, which is an
-    assumption unless their type fixes it; else the classes are the different labels of the training data in sorted
-    order, which is one, too. Other data never names classes: its labels must then be whole numbers.
+    type count the declared classes from 0. Without declared classes, labels that are all whole numbers stay what they
+    are, which is an assumption unless their type fixes it; else the classes are the different labels of the training
+    data in sorted order, which is one, too. Other data never names classes: its labels must then be whole numbers.
 
     Args:
         cells: the labels.
