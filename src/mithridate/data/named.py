@@ -337,9 +337,9 @@ _FASHION = (
 )  # fmt: skip
 _CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
-# Checksums of files: those that tensorflow-datasets and MLDatasets.jl, among others, have published; the four files of
-# Fashion-MNIST and of MNIST also have the MD5 sums of torchvision, and the CIFAR-10 archive that of its own web page.
-# Checksums of parts were computed from files with these checksums.
+# Checksums of files as public projects that download them state them. Those of MNIST and Fashion-MNIST were compared
+# with the files themselves; of CIFAR-10 the batches were, and not the archive. Checksums of parts were computed from
+# these files.
 PUBLISHED: dict[str, Published] = {
     "mnist": Published(
         name="mnist",
