@@ -188,6 +188,21 @@ def test_labels_that_are_refused(labels: Any, classes: Any, says: str) -> None:
     assert len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes", "counted"),
+    [
+        (np.array([0, 1, 0]), ("b", "a"), True),
+        ([0, 1, 0], ("b", "a"), True),
+        (["b", "a", "b"], ("b", "a"), False),
+        (np.array([0, 1, 0]), ("0", "1"), False),
+        (np.array([0, 1, 0]), None, False),
+    ],
+)
+def test_numbers_that_count_named_classes_are_noted(labels: Any, classes: Any, counted: bool) -> None:
+    notes = read((X[:3], labels), Arrays(classes)).notes if classes else read((X[:3], labels), labels=True).notes
+    assert notes == (("Labels that are numbers were taken to count the classes: 0 is b, 1 is a.",) if counted else ())
+
+
 def test_too_many_classes() -> None:
     names = [f"person {i}" for i in range(10_001)]
     with pytest.raises(ConfigError, match="10,001 different labels, more than 10,000; probably"):

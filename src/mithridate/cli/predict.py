@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _output.print_json(_summary(arguments, certificate, rows))
     else:
-        _print(_output.console(), arguments, certificate, rows)
+        _print(_output.console(), arguments, certificate, rows, inputs.notes)
     return 0
 
 
@@ -147,7 +147,11 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
 
 
 def _print(
-    console: Console, arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]
+    console: Console,
+    arguments: argparse.Namespace,
+    certificate: Certificate,
+    rows: list[dict[str, Any]],
+    notes: tuple[str, ...],
 ) -> None:
     count = f"{len(rows):,} prediction{'' if len(rows) == 1 else 's'}"
     table = Table(title=f"{count} of {certificate.votes.instances:,} instances")
@@ -164,8 +168,8 @@ def _print(
     if right is not None:
         console.print(f"The majority is right on {right:.2%} of them.")
     console.print(words.headline(certificate).text)
-    for assumption in certificate.assumptions[2:]:
-        console.print(f"Note: {assumption}")
+    for sentence in (*notes, *certificate.assumptions[2:]):
+        console.print(f"Note: {_output.printable(sentence)}")
     for sentence in words.weaknesses(certificate):
         console.print(f"To certify more: {sentence}")
     if arguments.out is None:

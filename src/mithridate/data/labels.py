@@ -96,6 +96,13 @@ def _present(words: list[str | None], place: Callable[[int], str]) -> list[str]:
     return [word for word in words if word is not None]
 
 
+def are_counted(cells: Cells, classes: tuple[str, ...] | None) -> bool:
+    """Whether labels are numbers although all classes are named by words: they count the classes then."""
+    if classes is None or any(_as_number(canonical(name)) is not None for name in classes):
+        return False
+    return all(word is not None and _as_number(word) is not None for word in frames.texts(cells))
+
+
 def _known(classes: tuple[str, ...], *, by_position: bool) -> dict[str, int]:
     """What may stand for each class."""
     known = {canonical(name): number for number, name in enumerate(classes)}

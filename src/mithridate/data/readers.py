@@ -220,7 +220,13 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
     place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
     absent = "Training needs labels; give a pair (inputs, labels)."
     numbered = request.numbered(cells, len(inputs), place, absent, are_numbers=_are_numbers(y))
-    return request.examples(inputs, numbered)
+    counted = numbered is not None and cells is not None and labelling.are_counted(cells, request.classes)
+    return request.examples(inputs, numbered, notes=(_counting(request.classes),) if counted else ())
+
+
+def _counting(classes: tuple[str, ...] | None) -> str:
+    shown = frames.listed(f"{number} is {name}" for number, name in enumerate(classes or ()))
+    return f"Labels that are numbers were taken to count the classes: {shown}."
 
 
 def _are_numbers(labels: Any) -> bool:
