@@ -29,9 +29,12 @@ from torch.nn import functional as F
 
 from mithridate import ConfigError, TrainConfig
 from mithridate.data import Dataset
+from mithridate.ensemble.conversion import checked_shapes, layers_of, trace
 from mithridate.ensemble.engine import Engine
+from mithridate.ensemble.fusion import Fusion, fusion_of
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.network import FastNetwork, NotConvertible
+from mithridate.models import ResNet18
 
 ZOO = zoo()
 NO_CLIPPING = 1e30
@@ -268,6 +271,71 @@ def _added(network: FastNetwork, example: Tensor, bound: float) -> float:
     one = torch.ones(1, 1, dtype=torch.bool)
     weights = torch.zeros(1, network.size)
     return float(network.clipped_sums(weights, example[None, None], one.long(), one, bound)[0].double().norm())
+
+
+# --- what it takes together -------------------------------------------------------------------------------------------
+
+
+def fusion_in(module: nn.Module, shape: tuple[int, ...]) -> Fusion:
+    traced = trace(module)
+    return fusion_of(traced, layers_of(traced), checked_shapes(traced, shape, torch.float32))
+
+
+def test_every_block_of_a_resnet_ends_inside_its_last_norm() -> None:
+    fusion = fusion_in(ResNet18(3, CLASSES, width=4), (3, 16, 16))
+    names = {str(norm.target): str(other.target) for norm, other in fusion.addends.items()}
+    assert names == {
+        "stages.0.0.residual.4": "stem.2",
+        "stages.0.1.residual.4": "stages.0.0.activation",
+        **{
+            name: other
+            for stage in (1, 2, 3)
+            for name, other in (
+                (f"stages.{stage}.0.shortcut.1", f"stages.{stage}.0.residual.4"),  # the shortcut is computed last
+                (f"stages.{stage}.1.residual.4", f"stages.{stage}.0.activation"),
+            )
+        },
+    }
+    # The sum and the ReLU after each of them, and the ReLUs inside of blocks and of the stem.
+    assert len(fusion.followers) == 2 * 8 + 8 + 1
+    assert sum(follower.norm.precedes_relu for follower in fusion.followers.values()) == len(fusion.followers)
+
+
+class Sums(nn.Module):
+    """A norm, and a function that says what is done with it and the images."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(2, 4)
+        self.other = nn.GroupNorm(2, 4)
+        self.same = nn.Identity()
+        self.head = nn.Linear(4 * 9, CLASSES)
+        self.written = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.written(self, x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("steps", "followers"),
+    [
+        (lambda net, x: torch.relu(net.norm(x) + net.other(x)), 2),
+        (lambda net, x: torch.relu(x + net.other(net.norm(x))), 2),
+        (lambda net, x: torch.relu(net.other(net.norm(x)) + net.same(x)), 2),  # what is not changed is known before
+        (lambda net, x: (lambda y: net.other(net.norm(x)) + y)(net.same(x)), 1),
+        (lambda net, x: torch.tanh(torch.add(net.norm(x), net.other(x))), 1),
+        (lambda net, x: torch.relu(net.norm(x)) + net.other(x), 2),
+        (lambda net, x: net.norm(x) + torch.relu(net.other(x)), 1),  # the later operand is no norm
+        (lambda net, x: torch.add(net.norm(x), net.other(x), alpha=2.0), 0),
+        (lambda net, x: net.norm(x) - net.other(x), 0),
+        (lambda net, x: net.norm(x) + 1.0 + net.other(x).mean((2, 3), keepdim=True), 0),
+        (lambda net, x: (lambda y: y + y)(net.other(net.norm(x))), 0),
+        (lambda net, x: (lambda y: (x + y) * y)(net.other(net.norm(x))), 0),  # used twice
+        (lambda net, x: (lambda y: torch.relu(y) * y)(net.norm(x) + net.other(x)), 1),
+    ],
+)
+def test_only_plain_sums_follow_a_norm(steps: Callable[[Any, Tensor], Tensor], followers: int) -> None:
+    assert len(fusion_in(Sums(steps), (4, 3, 3)).followers) == followers
 
 
 # --- what it must not take --------------------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ class Clipping:
     * G = sum_t g_t a_t^T is formed again inside the sum: entries may cancel, so the error is bounded relative to the
       operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 u plus the rounding of sums in
       single precision. `layers.Contraction` adds that much to N, and `layers.Lookups` likewise. Norms from Gram
-      matrices are taken in double precision: they are square roots, and an error of e |a|^2 |g|^2 in |G|^2 is one of
-      sqrt(e) |a| |g| in |G|.
+      matrices are square roots: an error of e |a|^2 |g|^2 in |G|^2 is one of sqrt(e) |a| |g| in |G|. They are taken in
+      double precision or, under TF32, from operands that are cut first, whose products are exact, with a bound on e
+      added under the root (`wide.ghost_norms`).
 
     `margin` covers the first two, the rounding of f, and that of N where it is summed in single precision, with room to
     spare. Sums over examples are accumulated in single precision; their rounding belongs to no example and is 2^-24 of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,14 +22,16 @@ class Fusion:
     Attributes:
         pools: other poolings, each with the activation before it.
         passed: nodes that another one takes care of.
-        rectifiers: ReLUs that follow a GroupNorm at once, which may have applied them.
+        followers: additions and ReLUs after a GroupNorm that may have applied them, with the value that then stays.
+        addends: GroupNorms that are added to something which is known before them, and what that is.
         stem: stages of convolution, activation and pooling from the input on, as one layer.
         stem_nodes: the nodes of the stem; the first is `stem_start`.
     """
 
     pools: dict[fx.Node, FusedPool] = field(default_factory=dict)
     passed: set[fx.Node] = field(default_factory=set)
-    rectifiers: dict[fx.Node, layers.GroupNorm] = field(default_factory=dict)
+    followers: dict[fx.Node, Follower] = field(default_factory=dict)
+    addends: dict[fx.Node, fx.Node] = field(default_factory=dict)
     stem: layers.Stem | None = None
     stem_nodes: tuple[fx.Node, ...] = ()
 
@@ -36,6 +39,19 @@ class Fusion:
     def stem_start(self) -> fx.Node | None:
         """The first convolution of the stem."""
         return self.stem_nodes[0] if self.stem_nodes else None
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A step after a GroupNorm that has nothing left to do where the norm has completed it.
+
+    Attributes:
+        norm: the layer.
+        source: the node whose value it then has, the norm itself or the addition after it.
+    """
+
+    norm: layers.GroupNorm
+    source: fx.Node
 
 
 @dataclass(frozen=True)
@@ -57,9 +73,7 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
     stem, stem_nodes = _stem_of(traced, known, shapes)
     fusion = Fusion(stem=stem, stem_nodes=stem_nodes)
     for node in traced.graph.nodes:
-        if (norm := _rectified_norm(traced, node, known)) is not None:
-            norm.precedes_relu = True
-            fusion.rectifiers[node] = norm
+        _follow_norms(traced, node, known, shapes, fusion)
         window = _window_of(traced, node)
         activation = _activation_of(traced, node.args[0]) if window else None
         if window is None or activation is None or len(shapes[node] or ()) != 4:
@@ -69,11 +83,48 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
     return fusion
 
 
-def _rectified_norm(traced: fx.GraphModule, node: fx.Node, known: dict[str, layers.Layer]) -> layers.GroupNorm | None:
-    """The GroupNorm whose result nothing uses but this ReLU, if this is one."""
-    if not _is_relu(traced, node) or not isinstance(before := node.args[0], fx.Node) or len(before.users) != 1:
+def _follow_norms(
+    traced: fx.GraphModule, node: fx.Node, known: dict[str, layers.Layer], shapes: Shapes, fusion: Fusion
+) -> None:
+    """Note a step as a follower of a GroupNorm: the addition of something that is known by then, or a ReLU."""
+    if (pair := _operands(node, shapes)) is not None:
+        for at, other in (pair, pair[::-1]):
+            norm, addend = _norm_at(at, known), _known_before(traced, other, at)
+            if norm is not None and addend is not None:
+                fusion.addends[at] = addend
+                fusion.followers[node] = Follower(norm, at)
+    elif _is_relu(traced, node) and isinstance(before := node.args[0], fx.Node) and len(before.users) == 1:
+        added = fusion.followers.get(before)
+        norm = _norm_at(before, known) if added is None else added.norm
+        if norm is not None:
+            norm.precedes_relu = True
+            fusion.followers[node] = Follower(norm, before)
+
+
+def _operands(node: fx.Node, shapes: Shapes) -> tuple[fx.Node, fx.Node] | None:
+    """What a plain addition of two tensors of one shape adds."""
+    if node.op != "call_function" or node.target not in (operator.add, torch.add) or node.kwargs or len(node.args) != 2:
         return None
-    layer = known.get(str(before.target)) if before.op == "call_module" else None
+    one, two = node.args
+    if not isinstance(one, fx.Node) or not isinstance(two, fx.Node) or one is two or shapes[one] != shapes[two]:
+        return None
+    return one, two
+
+
+def _known_before(traced: fx.GraphModule, value: fx.Node, step: fx.Node) -> fx.Node | None:
+    """The node that has the same value and is computed before a step, or None."""
+    order = list(traced.graph.nodes)
+    while order.index(value) > order.index(step):
+        is_same = value.op == "call_module" and type(traced.get_submodule(str(value.target))) is nn.Identity
+        if not is_same or not isinstance(before := value.args[0], fx.Node):
+            return None
+        value = before
+    return value
+
+
+def _norm_at(node: fx.Node, known: dict[str, layers.Layer]) -> layers.GroupNorm | None:
+    """The GroupNorm that a node is, if only one step uses its result."""
+    layer = known.get(str(node.target)) if node.op == "call_module" and len(node.users) == 1 else None
     return layer if isinstance(layer, layers.GroupNorm) else None
 
 

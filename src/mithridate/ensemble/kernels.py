@@ -185,6 +185,8 @@ def _conv_example_gradient(
     if HAS_BIAS and k_tile == 0:
         bias = tl.sum(total_seen, axis=1)
         total += tl.sum(bias * bias, axis=0)
+    # Squares below 2^-126 may be lost; that much for each is added back, at least.
+    total += BO * (BK + 1) * 1.1754943508222875e-38
     parts = tl.num_programs(1) * tl.num_programs(2)
     tl.store(squares + example * parts + o_tile * tl.num_programs(2) + k_tile, total)
 
@@ -212,14 +214,15 @@ def _weighted_sum(
     entry = tile * BN + tl.arange(0, BN)
     extent = tl.load(extents + model)
     source = rows + model.to(tl.int64) * BATCH * entries
-    result = tl.zeros([BN], dtype=tl.float32)
+    # Reduced after the loop: a reduction inside makes all threads wait for each other every time.
+    result = tl.zeros([BB, BN], dtype=tl.float32)
     for start in range(0, BATCH, BB):
         example = start + tl.arange(0, BB)
         factor = tl.load(factors + model * BATCH + example, mask=example < extent, other=0.0)
         mask = (factor != 0.0)[:, None] & (entry < entries)[None, :]
         values = tl.load(source + example.to(tl.int64)[:, None] * entries + entry[None, :], mask=mask, other=0.0)
-        result += tl.sum(factor[:, None] * values, axis=0)
-    tl.store(out + model.to(tl.int64) * out_stride + entry, result, mask=entry < entries)
+        result += factor[:, None] * values
+    tl.store(out + model.to(tl.int64) * out_stride + entry, tl.sum(result, axis=0), mask=entry < entries)
 
 
 @triton.jit
@@ -407,7 +410,8 @@ def conv_example_gradients(
 
     Returns:
         [models, batch, O * C * KH * KW], [models, batch, O] and [models, batch]. Beyond the extents gradients are not
-        written, and norms are 0; without a bias its gradient is not written.
+        written, and norms are next to 0; without a bias its gradient is not written. Norms include what squares may
+        lose because they are too small.
     """
     images, gradients = images.contiguous(), gradients.contiguous()
     models, examples = extents.shape[0], images.shape[0]
@@ -446,9 +450,9 @@ def _taps(geometry: Geometry, device: torch.device) -> Tensor:
     return torch.stack([place, row, column]).int().to(device)
 
 
-_MANY_PROGRAMS = 4096
-
 # Sizes of tiles, as measured to be fast on an H200. Any are right.
+
+_SUM_TILES = ((2**13, (16, 256, 8)), (2**19, (64, 32, 4)))
 
 
 def _forward_tiles(outputs: int, entries: int) -> dict[str, int]:
@@ -463,12 +467,19 @@ def _example_tiles(outputs: int, entries: int, positions: int) -> dict[str, int]
     return {"BO": block, "BK": _tile(entries, 128), "BP": _tile(positions, 32), "num_warps": block // 16}
 
 
+def _sum_tiles(entries: int) -> tuple[int, int, int]:
+    """Entries and examples that one program takes at a time, and its warps."""
+    # Few programs must each have much to wait for at a time, many need not.
+    for most, tiles in _SUM_TILES:
+        if entries < most:
+            return tiles
+    return 128, 16, 4
+
+
 def weighted_sum(rows: Tensor, factors: Tensor, extents: Tensor, out: Tensor) -> None:
     """Writes sum_b factors[m, b] * rows[m, b] to `out` [models, entries], whose rows may lie apart."""
     models, batch, entries = rows.shape
-    # Few programs must each have much to wait for at a time, many need not.
-    few = models * triton.cdiv(entries, 128) < _MANY_PROGRAMS
-    wide, tall, warps = (32, 128, 8) if few else (128, 16, 4)
+    wide, tall, warps = _sum_tiles(models * entries)
     grid = (triton.cdiv(entries, wide), models)
     _weighted_sum[grid](
         rows, factors, extents, out, entries, out.stride(0), BATCH=batch, BN=wide, BB=tall, num_warps=warps

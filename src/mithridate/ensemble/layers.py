@@ -53,7 +53,9 @@ class Frame:
         recording: whether gradients will be asked for.
         wide: whether convolutions are left to the vendor's library, which wants the channels last.
         kept: what a layer's forward or backward pass leaves for its gradients.
-        rectified: layers that have applied the ReLU after them as well.
+        addends: what is added to the outputs of a norm, which may do that itself.
+        completed: norms that have applied the addition and the ReLU after them as well.
+        inner: layers behind others, whose inputs are memory of the network's own.
     """
 
     models: int
@@ -64,7 +66,9 @@ class Frame:
     recording: bool = True
     wide: bool = False
     kept: dict[Layer, Any] = field(default_factory=dict)
-    rectified: set[Layer] = field(default_factory=set)
+    addends: dict[Layer, Tensor] = field(default_factory=dict)
+    completed: set[Layer] = field(default_factory=set)
+    inner: set[Layer] = field(default_factory=set)
 
 
 class Parts(ABC):
@@ -237,6 +241,8 @@ class GhostConvolution(Parts):
         weights: models x outputs x channels x kernel; only their shape matters.
         conv: how the kernel moves.
         frame: what all layers share.
+
+    On a GPU `write_sums` may zero images whose factor is 0, in place.
     """
 
     def __init__(self, images: Tensor, gradients: Tensor, weights: Tensor, conv: Conv, frame: Frame) -> None:
@@ -244,6 +250,21 @@ class GhostConvolution(Parts):
         self._conv, self._frame = conv, frame
 
     def squared_norms(self) -> Tensor:
+        kernels, clipping = self._frame.kernels, self._frame.clipping
+        if (
+            kernels is not None
+            and clipping.precision == "tf32"
+            and kernels.wide.takes_ghost_norms(self._images, self._gradients)
+        ):
+            places = self._conv.places(self._images)
+            squares = kernels.wide.ghost_norms(
+                self._images, self._gradients, places, self._frame.extents, clipping.slack
+            )
+            return _by_model(squares, self._frame.models)
+        return self._exact_norms()
+
+    def _exact_norms(self) -> Tensor:
+        """In double precision, which Gram matrices need: they are squares, and lose half of the digits to the root."""
         pixels, gradients = self._images.double().flatten(2), self._gradients.double().flatten(2)
         places = self._conv.places(self._images)
         if self._frame.kernels is not None:
@@ -267,12 +288,17 @@ class GhostConvolution(Parts):
         return _by_model(norms.square(), self._frame.models)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
-        weighted = self._gradients * factors.flatten()[:, None, None, None]
-        parts = zip(weighted.chunk(self._frame.models), self._images.chunk(self._frame.models), strict=True)
+        if self._frame.kernels is not None:
+            weighted, images = self._frame.kernels.wide.weigh(self._gradients, self._images, factors)
+        else:
+            weighted, images = self._gradients * factors.flatten()[:, None, None, None], self._images
+        parts = zip(weighted.chunk(self._frame.models), images.chunk(self._frame.models), strict=True)
         for row, weight, (errors, images) in zip(out, self._weights, parts, strict=True):
             row.view_as(weight).copy_(self._conv.weight_gradient(errors, images, weight))
 
     def forget(self, trusted: Tensor) -> None:
+        if self._frame.kernels is not None:  # Done when the gradients are weighed.
+            return
         keep = trusted.flatten()[:, None, None, None]
         self._images, self._gradients = (torch.where(keep, values, 0) for values in (self._images, self._gradients))
 
@@ -368,7 +394,10 @@ class Layer(ABC):
 
     @abstractmethod
     def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
-        """The gradients with respect to each parameter, from the inputs and the gradients of the outputs."""
+        """The gradients with respect to each parameter, from the inputs and the gradients of the outputs.
+
+        One alone is those with respect to all parameters, side by side.
+        """
 
 
 class Linear(Layer):
@@ -430,6 +459,8 @@ class Conv(Layer):
         return None, self._pair(tuple(module.padding), 0)
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+        if inputs.requires_grad:
+            frame.inner.add(self)
         images = self._images(inputs)
         weights = parameters[0].unsqueeze(3) if self._flat else parameters[0]
         biases = parameters[1] if len(parameters) == 2 else None
@@ -487,12 +518,13 @@ class Conv(Layer):
         models = weights.shape[0]
         order = torch.channels_last if frame.wide else torch.contiguous_format
         images = images.contiguous(memory_format=order)
+        # Of one model, the whole: a part would be copied on the way back.
         outputs = [
             F.conv2d(
                 part, weights[at].contiguous(memory_format=order), None if biases is None else biases[at],
                 self.stride, self.padding, self.dilation, self.groups,
             )
-            for at, part in enumerate(images.chunk(models))
+            for at, part in enumerate([images] if models == 1 else images.chunk(models))
         ]  # fmt: skip
         return outputs[0] if models == 1 else torch.cat(outputs)
 
@@ -503,11 +535,12 @@ class Conv(Layer):
             gradients = gradients.unsqueeze(2) if self._flat else gradients
             if frame.wide:
                 images, gradients = (frame.kernels.wide.channels_first(values) for values in (images, gradients))
-            stored = frame.kernels.conv_example_gradients(
-                images, gradients, frame.extents, geometry, frame.clipping.dot_precision,
-                has_bias=len(self.names) == 2,
-            )  # fmt: skip
-            return _stored_together(stored, frame)[: len(self.names)]
+            has_bias = len(self.names) == 2
+            by_weights, by_biases, squares = frame.kernels.conv_example_gradients(
+                images, gradients, frame.extents, geometry, frame.clipping.dot_precision, has_bias=has_bias
+            )
+            stored: list[Parts] = [Stored(by_weights, frame, squares)]
+            return [*stored, Stored(by_biases, frame, torch.zeros_like(squares))] if has_bias else stored
         if self._is_ghost(images, gradients):
             return self._ghost_parts(images, gradients, parameters[0], frame)
         patches = frame.kept[self] if self in frame.kept else self._patches(images, self._out_size(images))
@@ -529,6 +562,8 @@ class Conv(Layer):
     def _ghost_parts(self, images: Tensor, gradients: Tensor, weights: Tensor, frame: Frame) -> list[Parts]:
         errors = gradients.unsqueeze(2) if self._flat else gradients
         weights = weights.unsqueeze(3) if self._flat else weights
+        if self not in frame.inner and frame.kernels is not None:
+            images = images.clone()  # what the caller gave is not to be changed
         parts: list[Parts] = [GhostConvolution(images, errors, weights, self, frame)]
         return (
             parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=(2, 3)), frame.models), frame)]
@@ -700,21 +735,23 @@ class GroupNorm(_Normalisation):
         self.precedes_relu = False
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
-        kernels = frame.kernels
+        kernels, addend = frame.kernels, frame.addends.pop(self, None)
         if not frame.wide or kernels is None or not kernels.normalisation.supports(inputs.shape, self._groups):
             return super().forward(inputs, parameters, frame)
-        # Where nobody asks for the gradient of the inputs, there is no backward pass to look through the ReLU.
-        takes_relu = self.precedes_relu and (inputs.requires_grad or not frame.recording)
-        if takes_relu:
-            frame.rectified.add(self)
+        # Where nobody asks for the gradient of the inputs, there is no backward pass to look through what follows.
+        completes = inputs.requires_grad or not frame.recording
+        if completes:
+            frame.completed.add(self)
         return kernels.normalisation.GroupNorm.apply(
-            inputs, *parameters, frame.extents, self._groups, self._epsilon, takes_relu, frame.kept, self
-        )
+            inputs, addend if completes else None, *parameters, frame.extents, self._groups, self._epsilon,
+            self.precedes_relu and completes, frame.kept, self,
+        )  # fmt: skip
 
     def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
         if self not in frame.kept:
             return super().parts(inputs, gradients, parameters, frame)
-        return [Stored(_by_model(own, frame.models), frame) for own in frame.kept.pop(self)]
+        own, squares = (_by_model(values, frame.models) for values in frame.kept.pop(self))
+        return [Stored(own, frame, squares.sum(dim=2, dtype=torch.float64))]
 
     def _normalise(self, inputs: Tensor) -> Tensor:
         return F.group_norm(inputs, self._groups, eps=self._epsilon)

@@ -137,9 +137,13 @@ class FastNetwork:
                 values[node] = values[node.args[0]]
             elif node.op == "call_module" and node.target in self._layers:
                 layer = self._layers[node.target]
+                if node in fusion.addends:
+                    frame.addends[layer] = values[fusion.addends[node]]
                 values[node] = self._run_layer(node.target, layer, values[node.args[0]], weights, frame, taps, record)
-            elif node in fusion.passed or fusion.rectifiers.get(node) in frame.rectified:
+            elif node in fusion.passed:
                 values[node] = values[node.args[0]]
+            elif node in fusion.followers and fusion.followers[node].norm in frame.completed:
+                values[node] = values[fusion.followers[node].source]
             elif node in self._tanhs and inputs.device.type == "cpu":
                 values[node] = plain_ops.Tanh.apply(values[node.args[0]])
             elif node in fusion.pools:
@@ -187,24 +191,29 @@ class FastNetwork:
         frame: layers.Frame,
         max_grad_norm: float,
     ) -> Tensor:
-        parts = {
-            _full_name(tap.name, parameter): part
+        parts = [
+            located
             for tap, gradient in zip(taps, gradients, strict=True)
-            for parameter, part in zip(
-                tap.layer.names, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame), strict=True
-            )
-        }
-        squares = torch.stack([part.squared_norms() for part in parts.values()]).sum(dim=0)
+            for located in self._located(tap, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame))
+        ]
+        squares = torch.stack([part.squared_norms() for part, _ in parts]).sum(dim=0)
         trusted = torch.isfinite(squares)
         factors = self.clipping.factors(squares, trusted & present, max_grad_norm)
         sums = torch.zeros_like(weights)
         # On a GPU the question whether any is not trusted would cost more than the cure.
         if trusted.device.type != "cpu" or not bool(trusted.all()):
-            for part in parts.values():
+            for part, _ in parts:
                 part.forget(trusted)
-        for name, part in parts.items():
-            part.write_sums(factors, sums[:, self._slices[name]])
+        for part, where in parts:
+            part.write_sums(factors, sums[:, where])
         return sums
+
+    def _located(self, tap: _Tap, parts: Sequence[layers.Parts]) -> list[tuple[layers.Parts, slice]]:
+        """Each part with its place in the flat row of a model; the parameters of one layer lie side by side."""
+        slices = [self._slices[_full_name(tap.name, parameter)] for parameter in tap.layer.names]
+        if len(parts) == 1:
+            return [(parts[0], slice(slices[0].start, slices[-1].stop))]
+        return list(zip(parts, slices, strict=True))
 
     def _view(self, weights: Tensor, name: str) -> Tensor:
         return weights[:, self._slices[name]].view(len(weights), *self._shapes[name])
