@@ -49,7 +49,7 @@ def test_epsilon_is_never_below_the_exact_one_of_a_gaussian() -> None:
 def test_groups_obey_the_stated_formula(threat: Threat) -> None:
     eps, delta = one_example_epsilon(MNIST, 1e-5), 1e-5
     for radius in (1, 5, 20):
-        changes = 2 * radius if threat is Threat.REPLACE else radius
+        changes = threat.changes(radius)
         group_eps = changes * eps
         group_delta = delta * sum(np.exp(i * eps) for i in range(changes))  # = delta (e^(r eps) - 1) / (e^eps - 1)
         # The smallest top score that holds, with the rest for one rival: (p - delta) e^-eps > e^eps (1 - p) + delta.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rival_votes import CLAIMS, EXACT, RIVALS
 
 from mithridate import (
     ADP,
@@ -18,6 +19,7 @@ from mithridate import (
     Scope,
     Status,
     Subsampled,
+    Threat,
     Votes,
     certify,
 )
@@ -241,3 +243,20 @@ def test_what_is_not_proved_is_stated(tmp_path: Path, method: Any, kind: str) ->
     marked.save(tmp_path / "c.json")
     assert Certificate.load(tmp_path / "c.json").assumptions == marked.assumptions
     assert marked.to_dict()["assumptions"] == list(marked.assumptions)
+
+
+# --- other defences ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "threat"), CLAIMS)
+def test_certificates_of_every_defence_come_back_from_their_files(tmp_path: Path, name: str, threat: Threat) -> None:
+    certificate = RIVALS[name].certificate(threat)
+    certificate.save(tmp_path / "certificate.json")
+    loaded = Certificate.load(tmp_path / "certificate.json")
+    assert loaded == certificate
+    assert loaded.method == certificate.method
+    assert loaded.method.name == name
+    assert loaded.votes.evidence.keys() == RIVALS[name].votes.evidence.keys()
+    for key, array in RIVALS[name].votes.evidence.items():
+        assert np.array_equal(loaded.votes.evidence[key], array)
+    assert (loaded.failure_prob == 0, loaded.bounds == "exact") == ((name in EXACT),) * 2

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rival_votes import CLAIMS, EXACT, RIVALS
 
 from mithridate import Votes, certification, certify
 from mithridate.accounting import ADP, FDP, RDP, Margins, Method, fdp
@@ -14,8 +15,8 @@ from mithridate.accounting.privacy_loss import TradeoffCurve, compose
 from mithridate.bounds import bound_votes
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.certification import SEARCH_LIMIT
-from mithridate.errors import ConfigError, NumericalError
-from mithridate.mechanism import SampledGaussian, Subsampled, Threat
+from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
+from mithridate.mechanism import Partitioned, SampledGaussian, Subsampled, Threat
 
 INSTANCES = 60
 # Unanimous votes reach radius 13: small enough to search fast, large enough to have many splits.
@@ -231,6 +232,8 @@ def test_wider_threats_never_have_larger_radii(method: Method, counts: list[list
     assert np.all(found[Threat.REPLACE] <= found[Threat.SYMMETRIC_DIFFERENCE])
     # A replacement is a deletion and an insertion: 2r changes cover r replacements.
     assert np.all(found[Threat.REPLACE] >= found[Threat.SYMMETRIC_DIFFERENCE] // 2)
+    for narrow in (Threat.LABELS, Threat.FEATURES, Threat.REPLACE):
+        assert np.all(found[Threat.EDIT] <= found[narrow])
 
 
 @settings(max_examples=40)
@@ -359,3 +362,58 @@ def test_certified_accuracy_counts_right_and_certified() -> None:
     assert found.accuracy([0, 1, 0], 0).tolist() == [2 / 3]
     with pytest.raises(ConfigError, match="label"):
         found.accuracy([0, 1], 0)
+
+
+# --- other defences ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_rule_and_the_threat_are_those_of_the_votes(name: str) -> None:
+    rival = RIVALS[name]
+    found = rival.certificate()
+    assert found.method.name == name
+    assert found.threat is rival.threats[0]
+    assert found == rival.certificate(rival.threats[0])
+
+
+@pytest.mark.parametrize(("name", "threat"), [(name, threat) for name, threat in CLAIMS if name in EXACT])
+def test_a_function_of_the_data_leaves_nothing_to_chance(name: str, threat: Threat) -> None:
+    rival = RIVALS[name]
+    found = rival.certificate(threat)
+    assert (found.failure_prob, found.bounds, found.scope, found.on) == (0.0, "exact", Scope.ALL, "votes")
+    assert found.radius.min() >= 0
+    assert found.assumptions[0].startswith("The votes are the stated function of the training data")
+    sure = certify(rival.votes, method=rival.method, threat=threat, failure_prob=0.5, scope="prediction")
+    assert sure == found
+
+
+def test_partitions_that_were_counted_by_hand() -> None:
+    # The leads are 9, 4 - 1 (ties go to label 0), 1 and 0; two votes of a lead are lost with each spoiled model.
+    assert RIVALS["dpa"].votes.counts.tolist() == [[9, 0, 0], [2, 6, 1], [3, 2, 4], [3, 3, 3]]
+    assert RIVALS["dpa"].certificate().radius.tolist() == [4, 1, 0, 0]
+    assert RIVALS["dpa"].certificate(Threat.EDIT).radius.tolist() == [2, 0, 0, 0]
+
+
+def test_no_radius_is_beyond_the_end_of_the_search() -> None:
+    parts = 1 << 22
+    votes = Votes.from_counts([[parts, 0], [parts - 2, 2]], mechanism=Partitioned(parts))
+    found = certify(votes)
+    assert found.radius.tolist() == [SEARCH_LIMIT, SEARCH_LIMIT]
+    assert found.status.tolist() == [Status.SEARCH_LIMIT.value] * 2
+    fewer = certify(Votes.from_counts([[7, 0]], mechanism=Partitioned(7)))
+    assert fewer.status.tolist() == [Status.CERTIFIED.value]
+
+
+@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("method", [FDP(), RDP(), ADP()], ids=repr)
+def test_privacy_says_nothing_about_learners_without_it(name: str, method: Method) -> None:
+    with pytest.raises(UnsupportedMechanismError, match="leave"):
+        certify(RIVALS[name].votes, method=method, threat="add")
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_rules_of_others_do_not_fit_private_votes(name: str) -> None:
+    votes = Votes.from_counts([[60, 0, 0]], mechanism=MECHANISM)
+    rival = RIVALS[name].certificate()
+    with pytest.raises(UnsupportedMechanismError):
+        certify(votes, method=rival.method, threat=rival.threat)

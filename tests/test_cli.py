@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rival_votes import EXACT, RIVALS
 from test_certificate import CONTRACT, scored_votes
 
-from mithridate import Certificate, SampledGaussian, Subsampled, Votes, certify
+from mithridate import Certificate, SampledGaussian, Subsampled, Threat, Votes, certify
 from mithridate.cli import main
 
 MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
-COMMANDS = ("certify", "demo", "init", "plan", "predict", "report", "train", "verify")
+COMMANDS = ("certify", "compare", "demo", "init", "plan", "predict", "report", "train", "verify")
 
 
 class Outcome(NamedTuple):
@@ -210,6 +211,61 @@ def test_the_table_for_people_says_what_is_claimed(
     marked = run(capsys, "certify", csv, *MECHANISM, "--method", "rdp", "--group", "paper", "--bounds", "pointwise")
     assert "do not rely on these radii" in " ".join(marked.out.split())
     assert "not simultaneous" in " ".join(marked.out.split())
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_votes_of_every_defence_from_certify_to_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    rival, votes, out = RIVALS[name], tmp_path / "votes.npz", tmp_path / "certificate.json"
+    rival.votes.save(votes)
+    certified = run(capsys, "certify", votes, *rival.flags, "--out", out)
+    text = " ".join(certified.out.split())
+    assert (certified.code, certified.err) == (0, "")
+    assert f"4 predictions, {rival.voters}" in text
+    assert f"Threat: {rival.threats[0].in_words}." in text
+    assert ("99.9% confidence" in text) == (name not in EXACT)
+    assert ("these claims are certain, given what is assumed." in text) == (name in EXACT)
+    assert ("bounds on votes" in text) == (name not in EXACT)
+    assert Certificate.load(out) == rival.certificate()
+    content = run_json(capsys, "certify", votes, *rival.flags)
+    assert content["method"] == name
+    assert content["radius"] == rival.certificate().radius.tolist()
+    checked = run(capsys, "verify", out)
+    assert checked.code == 0, checked.out
+    assert "The certificate holds, under these assumptions." in checked.out
+    reported = run(capsys, "report", out)
+    assert reported.code == 0, reported.err
+    assert "4 predictions would stay the same if" in reported.out
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    for shown in (text, " ".join(reported.out.split())):
+        assert all(f"Note: {sentence}" in shown for sentence in rival.certificate().method.assumptions)
+        assert "Note: The votes are the stated function" not in shown
+        assert "Note: The attacker does not know" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "says"),
+    [
+        ("dpa", ["--method", "fdp"], "leave method out"),
+        ("dpa", ["--method", "run-off-election"], "preferences"),
+        ("dpa", ["--on", "scores"], "leave on and bounds out"),
+        ("dpa", ["--bounds", "simuem"], "leave on and bounds out"),
+        ("kernel-vote", ["--method", "run-off-election"], "leave the method out"),
+        ("bagging", ["--method", "adp"], "leave the method out"),
+        ("label-smoothing", ["--threat", "add"], "'labels'"),
+        ("feature-smoothing", [], "--max-change"),
+        ("feature-smoothing", ["--method", "feature-smoothing"], "needs --max-change"),
+        ("feature-smoothing", ["--max-change", "1", "--method", "adp"], "--max-change belongs to"),
+        ("feature-smoothing", ["--method", "feature-smoothing", "--max-change", "-1"], "max_change"),
+        ("feature-smoothing", ["--method", "feature-smoothing", "--max-change", "1", "--threat", "edit"], "'features'"),
+    ],
+)
+def test_what_does_not_fit_the_votes_of_a_defence_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, flags: list[str], says: str
+) -> None:
+    RIVALS[name].votes.save(tmp_path / "votes.npz")
+    assert says in refused(capsys, "certify", tmp_path / "votes.npz", *flags)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
@@ -490,12 +546,11 @@ def test_help_shows_an_example(capsys: pytest.CaptureFixture[str], command: str)
 
 @pytest.mark.parametrize("command", ["certify", "plan"])
 def test_help_puts_threats_in_the_words_of_the_user(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    text = " ".join(run(capsys, command, "--help").out.split())
+    text = " ".join(run(capsys, command, "--help").out.split()).replace("- ", "-")  # lines may end at a hyphen
     remove, add = text.index("remove: examples may"), text.index("add: examples may")
     assert text[remove:].startswith("remove: examples may have been inserted into my data")
     assert text[add:].startswith("add: examples may have been deleted from my data")
-    assert "symmetric-difference: " in text
-    assert "replace: " in text
+    assert all(f"{threat.value}: {threat.in_words[:30]}" in text for threat in Threat)
 
 
 def test_no_command_and_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,17 @@ columns = [{kind = "number", name = "p", low = 0, high = 20}, {kind = "category"
 instances = 8
 device = "cpu"
 """
+COMPARISON = """
+out = "../out/c"
+[data]
+train = "train.npz"
+test = "test.npz"
+[[methods]]
+name = "kernel-vote"
+[[methods]]
+name = "adp"
+instances = 8
+"""
 GARBAGE = {
     "binary": bytes(range(256)) * 4,
     "empty": b"",
@@ -64,6 +75,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (good / "train.csv").write_text(TABLE)
     (good / "test.csv").write_text(TABLE)
     (good / "p.toml").write_text(PROJECT)
+    (good / "c.toml").write_text(COMPARISON)
     (good / "seed").write_text("ab" * 32)
     (good / "counts.csv").write_text("200,0,0\n30,160,10\n")
     votes = Votes.from_counts([[200, 0], [30, 170]], mechanism=SampledGaussian(20.0, 1.0, 4), labels=[0, 1])
@@ -119,7 +131,7 @@ def check(*arguments: str) -> int:
     if outcome.code == 2:
         assert lines
         assert outcome.err.endswith(f"{lines[-1]}\n"), outcome.err
-        if arguments[0] not in ("train", "demo"):
+        if arguments[0] not in ("train", "demo", "compare"):
             assert outcome.err == f"{lines[-1]}\n"
             assert outcome.out == ""
     elif "--json" in arguments and "--help" not in arguments:
@@ -157,6 +169,7 @@ SMALL = {"train": ["--instances", "8"], "demo": ["--instances", "8"]}
 _MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 WORKING = {
     "certify": [["votes.npz"], ["counts.csv", *_MECHANISM]],
+    "compare": [["c.toml"]],
     "demo": [[]],
     "init": [["train.csv", "--label", "kind", "-o", "../out/i.toml"], ["train.npz", "-o", "../out/i.toml"]],
     "plan": [[*_MECHANISM, "--instances", "200", "--classes", "3"]],
@@ -252,6 +265,7 @@ def test_garbage_wherever_a_file_is_named(world: Path, kind: str) -> None:
             ["report", bad],
             ["report", "certificate.json", "--inputs", bad, "-o", "../out/r.html"],
             ["verify", bad],
+            ["compare", bad],
             ["init", bad, "--label", "kind", "-o", "../out/i.toml"],
             ["demo", "--dataset", "mnist", "--data-dir", bad],
         ):

@@ -15,7 +15,6 @@ from mithridate import (
     FDP,
     RDP,
     ConfigError,
-    Mechanism,
     MithridateError,
     SampledGaussian,
     Subsampled,
@@ -24,6 +23,7 @@ from mithridate import (
     certify,
     plan,
 )
+from mithridate.mechanism import Private
 
 THREATS = list(Threat)
 
@@ -71,7 +71,7 @@ def test_the_best_radius_is_that_of_gaussians(
 
 @pytest.mark.parametrize("threat", THREATS)
 def test_what_is_needed_is_the_least_that_gaussians_need(threat: Threat) -> None:
-    mechanism, radius = SampledGaussian(20.0, 1.0, 50), 5 if threat is not Threat.REPLACE else 2
+    mechanism, radius = SampledGaussian(20.0, 1.0, 50), 5 if threat.changes(1) == 1 else 2
     result = plan(mechanism, instances=300, classes=10, radius=radius, threat=threat)
     changes = threat.changes(radius)
     instances, steps, noise = result.needed_instances, result.needed_steps, result.needed_noise_multiplier
@@ -88,7 +88,7 @@ def test_what_is_needed_is_the_least_that_gaussians_need(threat: Threat) -> None
 
 # --- the same, asked of certify --------------------------------------------------------------------------------------
 
-CASES: list[tuple[Mechanism, Any, Threat, int]] = [
+CASES: list[tuple[Private, Any, Threat, int]] = [
     (SampledGaussian(20.0, 1.0, 50), FDP(), Threat.SYMMETRIC_DIFFERENCE, 7),
     (SampledGaussian(2.0, 0.1, 10), FDP(), Threat.ADD, 8),
     (SampledGaussian(2.0, 0.1, 10), FDP(), Threat.REMOVE, 8),
@@ -101,21 +101,19 @@ CASES: list[tuple[Mechanism, Any, Threat, int]] = [
 ]
 
 
-def unanimous(mechanism: Mechanism, instances: int, method: Any, threat: Threat) -> int:
+def unanimous(mechanism: Private, instances: int, method: Any, threat: Threat) -> int:
     votes = Votes.from_counts([[instances, 0, 0]], mechanism=mechanism)
     return int(certify(votes, method=method, threat=threat).radius[0])
 
 
-def with_inner(mechanism: Mechanism, **changes: Any) -> Mechanism:
+def with_inner(mechanism: Private, **changes: Any) -> Private:
     if isinstance(mechanism, Subsampled):
         return replace(mechanism, inner=replace(mechanism.inner, **changes))
     return replace(mechanism, **changes)
 
 
 @pytest.mark.parametrize(("mechanism", "method", "threat", "radius"), CASES)
-def test_what_is_needed_is_enough_and_less_is_not(
-    mechanism: Mechanism, method: Any, threat: Threat, radius: int
-) -> None:
+def test_what_is_needed_is_enough_and_less_is_not(mechanism: Private, method: Any, threat: Threat, radius: int) -> None:
     result = plan(mechanism, instances=200, classes=3, radius=radius, method=method, threat=threat)
     assert result.max_radius == unanimous(mechanism, 200, method, threat)
     assert result.radius == radius

@@ -89,7 +89,8 @@ def test_mixture_is_the_worst_split_in_either_direction(threat: Threat) -> None:
     splits = {
         Threat.ADD: [(3, 0), (0, 3)],
         Threat.REMOVE: [(3, 0), (0, 3)],
-        Threat.REPLACE: [(3, 3)],
+        **{each: [(3, 3)] for each in (Threat.REPLACE, Threat.LABELS, Threat.FEATURES)},
+        Threat.EDIT: [(d, a) for d in range(4) for a in range(4) if d or a],
         Threat.SYMMETRIC_DIFFERENCE: [(3, 0), (2, 1), (1, 2), (0, 3)],
     }[threat]
     orders, eps = group_divergence("mixture", SMALL, threat).at(radius)
@@ -132,7 +133,7 @@ def test_a_mixed_split_that_is_worst_decides(radius: int, monkeypatch: pytest.Mo
 def test_paper_is_one_example_at_a_larger_rate(threat: Threat) -> None:
     radius = 7
     orders, eps = group_divergence("paper", MNIST, threat).at(radius)
-    changes = 14 if threat is Threat.REPLACE else 7
+    changes = threat.changes(7)
     rate = 1 - (1 - 0.001) ** changes
     for target in (1.05, 2.0, 10.0):
         i = near(orders, target)

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rival_votes import CLAIMS, EXACT, RIVALS
 from scipy import stats
 from test_certificate import scored_votes
 
@@ -40,8 +41,12 @@ from mithridate import (
     Votes,
     certify,
 )
+from mithridate.accounting.smoothing import FeatureNoiseRule
+from mithridate.aggregation import MajorityRule
 from mithridate.data.declarations import Arrays
+from mithridate.mechanism import Bagged, NearestExamples, NoisyFeatures, NoisyLabels
 from mithridate.report import FORMATS, Report, drawing, pictures, summary, words
+from mithridate.report.learners import tally
 from mithridate.report.page import embedded_json, key_figures, packed
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
@@ -183,8 +188,8 @@ def _claimed_share(text: str, total: int) -> Fraction:
 
 
 def _claimed_radius(text: str) -> int:
-    found = re.search(r"up to ([\d,]+) training examples", text)
-    return int(found[1].replace(",", "")) if found else int("one training example" in text)
+    found = re.search(r"up to ([\d,]+) training (examples|labels|inputs) were", text)
+    return int(found[1].replace(",", "")) if found else int("if one training " in text)
 
 
 @given(
@@ -235,17 +240,20 @@ def test_headline_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("threat", "clause"),
+    ("threat", "what", "happened"),
     [
-        (Threat.SYMMETRIC_DIFFERENCE, "added or removed"),
-        (Threat.ADD, "added"),
-        (Threat.REMOVE, "removed"),
-        (Threat.REPLACE, "changed"),
+        (Threat.SYMMETRIC_DIFFERENCE, "example", "added or removed"),
+        (Threat.ADD, "example", "added"),
+        (Threat.REMOVE, "example", "removed"),
+        (Threat.REPLACE, "example", "changed"),
+        (Threat.EDIT, "example", "inserted, deleted or changed"),
+        (Threat.LABELS, "label", "changed"),
+        (Threat.FEATURES, "input", "changed by at most the declared distance"),
     ],
 )
-def test_the_headline_says_what_may_change(threat: Threat, clause: str) -> None:
-    assert f"if up to 5 training examples were {clause};" in words.headline(made_up([5] * 20, threat=threat)).text
-    assert f"if one training example was {clause};" in words.headline(made_up([1] * 20, threat=threat)).text
+def test_the_headline_says_what_may_change(threat: Threat, what: str, happened: str) -> None:
+    assert f"if up to 5 training {what}s were {happened};" in words.headline(made_up([5] * 20, threat=threat)).text
+    assert f"if one training {what} was {happened};" in words.headline(made_up([1] * 20, threat=threat)).text
 
 
 @given(
@@ -837,3 +845,143 @@ def test_a_tiny_failure_probability_is_never_rounded_down(failure_prob: float) -
     assert float(said.rpartition(" ")[2]) >= failure_prob
     nominal = words.confidence(certify(votes, failure_prob=1e-6, bounds="pointwise"))
     assert "100%" not in nominal
+
+
+# --- other defences -------------------------------------------------------------------------------------------------
+
+NAMES = {
+    "bagging": "bagging",
+    "label-smoothing": "label smoothing",
+    "feature-smoothing": "feature smoothing (distance at most 0.25)",
+    "dpa": "DPA",
+    "finite-aggregation": "Finite Aggregation",
+    "run-off-election": "Run-Off Election",
+    "nearest-neighbours": "nearest neighbours",
+    "kernel-vote": "kernel vote",
+}
+# What was done with the data, and who voted.
+DONE = {
+    "bagging": "each instance drew 20 times one of the 1,000 training examples",
+    "label-smoothing": "each instance replaced every training label with chance 0.3 by another one of 3",
+    "feature-smoothing": "each instance added noise of standard deviation 1.0 to every number of every training input",
+    "dpa": "a model for each of 9 parts",
+    "finite-aggregation": "10 models on parts that overlap; its content says which 2 of them see an example",
+    "run-off-election": "a model for each of 9 parts",
+    "nearest-neighbours": "the 5 training examples that are nearest to an input vote with their labels",
+    "kernel-vote": "every training example votes for its label with a weight from 0 to 4",
+}
+
+
+def _shown(report: Report, format: str) -> str:
+    """The text of a report as a reader sees it, without markup."""
+    text = report.rendered(format).decode()
+    if format == "md":
+        return re.sub(r"\\(.)", r"\1", text)
+    if format == "html":
+        text = text.split("<style>")[0] + text.split("</style>")[1].split('<script type="application/json"')[0]
+    return unescape(re.sub(r"<[^>]*>", "", text))
+
+
+@pytest.mark.parametrize(("name", "threat"), CLAIMS)
+def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> None:
+    certificate = RIVALS[name].certificate(threat)
+    report = Report.of(certificate)
+    assert report.others == report.left_out == ()
+    assert (words.changes(threat, report.to_dict()["headline"]["radius"]) in report.headline) == (
+        certificate.radius.max() > 0
+    )
+    for format in ("html", "md"):
+        text = _shown(report, format)
+        for sentence in (report.headline, threat.in_words, NAMES[name], DONE[name], RIVALS[name].voters):
+            assert sentence in text, (format, sentence)
+        assert all(sentence in text for sentence in (*certificate.assumptions, *words.not_covered(certificate)))
+        assert not re.search(r"--noise-multiplier|--instances|DP-SGD|f-DP|RDP|ADP|same votes", text)
+    svg = ElementTree.fromstring(report.svg())
+    assert words.unit(threat) in "".join(svg.itertext())
+    assert words.short_name(certificate.method) in [element.text for element in svg.iter()]
+    content = json.loads(report.rendered("json"))
+    assert content["claim"]["method"] == NAMES[name]
+    assert content["claim"]["sound"] is True
+    assert content["provenance"]["mechanism"] == RIVALS[name].votes.mechanism.to_dict()
+
+
+@pytest.mark.parametrize(("name", "threat"), CLAIMS)
+def test_only_samples_have_a_confidence(name: str, threat: Threat) -> None:
+    certificate = RIVALS[name].certificate(threat)
+    report = Report.of(certificate)
+    text = _shown(report, "md")
+    exact = name in EXACT
+    assert ("confidence" in report.headline) != exact
+    assert ("certain, given what is assumed" in report.headline) == (exact and certificate.radius.max() > 0)
+    assert words.failure(certificate) == (0.0 if exact else certificate.failure_prob)
+    assert bool(re.search(r"knows the randomness|not know the randomness|0\.001|noise|instances", text)) != exact
+    assert ("nothing is estimated" in text) == exact
+    assert not any("More of them" in sentence for sentence in report.warnings) or not exact
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_function_of_the_data_that_withstands_nothing_claims_nothing(name: str) -> None:
+    certificate = RIVALS[name].certificate()
+    none = Report.of(replace(certificate, radius=np.zeros_like(certificate.radius)))
+    assert none.headline.startswith("No prediction is certified against a change of the training data")
+    assert "certain," not in none.headline
+    (advice,) = none.warnings
+    assert advice.startswith("At least half of the certified predictions are not shown to withstand a single change")
+
+
+def test_narrow_threats_say_what_they_leave_out() -> None:
+    for name, threat in CLAIMS:
+        said = words.not_covered(RIVALS[name].certificate(threat))[0]
+        assert said.startswith("Anything but ") == (threat in (Threat.LABELS, Threat.FEATURES))
+
+
+def test_the_share_of_weights_is_that_of_all_weights() -> None:
+    certificate = RIVALS["kernel-vote"].certificate()
+    assert certificate.votes.counts.tolist() == [[16, 0, 1], [2, 11, 0], [5, 1, 7], [0, 0, 0]]
+    np.testing.assert_allclose(summary.top_share(certificate), [16 / 17, 11 / 13, 7 / 13, 0])
+    page = Report.of(certificate).html()
+    assert "weight for the label" in page
+    assert "votes for the label" not in page
+    assert ("training examples voted, by weight", "all") in key_figures(Report.of(certificate))
+
+
+def test_one_voter_is_in_the_singular() -> None:
+    votes = Votes(np.array([[1, 0]]), NearestExamples(1), evidence={"order": np.array([[0, 0]])})
+    assert tally(votes) == "1 neighbour"
+    assert ("nearest training examples that voted", "1") in key_figures(Report.of(certify(votes)))
+
+
+def test_a_run_off_says_how_it_picks_its_label() -> None:
+    assert "that more of the 9 models prefer, of the two with most votes" in words.precise_claim(
+        RIVALS["run-off-election"].certificate()
+    )
+
+
+def test_rules_of_one_mechanism_are_compared_where_asked_for() -> None:
+    run_off = RIVALS["run-off-election"]
+    report = Report.of(run_off.certificate(Threat.REPLACE), methods=(MajorityRule(), FDP()))
+    (other,) = report.others
+    assert other == certify(run_off.votes, method=MajorityRule(), threat="replace")
+    assert report.left_out[0].startswith("f-DP is left out: Votes of Partitioned are no random draws")
+    assert "DPA" in report.svg()
+
+
+@pytest.mark.parametrize("name", ["bagging", "label-smoothing", "feature-smoothing"])
+def test_more_instances_are_asked_for_in_the_words_of_the_defence(name: str) -> None:
+    rival = RIVALS[name]
+    votes = replace(rival.votes, counts=rival.votes.counts[3:], labels=None)
+    (sentence,) = words.weaknesses(certify(votes, method=rival.method))
+    assert "The one prediction is not certified at all" in sentence
+    assert "train with instances = 4000" in sentence
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "knob"),
+    [(Bagged(10, 100), "fewer examples"), (NoisyLabels(0.001, 2), "flip_prob"), (NoisyFeatures(1e-3), "more noise")],
+)
+def test_little_smoothing_names_its_knob(mechanism: Any, knob: str) -> None:
+    method = FeatureNoiseRule(1.0) if isinstance(mechanism, NoisyFeatures) else None
+    certificate = certify(Votes.from_counts([[1000, 0], [960, 40]], mechanism=mechanism), method=method)
+    assert certificate.radius.tolist() == [0, 0]
+    assert knob in words.weaknesses(certificate)[-1]
+    assert "--" not in words.weaknesses(certificate)[-1]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracles import one_step_curve
+from rival_votes import CLAIMS, EXACT, RIVALS
 from scipy import special, stats
 from test_certificate import scored_votes
 
@@ -19,6 +20,7 @@ from mithridate import (
     Certificate,
     SampledGaussian,
     Scope,
+    Status,
     Subsampled,
     Threat,
     Votes,
@@ -456,3 +458,89 @@ def test_the_outcome_is_plain_json(tmp_path: Path) -> None:
     assert content["schema"] == "mithridate.verification/1"
     assert content["valid"] is True
     assert all(set(check) == {"name", "passed", "detail"} for check in content["checks"])
+
+
+# --- other defences -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "threat"), CLAIMS)
+def test_certificates_of_every_defence_are_confirmed_and_larger_claims_are_not(
+    tmp_path: Path, name: str, threat: Threat
+) -> None:
+    certificate = RIVALS[name].certificate(threat)
+    assert failed(certificate, tmp_path / "c.json") == set()
+    best = np.argmax(np.where(certificate.radius < 1 << 20, certificate.radius, -1))
+    more = certificate.radius.copy()
+    more[best] = 2 * more[best] + 20
+    refused = failed(replace(certificate, radius=more), tmp_path / "c.json")
+    assert refused == {"labels and radii" if name in EXACT else "radii"}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_forged_functions_are_refused(tmp_path: Path, name: str) -> None:
+    certificate = RIVALS[name].certificate()
+    forgeries: list[tuple[dict[str, Any], str]] = [
+        ({"label": np.roll(certificate.label, 1)}, "labels and radii"),
+        ({"label": certificate.label - 1}, "labels and radii"),
+        ({"label": certificate.label + 3}, "labels and radii"),
+        ({"radius": certificate.radius - 9}, "labels and radii"),
+        ({"status": np.full(4, Status.SEARCH_LIMIT.value)}, "labels and radii"),
+        ({"status": np.full(4, Status.NOT_SEPARATED.value)}, "labels and radii"),
+        (
+            {"votes": replace(certificate.votes, counts=np.roll(certificate.votes.counts, 1, axis=1))},
+            "labels and radii",
+        ),
+        ({"assumptions": ()}, "assumptions"),
+    ]
+    for change, check in forgeries:
+        assert failed(replace(certificate, **change), tmp_path / "c.json") == {check}, change
+
+
+@pytest.mark.parametrize("name", [name for name in EXACT if RIVALS[name].votes.evidence])
+def test_forged_or_missing_evidence_is_refused(tmp_path: Path, name: str) -> None:
+    certificate = RIVALS[name].certificate(Threat.REMOVE)
+    ((key, array),) = certificate.votes.evidence.items()
+    for forged in ({}, {key: array[:, :2]}, {key: array[::-1]}, {key: array.astype(np.int64) + 1}):
+        votes = replace(certificate.votes, evidence=forged)
+        assert failed(replace(certificate, votes=votes), tmp_path / "c.json") == {"labels and radii"}, forged
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_changed_byte_of_an_exact_certificate_is_seen(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c.json"
+    RIVALS[name].certificate().save(path)
+    text = path.read_text()
+    path.write_text(text.replace("symmetric-difference", "symmetric_difference", 1))
+    outcome = verify(path)
+    assert [check.name for check in outcome.checks if not check.passed] == ["file unchanged"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("dpa", {"failure_prob": 0.001}),
+        ("dpa", {"bounds": "simultaneous"}),
+        ("dpa", {"method": "fdp"}),
+        ("dpa", {"method": "bagging"}),
+        ("dpa", {"method_options": {"max_change": 1.0}}),
+        ("dpa", {"mechanism": {"type": "bagged", "num_train": 10, "draws": 2}}),
+        ("dpa", {"mechanism": {"type": "partitioned"}}),
+        ("dpa", {"mechanism": {"type": "partitioned", "partitions": 0}}),
+        ("dpa", {"mechanism": {"type": "partitioned", "partitions": 9, "extra": 1}}),
+        ("bagging", {"failure_prob": 0.0}),
+        ("bagging", {"bounds": "exact"}),
+        ("bagging", {"method": "dpa"}),
+        ("feature-smoothing", {"method_options": {}}),
+        ("feature-smoothing", {"method_options": {"max_change": "far"}}),
+        ("feature-smoothing", {"method_options": {"max_change": -1.0}}),
+        ("kernel-vote", {"mechanism": {"type": "partitioned", "partitions": 9}}),
+    ],
+)
+def test_claims_that_do_not_fit_their_mechanism_cannot_be_read(
+    tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: None)
+    assert verify(tmp_path / "c.json").valid
+    forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: content.update(change))
+    with pytest.raises(ArtifactError):
+        verify(tmp_path / "c.json")

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rival_votes import EXACT, RIVALS
 
 from mithridate import ArtifactError, ConfigError, MithridateError, SampledGaussian, Subsampled, Votes, read_votes
+from mithridate.mechanism import Bagged, KernelSum, Partitioned
 
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]
@@ -538,3 +540,86 @@ def test_a_damaged_npz_is_read_rightly_or_refused(
             continue
         assert np.array_equal(read.counts, votes.counts)  # zip checks every member, so only its own fields may differ
         assert read.mechanism == votes.mechanism
+
+
+# --- other defences ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_votes_of_every_defence_come_back_from_their_files(tmp_path: Path, name: str) -> None:
+    votes = RIVALS[name].votes
+    votes.save(tmp_path / "votes.npz")
+    loaded = Votes.load(tmp_path / "votes.npz")
+    assert loaded == votes == read_votes(tmp_path / "votes.npz")
+    assert loaded.mechanism == votes.mechanism
+    assert loaded.evidence.keys() == votes.evidence.keys()
+    for key, array in votes.evidence.items():
+        np.testing.assert_array_equal(loaded.evidence[key], array)
+
+
+def test_evidence_is_kept_in_the_smallest_type_and_nobody_can_change_it() -> None:
+    given = np.array([[0, 255], [3, 4]])
+    votes = Votes(np.array(COUNTS), Partitioned(100), evidence={"small": given, "large": given * 1000.0})
+    assert votes.evidence["small"].dtype == np.uint8
+    assert votes.evidence["large"].dtype == np.uint32
+    assert votes.evidence["large"].tolist() == [[0, 255_000], [3000, 4000]]
+    given[0, 0] = 7
+    assert votes.evidence["small"].tolist() == [[0, 255], [3, 4]]
+    with pytest.raises(ValueError, match="read-only"):
+        votes.evidence["small"][0, 0] = 7
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"a": np.array([1])},
+        {"a": np.array(1)},
+        {"a": np.array([1, -1])},
+        {"a": np.array([0.5, 1])},
+        {"a": np.array([np.nan, 1])},
+        {"a": np.array([2.0**60, 1])},
+        {"a": np.array(["1", "2"])},
+        {"a": np.array([None, 1], dtype=object)},
+        {1: np.array([1, 2])},
+    ],
+    ids=repr,
+)
+def test_evidence_that_does_not_fit_is_refused(evidence: Any) -> None:
+    with pytest.raises(ConfigError, match="evidence"):
+        Votes(np.array(COUNTS), Partitioned(100), evidence=evidence)
+
+
+def test_equals_sees_other_evidence() -> None:
+    votes = Votes(np.array(COUNTS), Partitioned(100), evidence={"a": np.array([1, 2])})
+    for other in ({}, {"b": np.array([1, 2])}, {"a": np.array([1, 3])}, {"a": np.array([[1], [2]])}):
+        assert votes != replace(votes, evidence=other)
+    assert votes == replace(votes, evidence={"a": np.array([1.0, 2.0])})
+
+
+def test_only_sums_of_weights_may_differ_from_row_to_row() -> None:
+    weights = Votes.from_counts([[7, 2, 0], [0, 0, 0]], mechanism=KernelSum(4))
+    assert (weights.instances, weights.examples, weights.classes) == (1, 2, 3)
+    with pytest.raises(ConfigError, match="all zero"):
+        Votes.from_counts([[7, 2, 0], [0, 0, 0]], mechanism=Partitioned(9))
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_samples_add_up_and_functions_do_not(name: str) -> None:
+    votes = RIVALS[name].votes
+    if name in EXACT:
+        with pytest.raises(ConfigError, match="nothing to merge"):
+            votes.merge(votes)
+    else:
+        assert votes.merge(votes).instances == 2 * votes.instances
+
+
+def test_samples_of_different_sizes_never_merge() -> None:
+    first, second = (Votes.from_counts(COUNTS, mechanism=Bagged(1000, draws)) for draws in (10, 11))
+    with pytest.raises(ConfigError, match="different mechanisms"):
+        first.merge(second)
+
+
+def test_arrays_of_foreign_files_are_no_evidence(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"counts": np.array(COUNTS), "evidence.order": np.zeros((2, 4))}
+    np.savez(tmp_path / "foreign.npz", **arrays)
+    assert read_votes(tmp_path / "foreign.npz", mechanism=GAUSSIAN).evidence == {}

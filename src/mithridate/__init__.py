@@ -20,6 +20,8 @@ from mithridate.planning import Plan, plan
 from mithridate.votes import Votes, read_votes
 
 if TYPE_CHECKING:
+    from mithridate.comparing import compare
+    from mithridate.comparison import Comparison
     from mithridate.ensemble.prediction import predict
     from mithridate.ensemble.training import train
     from mithridate.estimator import CertifiedClassifier
@@ -32,6 +34,7 @@ __all__ = [
     "ArtifactError",
     "Certificate",
     "CertifiedClassifier",
+    "Comparison",
     "ConfigError",
     "Mechanism",
     "MithridateError",
@@ -48,6 +51,7 @@ __all__ = [
     "Verification",
     "Votes",
     "certify",
+    "compare",
     "plan",
     "predict",
     "read_votes",
@@ -58,7 +62,9 @@ __all__ = [
 # Imported when first asked for: what only some users need must not slow everyone's start.
 _LAZY = {
     "CertifiedClassifier": "mithridate.estimator",
+    "Comparison": "mithridate.comparison",
     "Verification": "mithridate.verification",
+    "compare": "mithridate.comparing",
     "predict": "mithridate.ensemble.prediction",
     "train": "mithridate.ensemble.training",
     "verify": "mithridate.verification",

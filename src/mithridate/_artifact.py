@@ -27,7 +27,7 @@ PathLike = str | os.PathLike[str]
 _PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\n'
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _SIZE = re.compile(rb'"size": "([0-9]{12})"')
-_ARRAY_DTYPES = ("int64", "float64", "float32")
+_ARRAY_DTYPES = ("int64", "float64", "float32", "uint8", "uint16", "uint32")
 # What zipfile and numpy raise on damaged files.
 _UNREADABLE = (
     OSError,

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate._artifact import PathLike, decode_array, read_hashed, write_hashed
-from mithridate.accounting import Method, method_from_dict
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import Threat, mechanism_from_dict
+from mithridate.mechanism import Deterministic, Threat, mechanism_from_dict
+from mithridate.rules import Rule, is_exact, rule_from_dict
 from mithridate.votes import Votes
 
 IntArray = npt.NDArray[np.int64]
@@ -25,6 +25,8 @@ StatusArray = npt.NDArray[np.str_]
 SCHEMA = "mithridate.certificate/1"
 # What `to_dict` gives has no counts and no hash, and cannot be verified: it must not pass for a certificate file.
 OUTPUT_SCHEMA = "mithridate.certification/1"
+# Instead of confidence bounds, where the votes are no sample.
+EXACT = "exact"
 
 
 class Status(StrEnum):
@@ -63,9 +65,10 @@ class Certificate:
     Guarantee: for every example with `radius >= 0`, the label with the largest score under the mechanism on D is
     `label`, and it stays the largest on every D' that differs from D by up to `radius` units of `threat`. For each
     single example this holds with probability at least `1 - failure_prob` over the training of the instances
-    (`scope="prediction"`), or for all examples at once (`scope="all"`).
+    (`scope="prediction"`), or for all examples at once (`scope="all"`). Of a deterministic mechanism, `label` is what
+    is predicted, and stays so; `failure_prob` is 0.
 
-    Assumes: what `assumptions` lists, and that the instances are independent runs of `votes.mechanism`.
+    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it.
 
     Attributes:
         votes: the votes that were certified.
@@ -73,12 +76,12 @@ class Certificate:
             smaller label.
         radius: the certified radius of each example, -1 where nothing is certified.
         status: how each search ended; compare with `Status`.
-        method: how privacy became a radius.
+        method: the rule that turned votes into radii.
         threat: how D' may differ from D.
-        failure_prob: probability with which the claim may fail, over training.
+        failure_prob: probability with which the claim may fail, over training; 0 for a deterministic mechanism.
         scope: whether `failure_prob` is about one prediction or all of them at once.
         on: `votes` or `scores`.
-        bounds: the confidence bounds that were used.
+        bounds: the confidence bounds that were used, or `exact`.
         assumptions: what else is taken for granted, a sentence each.
         error_budget: numerical errors that were added in the safe direction.
         versions: versions of mithridate and of what it computed with.
@@ -88,7 +91,7 @@ class Certificate:
     label: IntArray
     radius: IntArray
     status: StatusArray
-    method: Method
+    method: Rule
     threat: Threat
     failure_prob: float
     scope: Scope
@@ -165,6 +168,8 @@ class Certificate:
             ArtifactError: the file cannot be written.
         """
         votes = {name: getattr(self.votes, name) for name in _VOTE_ARRAYS}
+        if self.votes.evidence:
+            votes["evidence"] = dict(self.votes.evidence)
         content = {
             **self._claim(),
             "data_fingerprint": self.votes.data_fingerprint,
@@ -204,6 +209,7 @@ class Certificate:
                 # Files of version 0.1 say nothing about training.
                 assumptions=tuple(content.get("training_assumptions", ())),
                 recipe=content.get("recipe"),
+                evidence=_decoded(content["votes"].get("evidence", {})),
                 **arrays,  # pyright: ignore[reportArgumentType]
             )
             codes = decode_array(content["status"]["code"])
@@ -218,8 +224,8 @@ class Certificate:
                 raise ValueError("a status is unknown")
             on, kind, failure_prob = content["on"], content["bounds"], content["failure_prob"]
             _validate.one_of(("votes", "scores"), on=on)
-            _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=kind)
-            _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+            rule = rule_from_dict({"name": content["method"], **content["method_options"]})
+            _check_confidence(votes, rule, on, kind, failure_prob)
             if on == "scores" and votes.score_sums is None:
                 raise ValueError("it is on scores but carries none")
             return cls(
@@ -227,7 +233,7 @@ class Certificate:
                 label=label,
                 radius=radius,
                 status=np.array([Status(name).value for name in content["status"]["names"]])[codes],
-                method=method_from_dict({"name": content["method"], **content["method_options"]}),
+                method=rule,
                 threat=Threat(content["threat"]),
                 failure_prob=float(failure_prob),
                 scope=Scope(content["scope"]),
@@ -288,6 +294,23 @@ class Certificate:
         if labels.shape != self.label.shape:
             raise ConfigError(f"Expected one true label for each of {len(self.label)} examples, got {labels.shape}.")
         return labels == self.label
+
+
+def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:
+    arrays = {name: decode_array(value) for name, value in evidence.items()}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
+    """Require bounds that fit the rule, and a probability that fits the bounds."""
+    if is_exact(rule) != isinstance(votes.mechanism, Deterministic):
+        raise ValueError(f"the rule {rule.name} does not fit the mechanism {type(votes.mechanism).__name__}")
+    if is_exact(rule):
+        _validate.one_of((EXACT,), bounds=bounds)
+        _validate.number_in(0, 0, failure_prob=failure_prob)
+        return
+    _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=bounds)
+    _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
 
 
 _ARRAYS = ("label", "radius", "status")

@@ -1,5 +1,7 @@
 """From votes to a certificate: confidence bounds, an accountant, and the search for the largest radius."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,18 +11,18 @@ import scipy
 
 from mithridate import _validate
 from mithridate._version import VERSION
-from mithridate.accounting import FDP, Accountant, Margins, Method
+from mithridate.accounting import Accountant, Margins, Method
+from mithridate.aggregation import ExactRule
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
-from mithridate.certificate import Certificate, Scope, Status
-from mithridate.errors import ConfigError, NumericalError
-from mithridate.mechanism import Threat
+from mithridate.certificate import EXACT, Certificate, Scope, Status
+from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
+from mithridate.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.rules import Rule, default_rule, default_threat, is_exact
 from mithridate.votes import Votes
 
 IntArray = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
-# A radius beyond this is reported as "at least this", with the status SEARCH_LIMIT.
-SEARCH_LIMIT = 1 << 20
 # Radii above this are rounded down to multiples of the largest power of two that keeps 12 binary digits.
 _EXACT_BITS = 12
 # Up to so many possible pairs of bounds, a table finds the distinct ones without sorting.
@@ -30,8 +32,8 @@ _FEW_PAIRS = 1 << 24
 def certify(
     votes: Votes,
     *,
-    method: Method | None = None,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    method: Rule | None = None,
+    threat: Threat | str | None = None,
     failure_prob: float = 1e-3,
     on: str = "votes",
     bounds: str | None = None,
@@ -43,13 +45,17 @@ def certify(
     Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
     method can show (above 4096, rounded down by less than half a per cent).
 
-    Assumes: the instances are independent runs of `votes.mechanism`, with randomness the attacker does not know.
+    Assumes: the instances of a random mechanism are independent runs of `votes.mechanism`, with randomness that the
+    attacker does not know; a deterministic one is the function that its docstring says.
 
     Args:
         votes: what the instances voted, and what each of them ran.
-        method: `FDP()` (default, the tightest), `RDP(...)` or `ADP(...)`.
-        threat: how the data may have been changed.
-        failure_prob: probability with which the claim may fail, over training, in (0, 1).
+        method: for a private learner `FDP()` (default, the tightest), `RDP(...)` or `ADP(...)`; for the votes of
+            another defence its own rule, which is the default.
+        threat: how the data may have been changed; by default `symmetric-difference`, for votes of bagging and of
+            smoothing what their authors certify against (`edit`, `labels`, `features`).
+        failure_prob: probability with which the claim may fail, over training, in (0, 1); a deterministic mechanism
+            has none, and its certificates say 0.
         on: certify the majority of `votes`, or the mean of `scores`.
         bounds: for votes `simultaneous` (default), `simuem` or `pointwise`; for scores `empirical-bernstein`
             (default), `hoeffding` or `betting`.
@@ -72,14 +78,34 @@ def certify(
     >>> certify(votes).status.tolist()
     ['certified', 'not_separated']
     """
-    method = FDP() if method is None else method
-    if not hasattr(method, "accountant"):
-        raise ConfigError(f"Expected method to be FDP(), RDP(...) or ADP(...), got {method!r}.")
+    rule = default_rule(votes.mechanism) if method is None else method
+    threat = default_threat(votes.mechanism) if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.one_of(("votes", "scores"), on=on)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
-    threat, scope = Threat(threat), Scope(scope)
+    if is_exact(rule):
+        return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
+    if not hasattr(rule, "accountant"):
+        raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
+    if isinstance(votes.mechanism, Deterministic):
+        raise UnsupportedMechanismError(
+            f"Votes of {type(votes.mechanism).__name__} are no random draws, which {rule.name} needs; leave method out."
+        )
+    return _bounded(votes, rule, Threat(threat), failure_prob, on, bounds, Scope(scope), progress)
+
+
+def _bounded(
+    votes: Votes,
+    method: Method,
+    threat: Threat,
+    failure_prob: float,
+    on: str,
+    bounds: str | None,
+    scope: Scope,
+    progress: Progress | None,
+) -> Certificate:
+    """The certificate of a random mechanism: bounds on the counts, then the largest radius at which they suffice."""
     kind = bounds if bounds is not None else default_bounds(on)
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
     limits = bound(votes, on=on, kind=kind, failure_prob=share)
@@ -98,6 +124,29 @@ def certify(
         bounds=kind,
         assumptions=assumptions(method, on=on, kind=kind, votes=votes),
         error_budget=accountant.error_budget,
+        versions=_versions(),
+    )
+
+
+def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: str | None) -> Certificate:
+    """The certificate of a deterministic mechanism: nothing is estimated, so nothing can fail."""
+    if on != "votes" or bounds not in (None, EXACT):
+        raise ConfigError(f"The rule {rule.name} decides from votes alone; leave on and bounds out.")
+    decision = rule.decide(votes, threat)
+    radius = np.minimum(decision.radius, SEARCH_LIMIT)
+    status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
+    return Certificate(
+        votes,
+        label=decision.label,
+        radius=radius,
+        status=status,
+        method=rule,
+        threat=threat,
+        failure_prob=0.0,
+        scope=Scope.ALL,
+        on=on,
+        bounds=EXACT,
+        assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
         versions=_versions(),
     )
 
@@ -123,13 +172,19 @@ def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBoun
     )
 
 
-def assumptions(method: Method, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
+def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
     """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
-    sentences = [
-        "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
-        "The attacker does not know the randomness of training.",
-        *method.assumptions,
-    ]
+    if is_exact(method):
+        sentences = [
+            "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
+            "nothing else has looked at the training data.",
+        ]
+    else:
+        sentences = [
+            "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
+            "The attacker does not know the randomness of training.",
+        ]
+    sentences.extend(method.assumptions)
     if on == "scores":
         sentences.append("The scores of each instance lie in [0, 1] and add up to at most one.")
     if kind == "simuem":

@@ -8,7 +8,7 @@ from typing import Any
 
 from mithridate import _validate
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled
+from mithridate.mechanism import Private, SampledGaussian, Subsampled
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine")
@@ -134,7 +134,7 @@ class TrainConfig:
             raise ConfigError(f"Expected score_bins to be 0 or a power of two up to 4096, got {bins!r}.")
 
     @property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> Private:
         """What each instance runs, as the accountants read it."""
         inner = SampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
         return inner if self.keep is None else Subsampled(self.keep, inner)

@@ -5,12 +5,13 @@ from its docstring alone. Its meaning never changes; a different learner is a di
 """
 
 import math
+import operator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from mithridate import _validate
-from mithridate.errors import ArtifactError, ConfigError
+from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,221 @@ class Subsampled:
         return {**self.inner.to_dict(), "type": "subsampled-gaussian", "keep": self.keep}
 
 
-Mechanism = SampledGaussian | Subsampled
+@dataclass(frozen=True)
+class Bagged:
+    """Each instance trains on examples drawn at random, with replacement, from the training set.
+
+    Every instance draws `draws` times, independently and uniformly, one of the `num_train` examples of D, and trains on
+    what it drew by an algorithm that looks at nothing else of D; the algorithm may be random. Neither the number of
+    draws nor the algorithm depends on D.
+
+    Args:
+        num_train: the number of examples of D, at least 1.
+        draws: how many examples each instance draws, at least 1.
+    """
+
+    num_train: int
+    draws: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(num_train=self.num_train, draws=self.draws)
+        object.__setattr__(self, "num_train", int(self.num_train))
+        object.__setattr__(self, "draws", int(self.draws))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "bagged", "num_train": self.num_train, "draws": self.draws}
+
+
+@dataclass(frozen=True)
+class NoisyLabels:
+    """Each instance trains on labels of which some were replaced at random.
+
+    Every instance replaces the label of each training example, independently, with probability `flip_prob` by one of
+    the other `classes - 1` labels, all equally likely, and trains on the result by an algorithm (it may be random) that
+    sees no other labels.
+
+    Args:
+        flip_prob: probability of a label to be replaced, in (0, (classes - 1) / classes].
+        classes: number of labels, at least 2.
+    """
+
+    flip_prob: float
+    classes: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(classes=self.classes)
+        if self.classes < 2:
+            raise ConfigError("Expected classes of at least 2; with one class there is nothing to flip.")
+        _validate.number_in(0, (self.classes - 1) / self.classes, low_open=True, flip_prob=self.flip_prob)
+        object.__setattr__(self, "flip_prob", float(self.flip_prob))
+        object.__setattr__(self, "classes", int(self.classes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "noisy-labels", "flip_prob": self.flip_prob, "classes": self.classes}
+
+
+@dataclass(frozen=True)
+class NoisyFeatures:
+    """Each instance trains on inputs with Gaussian noise.
+
+    Every instance adds to every number of every training input, once and independently, Gaussian noise of standard
+    deviation `noise`, and trains on the result by an algorithm (it may be random) that sees no other inputs.
+
+    Args:
+        noise: standard deviation, in the units in which inputs reach the model, above 0.
+    """
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        _validate.number_in(0, math.inf, low_open=True, noise=self.noise)
+        object.__setattr__(self, "noise", float(self.noise))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "noisy-features", "noise": self.noise}
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A deterministic model for each part of the training set.
+
+    A hash of the content of an example (input and label) decides which one of `partitions` parts it belongs to. Model i
+    is a deterministic function of the examples of part i, whatever their order, and of nothing else.
+
+    Args:
+        partitions: number of parts, at least 1.
+    """
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions)
+        object.__setattr__(self, "partitions", int(self.partitions))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "partitioned", "partitions": self.partitions}
+
+
+@dataclass(frozen=True)
+class SpreadPartitions:
+    """A deterministic model for each overlapping part of the training set, as Finite Aggregation has it.
+
+    A hash of the content of an example (input and label) decides which of `models = partitions * spread` buckets it
+    belongs to. Bucket b is seen by the models `(b + offset) % models`, for every one of `offsets`. Model i is a
+    deterministic function of the examples of its buckets, whatever their order, and of nothing else.
+
+    Args:
+        partitions: number of parts that models of the same size would need without overlap, at least 1.
+        offsets: which models see a bucket: different whole numbers from 0 to `models - 1`; their number is `spread`.
+    """
+
+    partitions: int
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions)
+        object.__setattr__(self, "partitions", int(self.partitions))
+        try:
+            object.__setattr__(self, "offsets", tuple(operator.index(offset) for offset in self.offsets))
+        except TypeError:
+            raise ConfigError(f"Expected offsets as whole numbers, got {self.offsets!r}.") from None
+        if not self.offsets or len(set(self.offsets)) < len(self.offsets):
+            raise ConfigError(f"Expected at least one offset and no offset twice, got {self.offsets!r}.")
+        if min(self.offsets) < 0 or max(self.offsets) >= self.models:
+            raise ConfigError(f"Expected offsets from 0 to {self.models - 1}, got {self.offsets!r}.")
+
+    @property
+    def spread(self) -> int:
+        """How many models see each example."""
+        return len(self.offsets)
+
+    @property
+    def models(self) -> int:
+        """Number of models, and of buckets."""
+        return self.partitions * len(self.offsets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "spread-partitions", "partitions": self.partitions, "offsets": list(self.offsets)}
+
+
+@dataclass(frozen=True)
+class NearestExamples:
+    """The `neighbours` training examples that are nearest to an input vote with their labels.
+
+    Distances are a function of the input and of one training example. Of equally distant examples, those come first
+    that a fixed function of their content puts first.
+
+    Args:
+        neighbours: how many vote, at least 1.
+    """
+
+    neighbours: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(neighbours=self.neighbours)
+        object.__setattr__(self, "neighbours", int(self.neighbours))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "nearest-examples", "neighbours": self.neighbours}
+
+
+@dataclass(frozen=True)
+class KernelSum:
+    """Every training example votes for its label with a weight that is a function of the input and of itself.
+
+    Weights are whole numbers from 0 to `unit`, so that sums are exact in any order. The score of a label is the sum of
+    the weights of its examples, and `Votes.counts` holds the scores.
+
+    Args:
+        unit: the largest weight, at least 1.
+    """
+
+    unit: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(unit=self.unit)
+        object.__setattr__(self, "unit", int(self.unit))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": "kernel-sum", "unit": self.unit}
+
+
+# Learners whose privacy the accountants know; random learners, whose instances vote; learners that are functions.
+Private = SampledGaussian | Subsampled
+Random = Private | Bagged | NoisyLabels | NoisyFeatures
+Deterministic = Partitioned | SpreadPartitions | NearestExamples | KernelSum
+Mechanism = Random | Deterministic
+
+_PLAIN: dict[str, type[Mechanism]] = {
+    "bagged": Bagged,
+    "noisy-labels": NoisyLabels,
+    "noisy-features": NoisyFeatures,
+    "partitioned": Partitioned,
+    "spread-partitions": SpreadPartitions,
+    "nearest-examples": NearestExamples,
+    "kernel-sum": KernelSum,
+}
+
+
+def private(mechanism: Mechanism) -> Private:
+    """The mechanism, where its privacy is known.
+
+    Raises:
+        UnsupportedMechanismError: it is not a private one.
+    """
+    if not isinstance(mechanism, Private):
+        raise UnsupportedMechanismError(
+            f"FDP, RDP and ADP need votes of a private learner, not of {type(mechanism).__name__}; "
+            "leave the method out to certify by the rule of these votes."
+        )
+    return mechanism
 
 
 def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
@@ -90,8 +305,11 @@ def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
     SampledGaussian(noise_multiplier=3.0, sample_rate=0.001, steps=1000)
     """
     try:
-        inner = SampledGaussian(values["noise_multiplier"], values["sample_rate"], values["steps"])
         kind = values["type"]
+        if isinstance(kind, str) and kind in _PLAIN:
+            options = {name: value for name, value in values.items() if name != "type"}
+            return _PLAIN[kind](**options)
+        inner = SampledGaussian(values["noise_multiplier"], values["sample_rate"], values["steps"])
         if kind == "sampled-gaussian":
             return inner
         if kind == "subsampled-gaussian":
@@ -101,17 +319,28 @@ def mechanism_from_dict(values: dict[str, Any]) -> Mechanism:
     raise ArtifactError(f"The mechanism type {kind!r} is not known to this version of mithridate; update it.")
 
 
+# A radius beyond this is reported as "at least this".
+SEARCH_LIMIT = 1 << 20
+
+
 class Threat(StrEnum):
     """What may separate the data set D that was trained on from the data set D' that it would have been.
 
     Every threat is named by how D' differs from D. An attacker who *inserted* examples made D larger than D', so the
     threat is `REMOVE`; one who *deleted* examples is covered by `ADD`.
+
+    `EDIT` covers `REPLACE`: each of up to r examples is inserted, deleted or changed. `LABELS` and `FEATURES` are
+    weaker than `REPLACE`: only labels change, or inputs by a bounded distance; the smoothing defences certify nothing
+    else.
     """
 
     SYMMETRIC_DIFFERENCE = "symmetric-difference"
     ADD = "add"
     REMOVE = "remove"
     REPLACE = "replace"
+    EDIT = "edit"
+    LABELS = "labels"
+    FEATURES = "features"
 
     @property
     def in_words(self) -> str:
@@ -124,7 +353,12 @@ class Threat(StrEnum):
         >>> Threat.REPLACE.changes(3)
         6
         """
-        return 2 * radius if self is Threat.REPLACE else radius
+        return 2 * radius if self not in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD, Threat.REMOVE) else radius
+
+    @property
+    def is_about_examples(self) -> bool:
+        """Whether whole examples come, go or change; else only their labels, or their inputs by a bounded amount."""
+        return self not in (Threat.LABELS, Threat.FEATURES)
 
 
 _IN_WORDS = {
@@ -134,4 +368,10 @@ _IN_WORDS = {
     Threat.ADD: "examples may have been deleted from my data (D' is my data plus up to r examples)",
     Threat.REMOVE: "examples may have been inserted into my data (D' is my data minus up to r examples)",
     Threat.REPLACE: "examples in my data may have been changed, their number kept (a changed example counts one)",
+    Threat.EDIT: "examples may have been inserted, deleted or changed (each counts one)",
+    Threat.LABELS: "labels in my data may have been changed, all inputs kept (a changed label counts one)",
+    Threat.FEATURES: (
+        "inputs in my data may have been changed by a bounded distance each, all labels kept "
+        "(a changed input counts one)"
+    ),
 }

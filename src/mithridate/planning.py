@@ -14,7 +14,7 @@ from mithridate.accounting import FDP, Margins, Method
 from mithridate.bounds import bound_votes
 from mithridate.certification import SEARCH_LIMIT, certify, default_bounds
 from mithridate.errors import ConfigError, NumericalError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.votes import Votes
 
 TOP_SHARES = (1.0, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6)
@@ -46,7 +46,7 @@ class Plan:
         needed_steps: the most steps with which they do, all else equal.
     """
 
-    mechanism: Mechanism
+    mechanism: Private
     instances: int
     classes: int
     method: Method
@@ -85,7 +85,7 @@ class Plan:
 
 
 def plan(
-    mechanism: Mechanism,
+    mechanism: Private,
     *,
     instances: int,
     classes: int,
@@ -155,7 +155,7 @@ def _with_needs(asked: Plan, radius: int) -> Plan:
     return replace(asked, radius=radius, needed_instances=instances, needed_noise_multiplier=noise, needed_steps=steps)
 
 
-def _reaches(asked: Plan, mechanism: Mechanism, instances: int, radius: int) -> bool:
+def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bool:
     """Whether unanimous votes are certified at the radius."""
     limits = bound_votes(
         np.array([_counts(1.0, instances, asked.classes)]), failure_prob=asked.failure_prob, kind=asked.bounds

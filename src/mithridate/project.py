@@ -100,10 +100,10 @@ def read_project(path: PathLike) -> Project:
         ConfigError: it holds something that nobody asks for, or lacks the training data.
     """
     path = Path(path)
-    content = _read_toml(path)
-    _refuse_unknown(content, ("run_dir", "data", "train"), f"in {path}")
-    data, options = _table(content, "data", path), _table(content, "train", path)
-    _refuse_unknown(options, _OPTIONS, f"in [train] of {path}")
+    content = read_toml(path)
+    refuse_unknown(content, ("run_dir", "data", "train"), f"in {path}")
+    data, options = table_of(content, "data", path), table_of(content, "train", path)
+    refuse_unknown(options, _OPTIONS, f"in [train] of {path}")
     _refuse_other_kinds(options, path)
     files = {name: data.pop(name) for name in ("train", "test") if name in data}
     holdout = data.pop("holdout", HOLDOUT)
@@ -122,7 +122,12 @@ def read_project(path: PathLike) -> Project:
     )
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        ArtifactError: it is missing, or is no TOML.
+    """
     try:
         if path.exists() and not path.is_file():  # a device or a pipe may have no end
             raise ArtifactError(f"{path} is not a file; give one that `mithridate init` wrote.")
@@ -135,14 +140,24 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ArtifactError(f"{path} is not a project file in TOML: {error}.") from error
 
 
-def _table(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+def table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """A copy of the table of a name, empty where there is none.
+
+    Raises:
+        ConfigError: it is no table.
+    """
     value = content.get(name, {})
     if not isinstance(value, dict):
         raise ConfigError(f"Expected [{name}] in {path} to be a table, got {value!r}.")
     return dict(value)
 
 
-def _refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Require that every name is known.
+
+    Raises:
+        ConfigError: one is not; the message has a suggestion.
+    """
     for name in found:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)

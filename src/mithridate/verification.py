@@ -17,15 +17,16 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from mithridate._artifact import PathLike
-from mithridate.accounting import ADP, RDP
+from mithridate.accounting import ADP, FDP, RDP
 from mithridate.accounting.adp import CONVERSION_ORDERS
 from mithridate.accounting.rdp import group_divergence
 from mithridate.bounds import bound_scores
 from mithridate.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.certification import SEARCH_LIMIT, assumptions
 from mithridate.errors import MithridateError, NumericalError, TamperedError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.mechanism import Deterministic, Private, SampledGaussian, Subsampled, Threat, private
 from mithridate.recomputation import TOLERANCE, ExactMoments, ExactTradeoff, binomial_lower, binomial_upper
+from mithridate.recounting import recheck, second_route
 
 FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -93,6 +94,9 @@ def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
 
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
     yield _check_assumptions(certificate)
+    if isinstance(certificate.votes.mechanism, Deterministic):
+        yield _check_decisions(certificate)
+        return
     yield _check_labels(certificate)
     try:
         limits = _limits(certificate)
@@ -110,7 +114,7 @@ def _check_assumptions(certificate: Certificate) -> Check:
     missing = [sentence for sentence in expected if sentence not in certificate.assumptions]
     if missing:
         return Check("assumptions", False, f"not stated: {missing[0]}")
-    return Check("assumptions", True, f"all {len(expected)} are stated")
+    return Check("assumptions", True, f"stated: {len(expected)}")
 
 
 def _check_labels(certificate: Certificate) -> Check:
@@ -122,6 +126,19 @@ def _check_labels(certificate: Certificate) -> Check:
     wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
     wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
     return _counted("labels", wrong, "have the most votes or the largest mean score, ties to the smaller label")
+
+
+def _check_decisions(certificate: Certificate) -> Check:
+    """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
+    try:
+        wrong = recheck(
+            certificate.votes, certificate.method.name, certificate.threat, certificate.label, certificate.radius
+        )
+    except MithridateError as error:
+        return Check("labels and radii", False, f"they cannot be computed again: {error}")
+    limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
+    wrong |= (certificate.radius < 0) | (certificate.radius > SEARCH_LIMIT) | (certificate.status != limited)
+    return _counted("labels and radii", wrong, "hold under the worst change of their size, by another route")
 
 
 class _Limits(NamedTuple):
@@ -218,7 +235,7 @@ def _check_radii(certificate: Certificate, limits: _Limits, progress: Progress |
                 progress(number + 1, len(claimed))
     except (MithridateError, MemoryError) as error:
         return Check("radii", False, f"they cannot be computed again: {error}")
-    return _counted("radii", wrong, f"hold, at {len(claimed)} distinct radii, every split of the changes")
+    return _counted("radii", wrong, f"hold, at {len(claimed)} distinct radii, whatever the changes are")
 
 
 def _counted(name: str, wrong: npt.NDArray[np.bool_], what: str) -> Check:
@@ -232,7 +249,11 @@ SecondRoute = Callable[[int, _Limits], npt.NDArray[np.bool_]]
 
 
 def _second_route(certificate: Certificate, claimed: npt.NDArray[np.int64]) -> SecondRoute:
-    method, mechanism, threat = certificate.method, certificate.votes.mechanism, certificate.threat
+    method, threat = certificate.method, certificate.threat
+    if not isinstance(method, FDP | RDP | ADP):
+        options = method.to_dict()
+        return second_route(certificate.votes.mechanism, options.pop("name"), options, threat)
+    mechanism = private(certificate.votes.mechanism)
     if isinstance(method, RDP):
         return _RenyiRoute(method, mechanism, threat)
     if isinstance(method, ADP):
@@ -244,7 +265,7 @@ def _second_route(certificate: Certificate, claimed: npt.NDArray[np.int64]) -> S
 class _TradeoffRoute:
     """Every split by its own curve; where there are too many, blocks of them by a split that dominates the block."""
 
-    def __init__(self, mechanism: Mechanism, threat: Threat, *, single: bool) -> None:
+    def __init__(self, mechanism: Private, threat: Threat, *, single: bool) -> None:
         self._mechanism, self._threat, self._single = mechanism, threat, single
         self._tables: dict[Split, _ConcaveTable] = {}
         self._node_values: dict[int, FloatArray] = {}
@@ -340,7 +361,7 @@ class _RenyiRoute:
     The engine is asked only which orders to try: the condition at any order is a proof by itself.
     """
 
-    def __init__(self, method: RDP, mechanism: Mechanism, threat: Threat) -> None:
+    def __init__(self, method: RDP, mechanism: Private, threat: Threat) -> None:
         self._method, self._mechanism, self._threat = method, mechanism, threat
         self._suggestion = group_divergence(method.group, mechanism, threat)
         self._moments: dict[float, ExactMoments] = {}
@@ -412,7 +433,7 @@ class _RenyiRoute:
 class _ApproximateRoute:
     """(eps, delta) of one example from its divergences, then of the group; any choice of orders is a proof."""
 
-    def __init__(self, method: ADP, mechanism: Mechanism, threat: Threat) -> None:
+    def __init__(self, method: ADP, mechanism: Private, threat: Threat) -> None:
         self._threat, self._delta = threat, method.delta
         inner = _inner(mechanism)
         keep = mechanism.keep if isinstance(mechanism, Subsampled) else 1.0
@@ -433,7 +454,7 @@ class _ApproximateRoute:
         return (limits.top_lower - delta) / factor > factor * limits.rival_upper + delta
 
 
-def _inner(mechanism: Mechanism) -> SampledGaussian:
+def _inner(mechanism: Private) -> SampledGaussian:
     return mechanism.inner if isinstance(mechanism, Subsampled) else mechanism
 
 
@@ -443,7 +464,7 @@ def _splits(threat: Threat, radius: int) -> list[Split]:
             return [(radius, 0)]
         case Threat.REMOVE:
             return [(0, radius)]
-        case Threat.REPLACE:
+        case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
             return [(radius, radius)]
         case Threat.SYMMETRIC_DIFFERENCE:
             return [(deleted, radius - deleted) for deleted in range(radius, -1, -1)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from mithridate._artifact import PathLike, check_is_file, read_npz, write_atomically
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, mechanism_from_dict
+from mithridate.mechanism import Deterministic, KernelSum, Mechanism, NoisyLabels, mechanism_from_dict
 
 IntArray = npt.NDArray[np.int64]
 ScoreArray = npt.NDArray[np.floating[Any]]
@@ -22,16 +23,18 @@ SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
 _OPTIONAL = {"sum": "score_sums", "sumsq": "score_squares", "hist": "score_histograms", "y": "labels"}
 _WANTED = "an array 'counts'"
+_EVIDENCE = "evidence."
 
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """Vote counts of independently trained instances of one mechanism.
+    """Vote counts of the instances of one mechanism.
 
-    Assumes: the instances are independent draws of `mechanism`; none was dropped, re-drawn or picked by its accuracy.
+    Assumes: the instances of a random mechanism are independent draws of it; none was dropped, re-drawn or picked by
+    its accuracy.
 
     Attributes:
-        counts: votes, examples x classes; every row adds up to the number of instances.
+        counts: votes, examples x classes; every row adds up to the number of instances (of `KernelSum`: scores).
         mechanism: what each instance ran.
         score_sums: sum over instances of each class's score (softmax probability), examples x classes.
         score_squares: sum over instances of the squared scores, examples x classes.
@@ -41,6 +44,8 @@ class Votes:
         run_ids: public random names of the runs that the instances come from; never seeds.
         assumptions: what the training took for granted, a sentence each; every certificate repeats them.
         recipe: how the instances were trained, in plain JSON values (configuration, model, features, precision).
+        evidence: what the rule of the mechanism needs beside counts, arrays of whole numbers by name, an entry for each
+            example, in the smallest type that holds them; see `aggregation`.
     """
 
     counts: IntArray
@@ -53,11 +58,17 @@ class Votes:
     run_ids: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     recipe: dict[str, Any] | None = None
+    evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, SampledGaussian | Subsampled):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Expected mechanism to be a SampledGaussian or Subsampled, got {self.mechanism!r}.")
-        counts = _checked_counts(self.counts)
+        if not isinstance(self.mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected mechanism to be one of mithridate.mechanism, got {self.mechanism!r}.")
+        counts = _checked_counts(self.counts, equal_sums=not isinstance(self.mechanism, KernelSum))
+        if isinstance(self.mechanism, NoisyLabels) and self.mechanism.classes != counts.shape[1]:
+            raise ConfigError(
+                f"Expected counts of {self.mechanism.classes} classes, those that labels were replaced by, got "
+                f"{counts.shape[1]}; count votes for all of them."
+            )
         object.__setattr__(self, "counts", counts)
         for name in ("score_sums", "score_squares"):
             object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))
@@ -66,6 +77,7 @@ class Votes:
         object.__setattr__(self, "run_ids", tuple(self.run_ids))
         object.__setattr__(self, "assumptions", _checked_assumptions(self.assumptions))
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
+        object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
 
     @classmethod
     def from_counts(
@@ -91,6 +103,7 @@ class Votes:
         Raises:
             ConfigError: an array is not what it should be; the message names the remedy.
 
+        >>> from mithridate import SampledGaussian
         >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> votes.instances, votes.examples, votes.classes
         (1000, 2, 2)
@@ -106,8 +119,8 @@ class Votes:
 
     @property
     def instances(self) -> int:
-        """Number of instances that voted."""
-        return int(self.counts[0].sum())
+        """Number of instances that voted; a sum of kernels is one."""
+        return 1 if isinstance(self.mechanism, KernelSum) else int(self.counts[0].sum())
 
     @property
     def examples(self) -> int:
@@ -125,6 +138,8 @@ class Votes:
         Raises:
             ConfigError: the mechanisms, the data or the inputs differ, or a run is counted twice.
         """
+        if isinstance(self.mechanism, Deterministic):
+            raise ConfigError("These votes come from a function of the data, which has nothing to merge; train once.")
         if self.mechanism != other.mechanism:
             raise ConfigError(
                 f"Votes of different mechanisms never merge: {self.mechanism} and {other.mechanism}. "
@@ -161,6 +176,7 @@ class Votes:
             "recipe": self.recipe,
         }
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
+        arrays |= {f"{_EVIDENCE}{name}": array for name, array in self.evidence.items()}
         with write_atomically(path, durable=True) as file:
             np.savez_compressed(file, mithridate=np.array(json.dumps(header)), counts=self.counts, **arrays)
 
@@ -182,9 +198,11 @@ class Votes:
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
         plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe")
-        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(
-            _same(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())
-        )
+        if self.evidence.keys() != other.evidence.keys():
+            return False
+        arrays = [(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())]
+        arrays += [(self.evidence[name], other.evidence[name]) for name in self.evidence]
+        return all(getattr(self, name) == getattr(other, name) for name in plain) and all(_same(*two) for two in arrays)
 
 
 def read_votes(path: PathLike, *, mechanism: Mechanism | None = None, labels_key: str | None = None) -> Votes:
@@ -253,7 +271,11 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
 
 
 def _build(path: Path, arrays: dict[str, npt.NDArray[Any]], mechanism: Mechanism, extra: dict[str, Any]) -> Votes:
-    optional = {name: arrays[key] for key, name in _OPTIONAL.items() if key in arrays}
+    optional: dict[str, Any] = {name: arrays[key] for key, name in _OPTIONAL.items() if key in arrays}
+    if extra:  # a file of ours
+        optional["evidence"] = {
+            key.removeprefix(_EVIDENCE): array for key, array in arrays.items() if key.startswith(_EVIDENCE)
+        }
     try:
         return Votes(arrays["counts"], mechanism, **optional, **extra)
     except ConfigError as error:
@@ -294,7 +316,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _checked_counts(counts: npt.NDArray[Any]) -> IntArray:
+def _checked_counts(counts: npt.NDArray[Any], *, equal_sums: bool) -> IntArray:
     if not isinstance(counts, np.ndarray) or counts.ndim != 2 or counts.shape[0] == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError("Expected counts as a table of examples x classes with at least one row.")
     if counts.shape[1] < 2:
@@ -302,6 +324,8 @@ def _checked_counts(counts: npt.NDArray[Any]) -> IntArray:
     counts = _integers("counts", counts)
     if (counts < 0).any():
         raise ConfigError(f"Row {_first(counts < 0)} of counts holds a negative number; counts are 0 or more.")
+    if not equal_sums:
+        return counts
     totals = counts.sum(axis=1)
     if (totals == 0).any():
         raise ConfigError(f"Row {_first(totals == 0)} of counts is all zero; every example needs votes.")
@@ -394,6 +418,26 @@ def _merged_recipe(first: dict[str, Any] | None, second: dict[str, Any] | None) 
     if first is not None and len(counts) == 2:
         first["config"]["instances"] = sum(counts)
     return first
+
+
+def _checked_evidence(evidence: Any, counts: IntArray) -> dict[str, npt.NDArray[Any]]:
+    result: dict[str, npt.NDArray[Any]] = {}
+    for name, values in dict(evidence).items():
+        array = np.asarray(values)
+        if not isinstance(name, str) or array.shape[:1] != counts.shape[:1]:
+            raise ConfigError(f"Expected the evidence {name!r} as an array with an entry for each example.")
+        result[name] = _whole(f"the evidence {name!r}", array)
+    return result
+
+
+def _whole(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Whole numbers of 0 or more, in the smallest type that holds them: evidence can be large."""
+    small = array.dtype.kind == "u" and array.dtype.itemsize < 8
+    checked = array if small else _integers(name, array)
+    if checked.size and checked.min() < 0:
+        raise ConfigError(f"Expected {name} to be 0 or more.")
+    largest = int(checked.max(initial=0))
+    return _frozen(checked.astype(np.min_scalar_type(largest) if largest < 2**32 else np.int64))
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:

@@ -19,7 +19,7 @@ from mithridate import _validate
 from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins
 from mithridate.accounting.rdp import ORDERS, one_example_divergence
 from mithridate.accounting.renyi import ERROR
-from mithridate.mechanism import Mechanism, Subsampled, Threat
+from mithridate.mechanism import Mechanism, Private, Subsampled, Threat, private
 
 # Little loss per example needs high orders: at 64 the paper's MNIST setting would certify half as much.
 CONVERSION_ORDERS: FloatArray = np.concatenate([ORDERS, np.geomspace(66.0, 256.0, 40, dtype=np.float64)])
@@ -58,14 +58,14 @@ class ADP:
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant for one mechanism and one threat."""
-        return AdpAccountant(one_example_epsilon(mechanism, self.delta), self.delta, threat)
+        return AdpAccountant(one_example_epsilon(private(mechanism), self.delta), self.delta, threat)
 
     def to_dict(self) -> dict[str, Any]:
         """Name and options as plain JSON values."""
         return {"name": self.name, "delta": self.delta}
 
 
-def one_example_epsilon(mechanism: Mechanism, delta: float) -> float:
+def one_example_epsilon(mechanism: Private, delta: float) -> float:
     """The smallest eps with which one example obeys (eps, delta).
 
     A `Subsampled` mechanism is amplified: keeping each example with probability m turns (eps, delta) of the inner

@@ -29,7 +29,7 @@ from mithridate.accounting.curve_store import CurveStore, cache_folder
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.errors import NumericalError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
@@ -74,7 +74,7 @@ class FDP:
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Curves from the disk cache where they are known, computed otherwise."""
-        return FdpAccountant(curve_family(mechanism, cached=self.cached), threat)
+        return FdpAccountant(curve_family(private(mechanism), cached=self.cached), threat)
 
     def to_dict(self) -> dict[str, Any]:
         """Name and options as plain JSON values."""
@@ -213,7 +213,7 @@ def _sorted_curve(
     return TradeoffCurve(intercepts[first] * (1 + 1e-13), slopes, budget)
 
 
-def curve_family(mechanism: Mechanism, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:
+def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:
     """The curves of a mechanism."""
     if isinstance(mechanism, Subsampled):
         return SubsampledCurveFamily(mechanism, cached=cached)
@@ -245,7 +245,7 @@ class FdpAccountant:
                 return self._split_holds(radius, 0, margins)
             case Threat.REMOVE:
                 return self._split_holds(0, radius, margins)
-            case Threat.REPLACE:
+            case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
                 return self._split_holds(radius, radius, margins)
             case Threat.SYMMETRIC_DIFFERENCE:
                 return self._every_split_holds(radius, margins)

@@ -32,7 +32,7 @@ from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, 
 from mithridate.accounting.mixture import log_binomial
 from mithridate.accounting.renyi import ERROR, log_moments
 from mithridate.errors import NumericalError, UnsupportedMechanismError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 
 GROUPS = ("mixture", "paper", "standard")
 # Dense near one and around two, where the best orders of large groups lie: beyond a sharp limit that falls with the
@@ -87,7 +87,7 @@ class RDP:
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Divergences are computed as radii are asked for; nothing is kept on disk."""
-        return RdpAccountant(group_divergence(self.group, mechanism, threat), self.complement)
+        return RdpAccountant(group_divergence(self.group, private(mechanism), threat), self.complement)
 
     def to_dict(self) -> dict[str, Any]:
         """Name and options as plain JSON values."""
@@ -148,7 +148,7 @@ class GroupDivergence(Protocol):
 
 
 @lru_cache(maxsize=2)  # Certificates of one mechanism come in series; more tables would only fill the memory.
-def group_divergence(group: str, mechanism: Mechanism, threat: Threat) -> GroupDivergence:
+def group_divergence(group: str, mechanism: Private, threat: Threat) -> GroupDivergence:
     """The rule of the given name."""
     if group == "mixture":
         return MixtureDivergence(mechanism, threat)
@@ -162,7 +162,7 @@ class MixtureDivergence:
     D(Q || P) of the split (d, a) is D(P || Q) of the split (a, d).
     """
 
-    def __init__(self, mechanism: Mechanism, threat: Threat) -> None:
+    def __init__(self, mechanism: Private, threat: Threat) -> None:
         self._mechanism = mechanism
         self._threat = threat
         self._tables: dict[int, FloatArray] = {}
@@ -188,7 +188,7 @@ class MixtureDivergence:
         match self._threat:
             case Threat.ADD | Threat.REMOVE:
                 return self._pure(radius)
-            case Threat.REPLACE:
+            case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
                 return self._moments([radius], [radius], ORDERS)[:, 0, 0]
             case Threat.SYMMETRIC_DIFFERENCE:
                 return np.maximum(self._pure(radius), self._mixed(radius))
@@ -229,7 +229,7 @@ class MixtureDivergence:
 class PaperDivergence:
     """`group="paper"`: one example at sample rate 1 - (1 - q)^r. Not valid for DP-SGD; see the module docstring."""
 
-    def __init__(self, mechanism: Mechanism, threat: Threat) -> None:
+    def __init__(self, mechanism: Private, threat: Threat) -> None:
         if not isinstance(mechanism, SampledGaussian):
             raise UnsupportedMechanismError(
                 "group='paper' is defined for a plain SampledGaussian only; use group='mixture' or method FDP."
@@ -248,7 +248,7 @@ class PaperDivergence:
 class StandardDivergence:
     """`group="standard"`: (order, eps) for one example gives (order / 2^c, 3^c eps) for r <= 2^c, order >= 2^(c+1)."""
 
-    def __init__(self, mechanism: Mechanism, threat: Threat) -> None:
+    def __init__(self, mechanism: Private, threat: Threat) -> None:
         self._mechanism = mechanism
         self._threat = threat
         self._known: dict[int, FloatArray] = {}
@@ -262,14 +262,14 @@ class StandardDivergence:
         return orders, self._known[doublings]
 
 
-def one_example_divergence(mechanism: Mechanism, orders: FloatArray) -> FloatArray:
+def one_example_divergence(mechanism: Private, orders: FloatArray) -> FloatArray:
     """Divergence over all steps when one example is added or removed, the larger of both directions."""
     forward = composed_log_moments(mechanism, [1], [0], orders)
     return np.maximum(forward, composed_log_moments(mechanism, [0], [1], orders))[:, 0, 0] / (orders - 1)
 
 
 def composed_log_moments(
-    mechanism: Mechanism, deleted: list[int], inserted: list[int], orders: FloatArray, *, prune: bool = True
+    mechanism: Private, deleted: list[int], inserted: list[int], orders: FloatArray, *, prune: bool = True
 ) -> FloatArray:
     """Log moments, (order - 1) times the divergence, over all steps: an array [order, deleted, inserted].
 

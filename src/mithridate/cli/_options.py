@@ -2,10 +2,13 @@
 
 import argparse
 
-from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.accounting import ADP, FDP, RDP
 from mithridate.accounting.rdp import GROUPS
+from mithridate.accounting.smoothing import FeatureNoiseRule
+from mithridate.aggregation import RunOffRule
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.rules import Rule
 
 
 def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
@@ -22,7 +25,7 @@ def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
     )
 
 
-def mechanism_from(arguments: argparse.Namespace) -> Mechanism | None:
+def mechanism_from(arguments: argparse.Namespace) -> Private | None:
     """The mechanism that the flags describe, or None where there are none.
 
     Raises:
@@ -44,15 +47,20 @@ def mechanism_from(arguments: argparse.Namespace) -> Mechanism | None:
     return inner if arguments.keep is None else Subsampled(arguments.keep, inner)
 
 
-def add_method(parser: argparse.ArgumentParser) -> None:
-    """Flags for how privacy becomes a radius."""
+def add_method(parser: argparse.ArgumentParser, *, rivals: bool = False) -> None:
+    """Flags for how votes become radii; `rivals`: votes of other defences, too."""
     group = parser.add_argument_group("method")
+    others = ("run-off-election", "feature-smoothing") if rivals else ()
+    words = "; votes of other defences have rules of their own, chosen by default" if rivals else ""
     group.add_argument(
         "--method",
-        choices=("fdp", "rdp", "adp"),
-        default="fdp",
-        help="fdp is the tightest; rdp and adp are the paper's",
+        choices=("fdp", "rdp", "adp", *others),
+        help=f"fdp (default for private learners) is the tightest; rdp and adp are the paper's{words}",
     )
+    if rivals:
+        group.add_argument(
+            "--max-change", type=float, metavar="DISTANCE", help="feature-smoothing: how far one input may have moved"
+        )
     group.add_argument(
         "--group",
         choices=GROUPS,
@@ -62,8 +70,8 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--delta", type=float, help="adp: delta of one example (default 1e-5)")
 
 
-def method_from(arguments: argparse.Namespace) -> Method:
-    """The method that the flags describe.
+def method_from(arguments: argparse.Namespace) -> Rule | None:
+    """The method that the flags describe, or None where they name none.
 
     Raises:
         ConfigError: a flag belongs to another method.
@@ -72,13 +80,26 @@ def method_from(arguments: argparse.Namespace) -> Method:
         raise ConfigError("--group and --complement belong to --method rdp; add it or leave them out.")
     if arguments.method != "adp" and arguments.delta is not None:
         raise ConfigError("--delta belongs to --method adp; add it or leave it out.")
+    max_change = getattr(arguments, "max_change", None)
+    if max_change is not None:
+        if arguments.method not in (None, "feature-smoothing"):
+            raise ConfigError("--max-change belongs to --method feature-smoothing; leave one of them out.")
+        return FeatureNoiseRule(max_change)
     match arguments.method:
+        case "run-off-election":
+            return RunOffRule()
+        case "feature-smoothing":
+            raise ConfigError(
+                "--method feature-smoothing needs --max-change, how far one input may have moved; add it."
+            )
         case "rdp":
             return RDP(arguments.group or "mixture", arguments.complement)
         case "adp":
             return ADP() if arguments.delta is None else ADP(arguments.delta)
-        case _:
+        case "fdp":
             return FDP()
+        case _:
+            return None
 
 
 def add_claim(parser: argparse.ArgumentParser) -> None:
@@ -88,8 +109,8 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--threat",
         choices=[threat.value for threat in Threat],
-        default=Threat.SYMMETRIC_DIFFERENCE.value,
-        help=f"what an attacker may have done, r times (default symmetric-difference). {words}",
+        help="what an attacker may have done, r times (default symmetric-difference; for votes of bagging and of "
+        f"smoothing that of their authors). {words}",
     )
     group.add_argument(
         "--failure-prob",

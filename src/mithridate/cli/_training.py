@@ -55,7 +55,7 @@ class Work:
         """Train, or go on with it, showing how far it is."""
         runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
         runtime.setdefault("keep_models", self._may_be_kept(recipe))
-        with _shown(Clock()) as clock:
+        with shown(Clock()) as clock:
             votes = import_training("train")(
                 (self.training.x, self.training.y),
                 self.test.x if self.test.y is None else (self.test.x, self.test.y),
@@ -165,7 +165,7 @@ class Clock:
 
 
 @contextlib.contextmanager
-def _shown(clock: Clock) -> Iterator[Clock]:
+def shown(clock: Clock) -> Iterator[Clock]:
     """A progress bar where a person watches, lines elsewhere."""
     if not sys.stderr.isatty():
         clock.show = _Lines(clock)

@@ -16,6 +16,7 @@ from mithridate.certification import certify
 from mithridate.cli import _options, _output
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.report import words
+from mithridate.report.learners import tally
 from mithridate.votes import read_votes
 
 _EXAMPLES = """examples:
@@ -30,7 +31,7 @@ def add_to(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "certify",
         help="certify predictions from vote counts",
-        description="Certify the majority label of every example from the votes of many private models.",
+        description="Certify the label of every example from votes: of many private models, or of another defence.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -41,7 +42,7 @@ def add_to(commands: Any) -> None:
         help="directory of a finished run, or a votes file: .npz with an array 'counts', or CSV",
     )
     _options.add_mechanism(parser, required=False)
-    _options.add_method(parser)
+    _options.add_method(parser, rivals=True)
     _options.add_claim(parser)
     parser.add_argument(
         "--scope",
@@ -62,7 +63,7 @@ def add_to(commands: Any) -> None:
         "only); scores: empirical-bernstein (default), hoeffding, betting (needs histograms)",
     )
     parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
-    parser.add_argument("--radii", type=_radii, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
+    parser.add_argument("--radii", type=radii_of, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
     parser.add_argument(
         "--out",
         type=Path,
@@ -123,8 +124,8 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
     labels = certificate.votes.labels
     radii = arguments.radii or certificate.round_radii()
     certified = [float(np.mean(certificate.radius >= radius)) for radius in radii]
-    count, instances = certificate.votes.examples, certificate.votes.instances
-    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {instances:,} instances")
+    count = certificate.votes.examples
+    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {tally(certificate.votes)}")
     table.add_column("radius", justify="right")
     table.add_column("certified", justify="right")
     if labels is not None:
@@ -147,23 +148,22 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
 
 
 def _sentences(certificate: Certificate) -> list[str]:
-    summary = certificate.summary()
-    half, best = int(np.floor(summary["median_radius"])), summary["max_radius"]
+    half, best = words.radius_reached_by(certificate, 0.5), int(certificate.radius.max())
     sentences = [f"Threat: {certificate.threat.in_words}."]
     if half >= 0:
         sentences.append(
             f"Half of the predictions stay the same for every such change up to r = {half}, the best to {best}."
         )
-    how = f"By {words.method_name(certificate.method)} with {certificate.bounds} bounds on {certificate.on}"
-    sentences.append(f"{how}; {words.confidence(certificate)}.")
+    sentences.append(f"{words.how(certificate)}; {words.confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
             sentences.append(f"{status.value}: {number:,}. {status.sentence}")
-    return sentences + [f"Note: {assumption}" for assumption in certificate.assumptions[2:]]
+    return sentences + [f"Note: {assumption}" for assumption in words.particular_assumptions(certificate)]
 
 
-def _radii(text: str) -> list[int]:
+def radii_of(text: str) -> list[int]:
+    """Radii from a list with commas, for a flag."""
     try:
         radii = [int(part) for part in text.split(",")]
     except ValueError:

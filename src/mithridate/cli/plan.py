@@ -8,7 +8,9 @@ from rich.table import Table
 
 from mithridate.bounds import VOTE_BOUNDS
 from mithridate.cli import _options, _output
+from mithridate.mechanism import Threat
 from mithridate.planning import Plan, plan
+from mithridate.rules import is_exact
 
 _EXAMPLES = """example:
   mithridate plan --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --instances 1000 --classes 10 --radius 250
@@ -37,16 +39,17 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print."""
-    mechanism = _options.mechanism_from(arguments)
-    assert mechanism is not None  # The parser requires its flags.
+    mechanism, method = _options.mechanism_from(arguments), _options.method_from(arguments)
+    assert mechanism is not None  # The parser requires its flags,
+    assert not is_exact(method)  # and knows no others.
     result = plan(
         mechanism,
         instances=arguments.instances,
         classes=arguments.classes,
         radius=arguments.radius,
         failure_prob=arguments.failure_prob,
-        threat=arguments.threat,
-        method=_options.method_from(arguments),
+        threat=arguments.threat or Threat.SYMMETRIC_DIFFERENCE,
+        method=method,
         bounds=arguments.bounds,
     )
     if arguments.json:

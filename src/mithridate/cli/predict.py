@@ -17,7 +17,8 @@ from mithridate.cli import _options, _output
 from mithridate.cli._training import accuracy, import_training
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.errors import ConfigError
-from mithridate.report import words
+from mithridate.report import summary, words
+from mithridate.report.learners import tally
 from mithridate.votes import Votes
 
 _EXAMPLES = """examples:
@@ -92,7 +93,7 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
     """One prediction each."""
     named = inputs.class_names or ()
     names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
-    shares = certificate.votes.counts.max(axis=1) / certificate.votes.instances
+    shares = summary.top_share(certificate)
     columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
     return [
         {
@@ -154,7 +155,7 @@ def _print(
     notes: tuple[str, ...],
 ) -> None:
     count = f"{len(rows):,} prediction{'' if len(rows) == 1 else 's'}"
-    table = Table(title=f"{count} of {certificate.votes.instances:,} instances")
+    table = Table(title=f"{count} of {tally(certificate.votes)}")
     for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:
@@ -168,7 +169,7 @@ def _print(
     if right is not None:
         console.print(f"The majority is right on {right:.2%} of them.")
     console.print(words.headline(certificate).text)
-    for sentence in (*notes, *certificate.assumptions[2:]):
+    for sentence in (*notes, *words.particular_assumptions(certificate)):
         console.print(f"Note: {_output.printable(sentence)}")
     for sentence in words.weaknesses(certificate):
         console.print(f"To certify more: {sentence}")

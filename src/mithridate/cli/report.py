@@ -16,7 +16,7 @@ from mithridate.certificate import Certificate
 from mithridate.certification import certify
 from mithridate.cli import _output
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
-from mithridate.report import FORMATS, Report
+from mithridate.report import FORMATS, Report, words
 from mithridate.report.pictures import checked_pictures
 from mithridate.report.report import checked_point_names, format_of
 from mithridate.votes import Votes
@@ -101,15 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     console = _output.console()
     console.print(report.headline)
-    for sentence in dict.fromkeys((*report.warnings, *_particular_assumptions(report), *notes)):
+    for sentence in dict.fromkeys((*report.warnings, *words.particular_assumptions(report.certificate), *notes)):
         console.print(f"Note: {sentence}")
     console.print(f"Written to {path}", soft_wrap=True)
     return 0
-
-
-def _particular_assumptions(report: Report) -> tuple[str, ...]:
-    """What this certificate takes for granted beyond the first two sentences, which all certificates share."""
-    return tuple(str(sentence) for sentence in report.certificate.assumptions[2:])
 
 
 def _print(arguments: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ from mithridate.errors import ConfigError
 OnStep = Callable[[int], None]
 
 # Models that one core trains at a time: few enough for its cache, enough to share the cost of every call.
-_GROUP = 8
+GROUP = 8
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
 _BYTES_IN_FLIGHT = 3 * 2**33
 # Threads that draw batches ahead of a GPU.
@@ -94,8 +94,8 @@ class Engine:
         self._device = device
         module = model if isinstance(model, nn.Module) else model()
         suitability.check(module)
-        self.network, self.path = _network(module, data)
-        self.precision = _precision(precision, device, self.path)
+        self.network, self.path = network_for(module, data)
+        self.precision = precision_for(precision, device, self.path)
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
@@ -106,25 +106,17 @@ class Engine:
     @property
     def arithmetic(self) -> str:
         """What computes: results of different ones differ by rounding."""
-        if self._device.type == "cpu":
-            has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and native.library() is not None else "torch"
-        return "torch" if kernels_for(self._device) is None else "triton"
+        return arithmetic_of(self.network, self._device)
 
     def models_in_flight(self) -> int:
         """How many models to train at a time, from the memory that is free."""
         config = self._config
         if self._device.type == "cpu":
-            # Whole groups for every core; the number decides how often results are written.
-            whole = _GROUP * torch.get_num_threads()
-            return min(config.instances, whole * -(-config.instances // (50 * whole)))
-        if isinstance(self.network, FastNetwork) and self.network.is_wide:
-            return 1
+            return on_all_cores(config.instances)
         batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
-        fits = int(min(_free_memory(self._device) * 0.6, _BYTES_IN_FLIGHT) / each)
-        return max(1, min(config.instances, fits, _MOST_IN_FLIGHT))
+        return that_fit(self.network, each, config.instances, free_memory(self._device))
 
     def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
@@ -146,37 +138,13 @@ class Engine:
             return self._train_together(root_seed, instances, start, on_step)
 
     def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
-        """A few models to a core: small products stay in its cache, and no core waits for another."""
-        plain_ops.keep_freed_memory()
-        stop = threading.Event()
-
         # A function of the number of instances alone: how many are taken together changes the rounding.
-        group = min(_GROUP, -(-len(instances) // 2))
+        group = min(GROUP, -(-len(instances) // 2))
 
-        def train(at: int) -> Tensor:
-            part = slice(at, at + group)
+        def train(part: slice, advance: OnStep) -> Tensor:
             return self._train_together(root_seed, instances[part], start[part], advance)
 
-        def advance(steps: int) -> None:
-            if stop.is_set():
-                raise _Stopped
-            if on_step is not None:
-                on_step(steps)
-
-        with single_threaded() as threads:
-            # torch.func puts weights into the one module that it has: only one thread may use it at a time.
-            with ThreadPoolExecutor(threads if self.path == "fast" else 1, initializer=_one_thread) as pool:
-                tasks = [pool.submit(train, at) for at in range(0, len(instances), group)]
-                try:
-                    wait(tasks, return_when=FIRST_EXCEPTION)
-                finally:
-                    stop.set()
-                    for task in tasks:
-                        task.cancel()
-            for task in tasks:
-                if not task.cancelled() and not isinstance(task.exception(), _Stopped):
-                    task.result()  # raises what made the others stop
-            return torch.cat([task.result() for task in tasks])
+        return on_threads(train, len(instances), group, on_step, one_at_a_time=self.path != "fast")
 
     def _train_together(
         self, root_seed: bytes, instances: Sequence[int], start: Tensor, on_step: OnStep | None
@@ -260,8 +228,7 @@ class Engine:
         with products(self.precision, self._device):
             if self._device.type != "cpu" or self.path != "fast":
                 return self._count(counter, weights, inputs)
-            with single_threaded() as threads, ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
-                return counter.count(weights, inputs, pool.map)
+            return counted_on_threads(counter, weights, inputs)
 
     def _count(self, counter: Counter, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """The votes; what stays for the next group gives way if there is no room."""
@@ -284,6 +251,69 @@ class _Resident:
     step: ReplayedStep
 
 
+def on_threads(
+    train: Callable[[slice, OnStep], Tensor],
+    models: int,
+    group: int,
+    on_step: OnStep | None,
+    *,
+    one_at_a_time: bool,
+) -> Tensor:
+    """Train a few models to a core: small products stay in its cache, and no core waits for another.
+
+    Args:
+        train: trains the models of a slice, and reports model-steps to the function that it is given.
+        models: number of models.
+        group: how many a core takes at a time.
+        on_step: told how many model-steps are done.
+        one_at_a_time: for what only one thread may do: torch.func puts weights into the one module that it has.
+
+    Returns:
+        The weights of all models.
+    """
+    plain_ops.keep_freed_memory()
+    stop = threading.Event()
+
+    def advance(steps: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        if on_step is not None:
+            on_step(steps)
+
+    with single_threaded() as threads:
+        with ThreadPoolExecutor(1 if one_at_a_time else threads, initializer=_one_thread) as pool:
+            tasks = [pool.submit(train, slice(at, at + group), advance) for at in range(0, models, group)]
+            try:
+                wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                stop.set()
+                for task in tasks:
+                    task.cancel()
+        for task in tasks:
+            if not task.cancelled() and not isinstance(task.exception(), _Stopped):
+                task.result()  # raises what made the others stop
+        return torch.cat([task.result() for task in tasks])
+
+
+def counted_on_threads(counter: Counter, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    """The votes of models on a CPU, every core with inputs of its own."""
+    with single_threaded() as threads, ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
+        return counter.count(weights, inputs, pool.map)
+
+
+def on_all_cores(instances: int) -> int:
+    """How many models to train at a time on a CPU: whole groups for every core, some fifty times until all are done."""
+    whole = GROUP * torch.get_num_threads()
+    return min(instances, whole * -(-instances // (50 * whole)))
+
+
+def that_fit(network: Network, bytes_each: float, instances: int, memory: float) -> int:
+    """How many of some models to train at a time on a GPU of so much memory."""
+    if isinstance(network, FastNetwork) and network.is_wide:
+        return 1
+    return max(1, min(instances, int(min(memory * 0.6, _BYTES_IN_FLIGHT) / bytes_each), _MOST_IN_FLIGHT))
+
+
 @contextmanager
 def single_threaded() -> Iterator[int]:
     """Torch on one thread, so that others may have the rest; gives the number of threads that it had."""
@@ -303,7 +333,7 @@ class _Stopped(Exception):
     """Training was interrupted in another thread."""
 
 
-def _precision(asked: str, device: torch.device, path: str) -> str:
+def precision_for(asked: str, device: torch.device, path: str) -> str:
     """The precision of matrix products: as asked, or the fastest whose clipping is accounted for."""
     _validate.one_of(PRECISIONS, precision=asked)
     if device.type != "cuda" or path == "general":
@@ -313,13 +343,23 @@ def _precision(asked: str, device: torch.device, path: str) -> str:
     return "tf32" if asked == "auto" else asked
 
 
-def _free_memory(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a GPU."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return 2**32
 
 
-def _network(module: nn.Module, data: Dataset) -> tuple[Network, str]:
+def arithmetic_of(network: Network, device: torch.device) -> str:
+    """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere."""
+    if device.type == "cpu":
+        has_stem = isinstance(network, FastNetwork) and network.has_stem
+        return "native" if has_stem and native.library() is not None else "torch"
+    return "torch" if kernels_for(device) is None else "triton"
+
+
+def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
+    """The network that trains a module, and which of the two ways it takes, `fast` or `general`."""
     shape = data.inputs.shape[1:]
     dtype = torch.from_numpy(data.inputs[:1]).dtype
     try:

@@ -11,6 +11,8 @@ import secrets
 import numpy as np
 
 SEED_BYTES = 32
+# The root seed of models that are functions of their data: everybody may know it.
+PUBLIC_SEED = hashlib.blake2b(b"mithridate deterministic training 1", digest_size=SEED_BYTES).digest()
 
 
 def new_root_seed() -> bytes:

@@ -45,8 +45,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 _log = logging.getLogger(__name__)
 
 SCHEMA = "mithridate.run/1"
-# The arrays of a tally, in the order of its fields; the last one only where scores are counted in bins.
-TALLY = ("counts", "score_sums", "score_squares", "score_histograms")
+# The arrays of a tally, by the names of its fields; all but the counts only where they are wanted.
+EVIDENCE = ("predictions", "preferences")
+TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 # Values that are longer are not repeated in an error.
 _LONG = 80
 _WORDS = {"source": "declaration of the data"}
@@ -409,7 +410,7 @@ class RunDirectory:
         return models_path(self.path, group)
 
 
-_WHOLE = ("counts", "score_histograms")
+_WHOLE = ("counts", "score_histograms", *EVIDENCE)
 
 
 def models_path(run_dir: Path, group: range) -> Path:
@@ -426,13 +427,17 @@ def check_tally(group: range, tally: Arrays) -> None:
     counts = tally["counts"]
     complete = bool((counts.sum(axis=1) == len(group)).all()) and bool((counts >= 0).all())
     finite = all(np.isfinite(tally[name]).all() for name in ("score_sums", "score_squares"))
-    if not (complete and finite):
+    said = "predictions" not in tally or tally["predictions"].shape == (len(counts), len(group))
+    if not (complete and finite and said):
         raise NumericalError(f"The votes of the instances {group.start} to {group.stop - 1} are incomplete.")
 
 
 def added(first: Arrays, second: Arrays) -> Arrays:
-    """The sum of two tallies."""
-    return {name: first[name] + second[name] for name in first}
+    """The sum of two tallies; what each instance said stands side by side."""
+    total = {name: first[name] + second[name] for name in first if name != "predictions"}
+    if "predictions" in first:
+        total["predictions"] = np.concatenate([first["predictions"], second["predictions"]], axis=1)
+    return total
 
 
 def read_models(path: Path, manifest: Manifest, group: range) -> dict[str, npt.NDArray[np.float32]]:
@@ -498,7 +503,7 @@ def _read_shard(path: Path, manifest: Manifest, group: range) -> Arrays:
     arrays = read_npz(path, "votes of instances")
     try:
         header = json.loads(str(arrays.pop("run")))
-        tally = {name: _wide(arrays[name]) for name in TALLY if name in arrays}
+        tally = {name: _wide(name, arrays[name]) for name in TALLY if name in arrays}
         if header != _metadata(manifest, group):
             raise ArtifactError(f"{path} is of another run than {manifest.run_id}.")
         check_tally(group, tally)
@@ -512,7 +517,10 @@ def _smallest(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array.astype(np.min_scalar_type(int(array.max())))
 
 
-def _wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _wide(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array in a type in which sums are exact; what is not summed stays small."""
+    if name == "predictions":
+        return array.astype(np.uint16)
     return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
 
 

@@ -37,6 +37,7 @@ from mithridate.data.arrays import (
 from mithridate.ensemble import suitability
 from mithridate.ensemble.engine import Engine, Tally
 from mithridate.ensemble.run_directory import (
+    EVIDENCE,
     TALLY,
     Arrays,
     Manifest,
@@ -47,6 +48,8 @@ from mithridate.ensemble.run_directory import (
 )
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, encoder
+from mithridate.mechanism import Deterministic, Mechanism
+from mithridate.plain_config import PlainRecipe
 from mithridate.votes import Votes
 
 Progress = Callable[[int, int], None]
@@ -141,17 +144,42 @@ def train(
             belongs to something else.
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
-    _check_arguments(config, run_dir, in_flight, precision, keep_models)
-    task = _task(training_set, test_set, model=model, config=config, features=features)
+    if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
+    check_runtime(in_flight, precision)
+    if keep_models and run_dir is None:
+        raise ConfigError("keep_models needs a place for them; give a run_dir.")
+    task = task_of(training_set, test_set, model=model, config=config, features=features)
     task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
-    _check_outputs(task)
     target = pick_device(device)
-    with _memory(f"the training data and a {task.model_name} on {target}"):
-        machine: AnyEngine = Engine(task.model, task.data, task.config, device=target, precision=precision)
-    manifest = _manifest(task, machine, target, in_flight, keep_models)
+    with enough_memory(f"the training data and a {task.model_name} on {target}"):
+        machine: AnyEngine = Engine(task.model, task.data, config_of(task), device=target, precision=precision)
+    manifest = manifest_of(task, machine, target, in_flight, keep_models=keep_models)
+    return votes_in(run_dir, manifest, root_seed, machine, task, progress)
+
+
+def votes_in(
+    run_dir: PathLike | None,
+    manifest: Manifest,
+    root_seed: bytes | None,
+    machine: AnyEngine,
+    task: Task,
+    progress: Progress | None,
+) -> Votes:
+    """Train what is missing of a run, and give its votes.
+
+    Args:
+        run_dir: where it is kept; None keeps it in memory.
+        manifest: what is to be run.
+        root_seed: the seed of a caller, None for one of the operating system.
+        machine: what trains and counts.
+        task: everything that was decided.
+        progress: told what is done.
+    """
     if root_seed is not None:
         root_seed = check_root_seed(root_seed)
-        manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
+        if not isinstance(task.config.mechanism, Deterministic):
+            manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
     with _opened(run_dir, manifest, root_seed) as run:
         votes = run.finished_votes()
         if votes is None:
@@ -176,14 +204,11 @@ def _up_to_date(votes: Votes, task: Task, run: RunDirectory | MemoryRun) -> Vote
     return votes
 
 
-def _check_arguments(config: Any, run_dir: Any, in_flight: Any, precision: str, keep_models: bool) -> None:
-    if not isinstance(config, TrainConfig):
-        raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
+def check_runtime(in_flight: Any, precision: str) -> None:
+    """Require a number of models in flight and a precision that there are."""
     _validate.one_of(PRECISIONS, precision=precision)
     if in_flight is not None:
         _validate.positive_integer(in_flight=in_flight)
-    if keep_models and run_dir is None:
-        raise ConfigError("keep_models needs a place for them; give a run_dir.")
 
 
 # --- what is to be trained ------------------------------------------------------------------------------------------
@@ -209,7 +234,7 @@ class Task:
 
     model: Model
     model_name: str
-    config: TrainConfig
+    config: TrainConfig | PlainRecipe
     preparation: Preparation
     data: Dataset
     test: npt.NDArray[Any]
@@ -220,7 +245,12 @@ class Task:
     source: Mapping[str, Any] | None = None
 
 
-def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, features: Any) -> Task:
+def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig | PlainRecipe, features: Any) -> Task:
+    """What is to be trained, from what the user gave.
+
+    Raises:
+        ConfigError: an argument or the data is not what it should be.
+    """
     x, y = _pair("training_set", training_set)
     x = check_inputs(x, "training")
     y = check_labels(y, len(x), "training", classes=config.classes)
@@ -232,7 +262,7 @@ def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, 
     inputs = preparation(x, "training")
     test, labels = split_inputs(test_set, "test", config.classes)
     network = pick_model(model, inputs.shape[1:], config.classes, on_features=chosen is not None)
-    return Task(
+    task = Task(
         model=network,
         model_name=model if isinstance(model, str) else describe(network),
         config=config,
@@ -245,6 +275,14 @@ def _task(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig, 
         features=None if chosen is None else chosen.to_dict(),
         assumptions=assumptions + _trust(chosen),
     )
+    _check_outputs(task)
+    return task
+
+
+def config_of(task: Task) -> TrainConfig:
+    """The recipe of private instances."""
+    assert isinstance(task.config, TrainConfig)
+    return task.config
 
 
 def _pair(name: str, value: Any) -> tuple[Any, Any]:
@@ -266,7 +304,7 @@ def split_inputs(given: Any, what: str, classes: int) -> tuple[Array, npt.NDArra
     return x, None if y is None else check_labels(y, len(x), what, classes=classes)
 
 
-def _preparation(x: Array, model: Any, config: TrainConfig, chosen: Encoder | None) -> Preparation:
+def _preparation(x: Array, model: Any, config: TrainConfig | PlainRecipe, chosen: Encoder | None) -> Preparation:
     shape, kind = x.shape[1:], kind_of(x)
     if chosen is None and kind == "uint8":
         bare = Preparation(shape, kind)
@@ -425,9 +463,10 @@ def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 
-def _manifest(
-    task: Task, machine: AnyEngine, device: torch.device, in_flight: int | None, keep_models: bool
+def manifest_of(
+    task: Task, machine: AnyEngine, device: torch.device, in_flight: int | None, *, keep_models: bool = False
 ) -> Manifest:
+    """What is to be run, and in which groups."""
     instances = int(task.config.instances)
     at_once = int(min(instances, in_flight or machine.models_in_flight()))
     recipe = recipe_of(task, machine.path, machine.precision)
@@ -537,7 +576,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def _memory(what: str) -> Iterator[None]:
+def enough_memory(what: str) -> Iterator[None]:
+    """Say in words where memory does not suffice."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -564,30 +604,41 @@ def as_arrays(tally: Tally) -> Arrays:
 
 
 def votes_of(total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
-    """The votes of a run on some inputs."""
+    """The votes of a run of private instances on some inputs."""
+    return _votes_by(TrainConfig.from_dict(manifest.recipe["config"]).mechanism, total, manifest, labels, identity)
+
+
+def _votes_by(
+    mechanism: Mechanism, total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str | None
+) -> Votes:
+    evidence = {name: total[name] for name in EVIDENCE if name in total}
+    sums = {name: array for name, array in total.items() if name not in evidence}
+    if isinstance(mechanism, Deterministic):  # a function of the data has counts, and no scores to average
+        sums = {"counts": sums["counts"]}
     return Votes(
-        mechanism=TrainConfig.from_dict(manifest.recipe["config"]).mechanism,
+        mechanism=mechanism,
         labels=labels,
         data_fingerprint=identity,
         run_ids=(manifest.run_id,),
         assumptions=manifest.assumptions,
         recipe=manifest.recipe,
-        **total,  # pyright: ignore[reportArgumentType]
+        evidence=evidence,
+        **sums,  # pyright: ignore[reportArgumentType]
     )
 
 
 def _votes(task: Task, run: RunDirectory | MemoryRun) -> Votes:
-    return votes_of(run.total(), run.manifest, task.labels, run.manifest.data_fingerprint)
+    return _votes_by(task.config.mechanism, run.total(), run.manifest, task.labels, run.manifest.data_fingerprint)
 
 
-def _total_steps(config: TrainConfig) -> int:
+def _total_steps(config: TrainConfig | PlainRecipe) -> int:
     return config.instances * config.steps
 
 
 class _Meter:
     """Counts model-steps; the engine may report from several threads."""
 
-    def __init__(self, config: TrainConfig, progress: Progress | None) -> None:
+    def __init__(self, config: TrainConfig | PlainRecipe, progress: Progress | None) -> None:
         self._steps, self._total, self._progress = config.steps, _total_steps(config), progress
         self._done = 0
         self._lock = threading.Lock()

@@ -16,19 +16,19 @@ def render(report: Report) -> str:
     """The whole document."""
     certificate = report.certificate
     parts = [
-        f"# {_text(report.title)}",
-        f"**{_text(report.headline)}**",
-        _text(f"Threat: {certificate.threat.in_words}."),
-        _list(tuple(words.limits(certificate))),
-        _section("Worth knowing", _list(report.warnings)),
-        _table(["", ""], [[name, value] for name, value in key_figures(report)]),
-        _section("Against radius", _table(*curve_table(report))),
-        _list(report.left_out),
-        _section("Class by class", _table(*_class_table(report))),
-        _section("What was assumed", _list(certificate.assumptions)),
-        _section("What is not covered", _list(words.NOT_COVERED)),
-        _section("Where it comes from", _text(words.precise_claim(certificate))),
-        _table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
+        f"# {plain_text(report.title)}",
+        f"**{plain_text(report.headline)}**",
+        plain_text(f"Threat: {certificate.threat.in_words}."),
+        bullets(tuple(words.limits(certificate))),
+        section("Worth knowing", bullets(report.warnings)),
+        rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
+        section("Against radius", rendered_table(*curve_table(report))),
+        bullets(report.left_out),
+        section("Class by class", rendered_table(*_class_table(report))),
+        section("What was assumed", bullets(certificate.assumptions)),
+        section("What is not covered", bullets(words.not_covered(certificate))),
+        section("Where it comes from", plain_text(words.precise_claim(certificate))),
+        rendered_table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
         _check(report.check_with),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -46,17 +46,20 @@ def _class_table(report: Report) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _section(title: str, content: str) -> str:
+def section(title: str, content: str) -> str:
+    """A heading and what belongs to it; nothing where that is empty."""
     return f"## {title}\n\n{content}" if content else ""
 
 
-def _list(sentences: tuple[str, ...]) -> str:
-    return "\n".join(f"- {_text(str(sentence))}" for sentence in sentences)
+def bullets(sentences: tuple[str, ...]) -> str:
+    """A list of sentences."""
+    return "\n".join(f"- {plain_text(str(sentence))}" for sentence in sentences)
 
 
-def _table(header: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
+def rendered_table(header: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
+    """A table, all columns but the first aligned to the right where they are numbers."""
     lines = [header, ["---"] + ["---:" if numbers else "---"] * (len(header) - 1), *rows]
-    cells = [[cell if number == 1 else _text(cell) for cell in line] for number, line in enumerate(lines)]
+    cells = [[cell if number == 1 else plain_text(cell) for cell in line] for number, line in enumerate(lines)]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -68,6 +71,6 @@ def _check(commands: tuple[str, ...]) -> str:
     return f"Check it with:\n\n{lines}"
 
 
-def _text(text: str) -> str:
+def plain_text(text: str) -> str:
     """Text in which nothing is markup, on one line."""
     return re.sub(r"([\\`*_\[\]<>|&#~])", r"\\\1", " ".join(text.split()))

@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from mithridate._version import VERSION
 from mithridate.certificate import Certificate, Status
-from mithridate.report import drawing, summary, words
+from mithridate.report import drawing, learners, summary, words
+from mithridate.rules import is_exact
+from mithridate.votes import Votes
 
 if TYPE_CHECKING:
     from mithridate.report.report import Report
@@ -36,8 +38,8 @@ _BAND_NOTE = (
 
 def render(report: Report) -> str:
     """The whole page."""
-    style, script = _asset("style.css"), _asset("report.js")
-    return Template(_asset("page.html")).substitute(
+    style, script = asset("style.css"), asset("report.js")
+    return Template(asset("page.html")).substitute(
         policy=_policy(style, script),
         style=style,
         script=script,
@@ -63,7 +65,8 @@ def embedded_json(value: Any) -> str:
     return text
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of the folder `assets`, as text."""
     return resources.files("mithridate.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -105,7 +108,7 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     """The numbers that a reader asks for first, with their names."""
     certificate, curve = report.certificate, report.curves[0]
     total = curve.total
-    figures = [("predictions", f"{total:,}"), ("models that voted", f"{certificate.votes.instances:,}")]
+    figures = [("predictions", f"{total:,}"), _voters(certificate.votes)]
     correct = summary.right(certificate)
     if correct is not None:
         figures.append(("labels that are right", words.percent(int(correct.sum()), total)))
@@ -120,19 +123,25 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     return figures
 
 
+def _voters(votes: Votes) -> tuple[str, str]:
+    kind = learners.learner(votes)
+    if not kind.voters:
+        return "training examples voted, by weight", "all"
+    return f"{kind.in_full} that voted", f"{votes.instances:,}"
+
+
 def _warnings(sentences: tuple[str, ...]) -> str:
     if not sentences:
         return ""
-    return f'<aside class="warning" aria-label="Warnings"><h2>Worth knowing</h2><ul>{_items(sentences)}</ul></aside>'
+    return f'<aside class="warning" aria-label="Warnings"><h2>Worth knowing</h2><ul>{items(sentences)}</ul></aside>'
 
 
 def _curve(report: Report) -> dict[str, str]:
     what = "Certified accuracy" if report.certificate.votes.labels is not None else "Certified share"
     total = report.curves[0].total
     which = "Whether the one prediction is" if total == 1 else f"How many of the {total:,} predictions are"
-    lead = (
-        f"{which} {drawing.axis_title(report)} at radius r, by each method from the same votes at the same confidence."
-    )
+    compared = ", by each method from the same votes at the same confidence" if report.others else ""
+    lead = f"{which} {drawing.axis_title(report)} at radius r{compared}."
     return {
         "curve_title": f"{what} against radius",
         "curve_lead": escape(lead),
@@ -272,7 +281,8 @@ def _clipped(name: str) -> str:
 
 def _points(report: Report) -> dict[str, str]:
     known = report.certificate.votes.labels is not None
-    voted = "votes for the label" if report.certificate.on == "votes" else "mean score of the label"
+    share = learners.learner(report.certificate.votes).share
+    voted = share if report.certificate.on == "votes" else "mean score of the label"
     named = report.point_names is not None
     headers = [
         ("index", "point", True),
@@ -307,8 +317,8 @@ def _header(key: str, name: str, is_number: bool) -> str:
 def _provenance(report: Report) -> dict[str, str]:
     certificate = report.certificate
     return {
-        "assumptions": _items(certificate.assumptions),
-        "not_covered": _items(words.NOT_COVERED),
+        "assumptions": items(certificate.assumptions),
+        "not_covered": items(words.not_covered(certificate)),
         "precise": escape(words.precise_claim(certificate)),
         "check": _check(report.check_with),
         "facts": "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts(report)),
@@ -333,22 +343,29 @@ def _recipe(recipe: dict[str, Any] | None) -> str:
 def facts(report: Report) -> list[tuple[str, str]]:
     """Names and values of everything that a certificate rests on."""
     certificate, votes = report.certificate, report.certificate.votes
-    mechanism = votes.mechanism.to_dict()
     budget = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in certificate.error_budget.items())
-    scope = "all predictions at once" if certificate.scope.value == "all" else "each prediction by itself"
     listed = [
         ("method", words.method_name(certificate.method)),
         ("threat", f"{certificate.threat.value}: {certificate.threat.in_words}"),
-        ("failure probability", f"{certificate.failure_prob:g}, for {scope}"),
-        ("bounds", f"{certificate.bounds}, on {certificate.on}"),
-        ("mechanism", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in mechanism.items())),
-        ("instances", f"{votes.instances:,}"),
+        *_confidence_facts(certificate),
+        ("mechanism", learners.in_words(votes.mechanism)),
+        ("voters", learners.tally(votes)),
         ("data fingerprint", str(votes.data_fingerprint or "")),
         ("runs", ", ".join(map(str, votes.run_ids))),
         ("error budget", budget),
         ("versions", ", ".join(f"{name} {version}" for name, version in certificate.versions.items())),
     ]
     return [(name, value) for name, value in listed if value]
+
+
+def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
+    if is_exact(certificate.method):
+        return [("failure probability", "none: the radii follow from the votes, and nothing is estimated")]
+    scope = "all predictions at once" if certificate.scope.value == "all" else "each prediction by itself"
+    return [
+        ("failure probability", f"{certificate.failure_prob:g}, for {scope}"),
+        ("bounds", f"{certificate.bounds}, on {certificate.on}"),
+    ]
 
 
 # --- what the script reads ------------------------------------------------------------------------------------------
@@ -432,7 +449,8 @@ def _align(column: int) -> str:
     return ' class="number"' if column else ' class="text"'
 
 
-def _items(sentences: tuple[str, ...]) -> str:
+def items(sentences: tuple[str, ...]) -> str:
+    """Items of a list, escaped."""
     return "".join(f"<li>{escape(str(sentence))}</li>" for sentence in sentences)
 
 

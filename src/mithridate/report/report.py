@@ -17,18 +17,20 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._artifact import PathLike, write_atomically
-from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certificate import Certificate
 from mithridate.certification import SEARCH_LIMIT
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
+from mithridate.mechanism import Private
 from mithridate.report import pictures as pictures_module
 from mithridate.report import summary, words
 from mithridate.report.patience import certify_until
+from mithridate.rules import Rule, is_exact
 
 SCHEMA = "mithridate.report/1"
 FORMATS = ("html", "md", "json", "svg", "png")
-# What the radii of a certificate are compared with: from the same votes, at the same confidence; the slowest last.
-METHODS: tuple[Method, ...] = (FDP(), ADP(), RDP("mixture", complement=True))
+# What the radii of a private learner are compared with: from the same votes, at the same confidence; the slowest last.
+METHODS: tuple[Rule, ...] = (FDP(), ADP(), RDP("mixture", complement=True))
 
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
 
@@ -64,7 +66,7 @@ class Report:
         cls,
         certificate: Certificate,
         *,
-        methods: Sequence[Method] | None = None,
+        methods: Sequence[Rule] | None = None,
         class_names: Sequence[str] | None = None,
         point_names: Sequence[str] | None = None,
         pictures: npt.ArrayLike | None = None,
@@ -79,7 +81,8 @@ class Report:
         Args:
             certificate: what the report is about.
             methods: methods to compare with, on the same votes, threat, confidence, scope and bounds; by default
-                `FDP()`, `ADP()` and `RDP("mixture", complement=True)`. The certificate's own is not computed again.
+                `FDP()`, `ADP()` and `RDP("mixture", complement=True)` for a private learner, none for other defences.
+                The certificate's own is not computed again.
             class_names: a name for each class; by default those that were recorded while training, else numbers.
             point_names: what each point is called, such as the name of its file or "row 17" of a table.
             pictures: 8-bit images of the points, points x height x width or points x channels x height x width.
@@ -104,7 +107,8 @@ claims holds with 99.9% confidence.'
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
         images = None if pictures is None else pictures_module.checked_pictures(pictures, len(certificate.label))
-        chosen = METHODS if methods is None else tuple(methods)
+        usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
+        chosen = usual if methods is None else tuple(methods)
         others, left_out = _compare(certificate, chosen, seconds, progress)
         return cls(
             certificate,
@@ -182,7 +186,7 @@ claims holds with 99.9% confidence.'
             "points": self._points(),
             "pictured": sorted(self.pictures),
             "assumptions": [str(sentence) for sentence in certificate.assumptions],
-            "not_covered": list(words.NOT_COVERED),
+            "not_covered": list(words.not_covered(certificate)),
             "provenance": self._provenance(),
         }
 
@@ -349,7 +353,7 @@ def _check_claims(certificate: Certificate) -> None:
 
 
 def _compare(
-    certificate: Certificate, methods: tuple[Method, ...], seconds: float, progress: Progress | None
+    certificate: Certificate, methods: tuple[Rule, ...], seconds: float, progress: Progress | None
 ) -> tuple[tuple[Certificate, ...], tuple[str, ...]]:
     others: list[Certificate] = []
     left_out: list[str] = []
@@ -366,19 +370,13 @@ def _compare(
     return tuple(others), tuple(left_out)
 
 
-def _certified_by(method: Method, certificate: Certificate, deadline: float) -> Certificate | str:
+def _certified_by(method: Rule, certificate: Certificate, deadline: float) -> Certificate | str:
     """The same claim by another method, or the reason why there is none."""
+    claim: dict[str, Any] = {"threat": certificate.threat}
+    if not is_exact(certificate.method):
+        claim |= {name: getattr(certificate, name) for name in ("failure_prob", "on", "bounds", "scope")}
     try:
-        found = certify_until(
-            deadline,
-            certificate.votes,
-            method=method,
-            threat=certificate.threat,
-            failure_prob=certificate.failure_prob,
-            on=certificate.on,
-            bounds=certificate.bounds,
-            scope=certificate.scope,
-        )
+        found = certify_until(deadline, certificate.votes, method=method, **claim)
     except UnsupportedMechanismError as error:
         return str(error)
     return found if found is not None else "it was not done in the time that a comparison may take."

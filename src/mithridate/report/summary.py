@@ -153,10 +153,12 @@ def right(certificate: Certificate) -> BoolArray | None:
 
 
 def top_share(certificate: Certificate) -> FloatArray:
-    """The share of votes for each label, or its mean score."""
+    """The share of votes for each label (of weights, where votes have them), or its mean score."""
     votes, rows = certificate.votes, np.arange(len(certificate.label))
-    held = votes.counts if certificate.on == "votes" or votes.score_sums is None else votes.score_sums
-    return held[rows, certificate.label].astype(np.float64) / votes.instances
+    if certificate.on == "scores" and votes.score_sums is not None:
+        return votes.score_sums[rows, certificate.label].astype(np.float64) / votes.instances
+    # Where all weights are zero, no label has a share.
+    return votes.counts[rows, certificate.label] / np.maximum(votes.counts.sum(axis=1), 1)
 
 
 def least_certain_first(certificate: Certificate) -> npt.NDArray[np.intp]:

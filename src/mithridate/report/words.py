@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.accounting import ADP, RDP
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.mechanism import Threat
+from mithridate.report.learners import learner
 from mithridate.report.patience import certify_until
+from mithridate.rules import Rule, is_exact
 from mithridate.votes import Votes
 
 # From this share of all predictions on, a weakness is worth a sentence.
@@ -38,17 +40,55 @@ HEADLINE_RULE = (
     "largest that half of them reach; where that is below 1 too, it counts the predictions that withstand one change."
 )
 
-NOT_COVERED = (
+_NOT_COVERED = (
     "Whether a label is right. A certificate is about the label staying the same, and a wrong label can be stable.",
-    "Changed inputs. Nothing is said about perturbed, rotated or otherwise attacked test inputs.",
-    "An attacker who knows the randomness of training, such as its seeds.",
+    "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones.",
     "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
     "cleaning that compares examples, early stopping, an encoder trained on it.",
     "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls.",
-    "Inputs that somebody chose by what these very models answered to others. The claim is about each input by itself.",
     "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that call them right.",
     "Other test points. Shares are exact for the points in this report and an estimate for any others.",
 )
+# What could defeat a sample of models, but not a function of the data.
+_NOT_COVERED_BY_SAMPLES = (
+    "An attacker who knows the randomness of training, such as its seeds.",
+    "Inputs that somebody chose by what these very models answered to others. The claim is about each input by itself.",
+)
+# What the narrower threats leave out.
+_NOT_COVERED_BY_THREAT = {
+    Threat.LABELS: (
+        "Anything but changed labels: nothing is said about training examples that were added or removed, or whose "
+        "inputs were changed.",
+    ),
+    Threat.FEATURES: (
+        "Anything but inputs that were changed by at most the declared distance: nothing is said about larger changes, "
+        "changed labels, and training examples that were added or removed.",
+    ),
+}
+
+# What one unit of a threat is about, and what happened to it.
+_UNITS = {
+    Threat.SYMMETRIC_DIFFERENCE: ("training example", "added or removed"),
+    Threat.ADD: ("training example", "added"),
+    Threat.REMOVE: ("training example", "removed"),
+    Threat.REPLACE: ("training example", "changed"),
+    Threat.EDIT: ("training example", "inserted, deleted or changed"),
+    Threat.LABELS: ("training label", "changed"),
+    Threat.FEATURES: ("training input", "changed by at most the declared distance"),
+}
+
+# What the rules without options are called.
+_NAMES = {
+    "fdp": "f-DP",
+    "bagging": "bagging",
+    "label-smoothing": "label smoothing",
+    "feature-smoothing": "feature smoothing",
+    "dpa": "DPA",
+    "finite-aggregation": "Finite Aggregation",
+    "run-off-election": "Run-Off Election",
+    "nearest-neighbours": "nearest neighbours",
+    "kernel-vote": "kernel vote",
+}
 
 
 @dataclass(frozen=True)
@@ -76,6 +116,8 @@ def headline(certificate: Certificate) -> Headline:
     claim = _claim(certificate, radius, reached)
     if radius < 0:
         return Headline(f"{claim}.", radius, reached)
+    if radius == 0 and is_exact(certificate.method):  # what is predicted on this very data is no claim
+        return Headline(f"{claim}.", radius, reached)
     if radius == 0 or is_sound(certificate.method):  # a radius of 0 rests on the bounds alone
         return Headline(f"{claim}; {confidence(certificate)}.", radius, reached)
     hedged = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
@@ -100,6 +142,8 @@ def _claim(certificate: Certificate, radius: int, reached: int) -> str:
     total = len(certificate.radius)
     if radius < 0:
         return "Nothing is certified: the votes are not clear enough for any prediction"
+    if radius == 0 and is_exact(certificate.method):
+        return "No prediction is certified against a change of the training data: a single one may be too many"
     if radius == 0:
         return (
             "No prediction is certified against a change of the training data, but for "
@@ -130,25 +174,16 @@ def changes(threat: Threat, radius: int) -> str:
     >>> changes(Threat.SYMMETRIC_DIFFERENCE, 120)
     'up to 120 training examples were added or removed'
     """
-    what = {
-        Threat.SYMMETRIC_DIFFERENCE: "added or removed",
-        Threat.ADD: "added",
-        Threat.REMOVE: "removed",
-        Threat.REPLACE: "changed",
-    }[threat]
+    what, happened = _UNITS[threat]
     if radius == 1:
-        return f"one training example was {what}"
-    return f"up to {radius:,} training examples were {what}"
+        return f"one {what} was {happened}"
+    return f"up to {radius:,} {what}s were {happened}"
 
 
 def unit(threat: Threat) -> str:
     """What the radius counts, for the axis of a chart."""
-    return {
-        Threat.SYMMETRIC_DIFFERENCE: "training examples added or removed",
-        Threat.ADD: "training examples added",
-        Threat.REMOVE: "training examples removed",
-        Threat.REPLACE: "training examples changed",
-    }[threat]
+    what, happened = _UNITS[threat]
+    return f"{what}s {happened}"
 
 
 def failure(certificate: Certificate) -> float | None:
@@ -162,6 +197,9 @@ def failure(certificate: Certificate) -> float | None:
 
 def confidence(certificate: Certificate) -> str:
     """How sure the claims are, as a clause that promises no more than the bounds do."""
+    if is_exact(certificate.method):
+        one = len(certificate.radius) == 1
+        return f"{'this claim is' if one else 'these claims are'} certain, given what is assumed"
     probability = failure(certificate)
     if probability is None:
         nominal = percent_confidence(certificate.failure_prob)
@@ -223,12 +261,12 @@ def shortened(name: str, length: int = _NAME_LENGTH) -> str:
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
-def is_sound(method: Method) -> bool:
-    """Whether the radii of a method are valid for DP-SGD; the paper's rule for groups is not."""
+def is_sound(method: Rule) -> bool:
+    """Whether the radii of a method are valid for its mechanism; of the paper's rule for groups they are not."""
     return not (isinstance(method, RDP) and method.group == "paper")
 
 
-def method_name(method: Method) -> str:
+def method_name(method: Rule) -> str:
     """A method with its options, for people.
 
     >>> method_name(RDP("mixture", complement=True))
@@ -238,31 +276,69 @@ def method_name(method: Method) -> str:
         return f"RDP ({method.group}{', with complements' if method.complement else ''})"
     if isinstance(method, ADP):
         return f"ADP (delta {method.delta:g})"
-    return "f-DP" if isinstance(method, FDP) else method.name
+    distance = method.to_dict().get("max_change")
+    return short_name(method) + ("" if distance is None else f" (distance at most {distance})")
 
 
-def short_name(method: Method) -> str:
-    """A method in a word, to stand beside its line in a chart."""
+def short_name(method: Rule) -> str:
+    """A method in a word or two, to stand beside its line in a chart."""
     if not isinstance(method, RDP):
-        return method_name(method).partition(" ")[0]
+        return "ADP" if isinstance(method, ADP) else _NAMES.get(method.name, method.name)
     if method.group != "mixture":
         return f"RDP {method.group}"
     return "RDP" if method.complement else "RDP plain"
 
 
+def how(certificate: Certificate) -> str:
+    """By which means the radii were found, as a clause."""
+    name = f"By {method_name(certificate.method)}"
+    if is_exact(certificate.method):
+        return name
+    return f"{name} with {certificate.bounds} bounds on {certificate.on}"
+
+
 def precise_claim(certificate: Certificate) -> str:
     """What a radius means, without abbreviation."""
-    leading = "most votes" if certificate.on == "votes" else "the largest mean score"
+    what, happened = _UNITS[certificate.threat]
+    changed = f"any r {what}s were {happened}, or fewer"
+    if is_exact(certificate.method):
+        return (
+            f"A radius r says: this label is predicted from this data, and would also be if {changed}. "
+            f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single change "
+            "may be too many."
+        )
     return (
         f"A radius r says: a model trained on this data gives this label {_most_often(certificate.on)}, and would also "
-        f"if {unit(certificate.threat).replace('training examples', 'any r training examples were', 1)}, or fewer. "
-        f"The label of a prediction is the one with {leading} among {certificate.votes.instances:,} models; a radius "
-        "of 0 confirms it for this very data and no change."
+        f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
+        "data and no change."
     )
+
+
+def _chosen(certificate: Certificate) -> str:
+    """How a label is predicted."""
+    kind = learner(certificate.votes)
+    if not kind.voters:
+        return f"the one with the largest sum over all {kind.in_full}"
+    voters = f"{certificate.votes.instances:,} {kind.in_full}"
+    if certificate.method.name == "run-off-election":
+        return f"the one that more of the {voters} prefer, of the two with most votes among them"
+    return f"the one with {'most votes' if certificate.on == 'votes' else 'the largest mean score'} among the {voters}"
 
 
 def _most_often(on: str) -> str:
     return "more often than any other" if on == "votes" else "a larger score on average than any other"
+
+
+def not_covered(certificate: Certificate) -> tuple[str, ...]:
+    """What a certificate of this kind says nothing about, a sentence or two each."""
+    samples = () if is_exact(certificate.method) else _NOT_COVERED_BY_SAMPLES
+    return (*_NOT_COVERED_BY_THREAT.get(certificate.threat, ()), *_NOT_COVERED, *samples)
+
+
+def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
+    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share."""
+    shared = 1 if is_exact(certificate.method) else 2
+    return tuple(str(sentence) for sentence in certificate.assumptions[shared:])
 
 
 # For one prediction, and for several.
@@ -328,12 +404,14 @@ def cautions(certificate: Certificate) -> list[str]:
 
 def weaknesses(certificate: Certificate) -> list[str]:
     """What keeps the radii small, and which knob to turn; empty for a strong certificate."""
+    if is_exact(certificate.method):
+        return _easily_changed(certificate)
     if _not_even_unanimity(certificate):
         return [
             f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
             f"probability: train with {_enough_instances(certificate)}."
         ]
-    return [*_too_few_instances(certificate), *_abstentions(certificate), *_little_privacy(certificate)]
+    return [*_too_few_instances(certificate), *_abstentions(certificate), *_easily_changed(certificate)]
 
 
 def _not_even_unanimity(certificate: Certificate) -> bool:
@@ -350,8 +428,8 @@ def _enough_instances(certificate: Certificate) -> str:
         if radius is None:
             break
         if radius >= 0:
-            return f"--instances {more} or more"
-    return "many more --instances"
+            return f"{_ask_for(certificate, more)} or more"
+    return f"many more {learner(certificate.votes).more.partition(' ')[0]}"
 
 
 def _too_few_instances(certificate: Certificate) -> list[str]:
@@ -366,7 +444,8 @@ def _too_few_instances(certificate: Certificate) -> list[str]:
         return []
     return [
         f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
-        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train with --instances {more})."
+        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train with "
+        f"{_ask_for(certificate, more)})."
     ]
 
 
@@ -394,24 +473,29 @@ def _abstentions(certificate: Certificate) -> list[str]:
     are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
     return [
         f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
-        f"{instances:,} instances. More of them tell closer labels apart (train with --instances {_MORE * instances}), "
-        "and a more accurate model leaves fewer labels close."
+        f"{instances:,} instances. More of them tell closer labels apart (train with "
+        f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
     ]
 
 
-def _little_privacy(certificate: Certificate) -> list[str]:
+def _ask_for(certificate: Certificate, instances: int) -> str:
+    return learner(certificate.votes).more.format(instances)
+
+
+def _easily_changed(certificate: Certificate) -> list[str]:
     certified = certificate.radius >= 0
     if not certified.any() or np.median(certificate.radius[certified]) >= 1:
         return []
     return [
-        "At least half of the certified predictions do not withstand a single change: each example matters too much in "
-        "training. Train with more noise (--noise-multiplier), fewer --steps or a lower --sample-rate to raise the "
-        "radius, at some cost in accuracy."
+        "At least half of the certified predictions are not shown to withstand a single change: "
+        f"{learner(certificate.votes).remedy}"
     ]
 
 
 def tighter(own: Certificate, others: tuple[Certificate, ...]) -> list[str]:
-    """Whether another sound method certifies more from the same votes."""
+    """Whether another sound method certifies more from the same votes; exact rules may predict other labels."""
+    if is_exact(own.method):
+        return []
     sound = [other for other in others if is_sound(other.method)]
     best = max(sound, key=_median, default=own)
     if not is_sound(own.method) or _median(best) <= _median(own):

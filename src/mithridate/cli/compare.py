@@ -1,0 +1,170 @@
+"""`mithridate compare`: which defence certifies most on my data?"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mithridate.cli import _output
+from mithridate.cli._training import Clock, shown
+from mithridate.cli.certify import radii_of
+from mithridate.comparing import TRAINING, compare
+from mithridate.comparison import Comparison, make_folder
+from mithridate.comparison_file import read_comparison
+from mithridate.mechanism import Threat
+from mithridate.report.comparison_page import duration, failure_words, marked_title, shares
+
+_EXAMPLES = """examples:
+  mithridate compare compare.toml
+  mithridate compare --methods fdp,kernel-vote --radii 0,10,50 compare.toml
+  mithridate compare --match r=0 --match-with fdp compare.toml
+
+A comparison file names data and methods:
+
+  out = "comparison"
+  methods = ["fdp", "kernel-vote"]
+  [data]
+  name = "digits"                     # or train = "train.csv" and the rest, as in a project file
+
+or, with options, a table [[methods]] for each. Methods: fdp, rdp, rdp-paper, rdp-standard, adp, statistical-dp,
+bagging, dpa, finite-aggregation, run-off-election, label-smoothing, feature-smoothing, nearest-neighbours, kernel-vote.
+After an interruption of any kind the same command goes on where it ended.
+"""
+# Characters of a column of the table: a share, or a radius, and the space after it.
+_CELL = 8
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "compare",
+        help="train and certify several defences on the same data",
+        description="Train several defences on the same data, certify them, and write one table, one chart and one "
+        "report: certified accuracy against radius.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
+    parser.add_argument("--methods", type=_names, metavar="A,B,...", help="compare these, with the file's options")
+    parser.add_argument("--radii", type=radii_of, metavar="R,R,...", help="radii of the table, e.g. 0,50,100")
+    parser.add_argument(
+        "--threat",
+        choices=[threat.value for threat in Threat],
+        help="what an attacker may have done, r times (symmetric-difference); methods that certify another threat are "
+        "marked",
+    )
+    parser.add_argument(
+        "--failure-prob", type=float, metavar="P", help="probability with which a claim may fail, over training (0.001)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, mps or auto (auto)")
+    parser.add_argument(
+        "--match",
+        type=_matched_radius,
+        metavar="r=0",
+        help="choose the draws of bagging so that it certifies as many at radius 0 as another method",
+    )
+    parser.add_argument("--match-with", metavar="NAME", help="that method (the first that is not bagging)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, certify, compare, write."""
+    file = read_comparison(arguments.file)
+    names = ("radii", "threat", "failure_prob", "device", "match", "match_with")
+    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    defences = file.defences(arguments.methods)
+    out: Path = arguments.out or file.out
+    console = _output.console(error=arguments.json)
+    with _output.progress_bar("downloading") as progress:
+        training, test = file.examples(progress)
+    for sentence in dict.fromkeys((*training.notes, *test.notes)):
+        console.print(f"Note: {sentence}")
+    make_folder(out)
+    what = file.data_name or (file.data.train.name if file.data and file.data.train else "data")
+    options = {"title": f"Defences compared on {what}", **file.options, **flags}
+    try:
+        with contextlib.ExitStack() as stack:
+            comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
+    except KeyboardInterrupt:
+        print(
+            f"mithridate: interrupted; what is finished is kept in {out / 'runs'}. "
+            "The same command goes on from there.",
+            file=sys.stderr,
+        )
+        return 130
+    comparison.write(out)
+    if arguments.json:
+        _output.print_json({**comparison.to_dict(), "out": str(out)})
+    else:
+        _print(console, comparison, out)
+    for name, reason in comparison.failed:
+        print(f"mithridate: {_output.printable(f'{name} came to no result: {reason}')}", file=sys.stderr)
+    return 2 if comparison.failed else 0
+
+
+def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, int], None] | None]:
+    """What shows how far each stage of each method is: a bar where a person watches, lines elsewhere."""
+
+    def begin(name: str, stage: str) -> Callable[[int, int], None] | None:
+        stack.close()  # the bar of the stage before
+        if stage != TRAINING:
+            return stack.enter_context(_output.progress_bar(f"{name}: {stage}"))
+        print(f"mithridate: {name}: {stage}", file=sys.stderr, flush=True)
+        return stack.enter_context(shown(Clock()))
+
+    return begin
+
+
+def _print(console: Console, comparison: Comparison, out: Path) -> None:
+    """The table, in as many parts as the width asks for; what each method is; who is best where."""
+    console.print("Predictions that are right, and certified to stay the same for up to r changes:")
+    names = [_output.printable(entry.name) + ("" if entry.ranked else " *") for entry in comparison.entries]
+    room = max(1, (console.width - max(map(len, names)) - 2) // _CELL)
+    for start in range(0, len(comparison.radii), room):
+        console.print(_table(comparison, names, comparison.radii[start : start + room]))
+    for entry in comparison.entries:
+        fails = "no failure probability" if entry.failure_prob == 0 else f"failure probability {failure_words(entry)}"
+        facts = f"{fails}, trained in {duration(entry.training_seconds)}"
+        console.print(f"{_output.printable(marked_title(entry))}; {facts}")
+    console.print(f"\n{comparison.headline}")
+    for sentence in comparison.findings[1:]:
+        console.print(f"* {sentence}")
+    for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
+        console.print(f"Note: {sentence}")
+    console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
+
+
+def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("r =", no_wrap=True)
+    for radius in radii:
+        table.add_column(f"{radius:,}", justify="right", no_wrap=True, min_width=_CELL - 2)
+    for name, entry in zip(names, comparison.entries, strict=True):
+        table.add_row(name, *shares(entry, radii))
+    return table
+
+
+def _matching(notes: tuple[str, ...]) -> list[str]:
+    """Notes on a ranked entry that are more than where its votes come from."""
+    return [note for note in notes if not note.startswith("Certified from")]
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"expected names such as fdp,dpa, got {text!r}")
+    return names
+
+
+def _matched_radius(text: str) -> int:
+    try:
+        return int(text.strip().removeprefix("r="))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected r=0, got {text!r}") from None

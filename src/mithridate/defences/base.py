@@ -1,0 +1,141 @@
+"""What every defence can do: train on data, and certify its votes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mithridate import recipes
+from mithridate._artifact import PathLike
+from mithridate.certificate import Certificate, Scope
+from mithridate.data.arrays import check_inputs, check_labels, kind_of
+from mithridate.data.readers import Examples
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder
+from mithridate.mechanism import Threat
+from mithridate.votes import Votes
+
+if TYPE_CHECKING:
+    from mithridate.accounting.statistical import StatisticalBound
+
+Progress = Callable[[int, int], None]
+# What a defence about whole examples can certify against, by default the first.
+ALL_THREATS = tuple(Threat)
+
+
+class Defence(Protocol):
+    """A way to get certified predictions from data that is not fully trusted.
+
+    Attributes:
+        name: as on the command line.
+        title: for a legend or a table.
+        threats: what it can certify against; the first is its default.
+        per_prediction: whether it says something about each prediction, and not only about all of them on average.
+        recipe: how it trains, in plain JSON values; defences of equal recipes can share votes.
+    """
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """For a legend or a table."""
+        ...
+
+    @property
+    def threats(self) -> tuple[Threat, ...]:
+        """What it can certify against."""
+        ...
+
+    @property
+    def per_prediction(self) -> bool:
+        """Whether it speaks of each prediction."""
+        ...
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How it trains, in plain JSON values."""
+        ...
+
+    def train(
+        self,
+        training_set: tuple[Any, Any],
+        test_set: Any,
+        *,
+        run_dir: PathLike | None = None,
+        device: str = "auto",
+        progress: Progress | None = None,
+        source: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] = (),
+    ) -> Votes:
+        """Train on a pair of inputs and labels, and vote on test inputs (or a pair with their true labels).
+
+        Args:
+            training_set: inputs and labels.
+            test_set: inputs to vote on, or a pair with their true labels.
+            run_dir: where what is computed is kept, so that the same call goes on after an interruption.
+            device: `cpu`, `cuda`, `mps` or `auto`.
+            progress: called with how much is done, and of how much.
+            source: how the data was read; see `mithridate.train`.
+            assumptions: what was taken for granted when it was read, a sentence each.
+        """
+        ...
+
+    def certify(
+        self,
+        votes: Votes,
+        *,
+        threat: Threat | str | None = None,
+        failure_prob: float = 1e-3,
+        scope: Scope | str = Scope.PREDICTION,
+        progress: Progress | None = None,
+    ) -> Certificate | StatisticalBound:
+        """What the votes of `train` show; see `mithridate.certify`."""
+        ...
+
+
+def arrays(training_set: Any) -> Examples:
+    """The training set as checked arrays.
+
+    Raises:
+        ConfigError: it is no pair of inputs and labels.
+    """
+    if not isinstance(training_set, tuple | list) or len(training_set) != 2:
+        raise ConfigError("Expected the training set as a pair (inputs, labels).")
+    x = check_inputs(training_set[0], "training")
+    return Examples(x, check_labels(training_set[1], len(x), "training", classes=None))
+
+
+def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Encoder | None]:
+    """Model and features where they are left open: those of the private ensemble, from the size of the task alone."""
+    if model != "auto" and features != "auto":
+        return model, encoder_of(features)
+    assert examples.y is not None
+    chosen = recipes.choose(
+        num_train=recipes.public_size(len(examples.x)),
+        classes=max(2, int(np.max(examples.y)) + 1),
+        shape=examples.x.shape[1:],
+        kind=kind_of(examples.x),
+        model=model,
+        features=features,
+        max_grad_norm=None,
+    )
+    return chosen.model, chosen.features
+
+
+def encoder_of(features: Any) -> Any:
+    """What a recipe and a trainer take for features: a name, an encoder or None."""
+    return None if features in (None, "none") else features
+
+
+def in_json(value: Any) -> Any:
+    """An option as plain JSON values, for a recipe."""
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    return repr(value)

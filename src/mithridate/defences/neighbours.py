@@ -1,0 +1,136 @@
+"""Defences without training: examples near an input vote with their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mithridate import _validate
+from mithridate._artifact import PathLike
+from mithridate.certificate import Certificate, Scope
+from mithridate.certification import certify
+from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json, network_for
+from mithridate.errors import ArtifactError
+from mithridate.mechanism import Threat
+from mithridate.neighbourhood import Kernel, kernel_votes, neighbour_votes
+from mithridate.votes import Votes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Near:
+    """What the defences of this module share.
+
+    Attributes:
+        features: name of an encoder, an encoder, None for inputs as they are, or `auto`: those of the private ensemble.
+    """
+
+    features: Any = "auto"
+    threats = ALL_THREATS
+    per_prediction = True
+
+    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
+        raise NotImplementedError
+
+    def train(
+        self,
+        training_set: tuple[Any, Any],
+        test_set: Any,
+        *,
+        run_dir: PathLike | None = None,
+        device: str = "auto",
+        progress: Progress | None = None,
+        source: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] = (),
+    ) -> Votes:
+        """Compare all inputs with all examples; there is nothing to train, and `device` does not matter."""
+        examples = arrays(training_set)
+        _, features = network_for("auto", self.features, examples)
+        votes = self._votes(
+            (examples.x, examples.y), test_set, features, progress=progress, source=source, assumptions=assumptions
+        )
+        if run_dir is not None:
+            _save(votes, Path(run_dir))
+        return votes
+
+    def certify(
+        self,
+        votes: Votes,
+        *,
+        threat: Threat | str | None = None,
+        failure_prob: float = 1e-3,
+        scope: Scope | str = Scope.PREDICTION,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Certify the votes; nothing is random, so `failure_prob` and `scope` do not matter."""
+        return certify(votes, threat=threat, progress=progress)
+
+
+def _save(votes: Votes, run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArtifactError(f"Cannot make the folder {run_dir}: {error.strerror}. Use another one.") from error
+    votes.save(run_dir / "votes.npz")
+
+
+@dataclass(frozen=True)
+class NearestNeighbours(_Near):
+    """The nearest examples vote, each with one vote.
+
+    Guarantee: that of `Certificate`, without any probability of failure.
+
+    Args:
+        neighbours: how many examples vote.
+
+    References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765).
+    """
+
+    neighbours: int = 1000
+    name = "nearest-neighbours"
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(neighbours=self.neighbours)
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return f"{self.neighbours:,} nearest neighbours"
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How it votes."""
+        return {"type": self.name, "neighbours": self.neighbours, "features": in_json(self.features)}
+
+    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
+        return neighbour_votes(training_set, test_set, neighbours=self.neighbours, features=features, **options)
+
+
+@dataclass(frozen=True)
+class KernelVote(_Near):
+    """Every example votes, with a weight that falls with its distance from the input.
+
+    Guarantee: that of `Certificate`, without any probability of failure: an insertion adds at most one full weight to
+    one label, a deletion removes at most the weight of the example.
+
+    Args:
+        kernel: a function of the cosine of two rows of features, from 0 to 1; see `neighbourhood`. By default that of
+            the features.
+    """
+
+    kernel: Kernel | None = None
+    name = "kernel-vote"
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return "kernel vote"
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How it votes."""
+        return {"type": self.name, "kernel": in_json(self.kernel), "features": in_json(self.features)}
+
+    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
+        return kernel_votes(training_set, test_set, kernel=self.kernel, features=features, own=True, **options)

@@ -1,0 +1,172 @@
+"""Defences by differential privacy: one ensemble, several ways to account for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mithridate import _validate
+from mithridate._artifact import PathLike
+from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.accounting.statistical import StatisticalBound, statistical_dp
+from mithridate.certificate import Certificate, Scope
+from mithridate.certification import certify
+from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json
+from mithridate.mechanism import Threat
+from mithridate.project import compose
+from mithridate.votes import Votes
+
+METHODS: dict[str, Method] = {
+    "fdp": FDP(),
+    "rdp": RDP("mixture", complement=True),
+    "rdp-paper": RDP("paper"),
+    "rdp-standard": RDP("standard"),
+    "adp": ADP(),
+}
+_TITLES = {
+    "fdp": "f-DP",
+    "rdp": "RDP",
+    "rdp-paper": "RDP, the paper's group rule",
+    "rdp-standard": "RDP, standard group privacy",
+    "adp": "(eps, delta)-DP",
+}
+
+
+@dataclass(frozen=True)
+class _Private:
+    """A private ensemble; what `options` leave out is chosen from the size of the task and the time there is.
+
+    Attributes:
+        options: how to train, by the names of `TrainConfig` and of the flags of `mithridate train` (`model`,
+            `features`, `seconds`, `in_flight`, `precision`).
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True)
+    threats = ALL_THREATS
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """How it trains."""
+        return {"type": "private", **{name: in_json(value) for name, value in sorted(self.options.items())}}
+
+    def train(
+        self,
+        training_set: tuple[Any, Any],
+        test_set: Any,
+        *,
+        run_dir: PathLike | None = None,
+        device: str = "auto",
+        progress: Progress | None = None,
+        source: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] = (),
+    ) -> Votes:
+        """Train the ensemble; see `Defence.train`."""
+        from mithridate.ensemble.training import pick_device, train
+
+        examples = arrays(training_set)
+        if source is not None and source.get("class_names"):
+            examples = replace(examples, class_names=tuple(source["class_names"]))
+        assert examples.y is not None
+        chosen = compose(self.options, examples, pick_device(device).type)
+        runtime = {name: self.options[name] for name in ("in_flight", "precision") if name in self.options}
+        declared = self.options.get("num_train") is not None
+        return train(
+            (examples.x, examples.y),
+            test_set,
+            model=chosen.model,
+            features=chosen.features,
+            config=chosen.config,
+            run_dir=run_dir,
+            device=device,
+            progress=progress,
+            source=source,
+            assumptions=(*assumptions, *(() if declared else (chosen.assumption,))),
+            **runtime,
+        )
+
+
+@dataclass(frozen=True)
+class PrivateEnsemble(_Private):
+    """Many models trained by DP-SGD vote, and their privacy becomes a radius.
+
+    Guarantee: that of `Certificate`.
+
+    Args:
+        method: `fdp`, `rdp`, `rdp-paper` (not sound, for comparison), `rdp-standard` or `adp`.
+        on: certify the majority of `votes`, or the mean of `scores`.
+        options: see the class.
+
+    References: Liu et al. 2023 (AAAI), and the docstrings of `FDP`, `RDP`, `ADP`.
+    """
+
+    method: str = "fdp"
+    on: str = "votes"
+    per_prediction = True
+
+    def __post_init__(self) -> None:
+        _validate.one_of(tuple(METHODS), method=self.method)
+        _validate.one_of(("votes", "scores"), on=self.on)
+
+    @property
+    def name(self) -> str:
+        """As on the command line."""
+        return self.method
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return f"{_TITLES[self.method]} on {self.on}"
+
+    def certify(
+        self,
+        votes: Votes,
+        *,
+        threat: Threat | str | None = None,
+        failure_prob: float = 1e-3,
+        scope: Scope | str = Scope.PREDICTION,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Certify the votes; see `mithridate.certify`."""
+        return certify(
+            votes,
+            method=METHODS[self.method],
+            threat=threat,
+            failure_prob=failure_prob,
+            on=self.on,
+            scope=scope,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True)
+class StatisticalDP(_Private):
+    """The statistical bound of differential privacy: on the mean accuracy of one model, on no prediction.
+
+    Guarantee: that of `StatisticalBound`.
+
+    Args:
+        delta: the delta of one example, in (0, 1).
+        options: see the class.
+
+    References: Ma, Zhu, Hsu 2019 (arXiv 1903.09860).
+    """
+
+    delta: float = 1e-5
+    name = "statistical-dp"
+    title = "statistical DP"
+    per_prediction = False
+
+    def certify(
+        self,
+        votes: Votes,
+        *,
+        threat: Threat | str | None = None,
+        failure_prob: float = 1e-3,
+        scope: Scope | str = Scope.PREDICTION,
+        progress: Progress | None = None,
+    ) -> StatisticalBound:
+        """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified."""
+        return statistical_dp(
+            votes, failure_prob=failure_prob, delta=self.delta, threat=threat or Threat.SYMMETRIC_DIFFERENCE
+        )

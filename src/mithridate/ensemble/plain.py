@@ -1,0 +1,247 @@
+"""From a training set to votes without privacy: models that each see only some of the data, or noisy data."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mithridate._artifact import PathLike
+from mithridate.data.arrays import check_inputs
+from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
+from mithridate.ensemble.plain_engine import PlainEngine
+from mithridate.ensemble.randomness import PUBLIC_SEED
+from mithridate.ensemble.run_directory import Manifest
+from mithridate.ensemble.sight import Sight
+from mithridate.ensemble.training import (
+    Model,
+    Progress,
+    Task,
+    check_runtime,
+    data_fingerprint,
+    enough_memory,
+    is_out_of_memory,
+    manifest_of,
+    pick_device,
+    task_of,
+    votes_in,
+)
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder, Frozen
+from mithridate.plain_config import NoisedFeatures, Parts, PlainConfig, PlainRecipe, Plan, SpreadParts
+from mithridate.votes import Votes
+
+_log = logging.getLogger(__name__)
+
+_MOST_PREFERENCES = 2**31
+_ONE_COMPUTER = (
+    "Each model is a function of its part of the data on the computer and with the libraries that trained it; the "
+    "certificate assumes that the other data would have been trained on with the same."
+)
+
+
+def train_plain(
+    training_set: tuple[npt.ArrayLike, npt.ArrayLike],
+    test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
+    *,
+    model: str | Model,
+    plan: Plan,
+    config: PlainConfig,
+    run_dir: PathLike | None = None,
+    device: str | torch.device = "auto",
+    features: str | Encoder | None = None,
+    in_flight: int | None = None,
+    precision: str = "auto",
+    root_seed: bytes | None = None,
+    progress: Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+    assumptions: Sequence[str] = (),
+    preferences: bool = False,
+) -> Votes:
+    """Train many models at once without privacy, and count how they vote on the test inputs.
+
+    Guarantee: every instance is what `votes.mechanism` says, and all of them vote. For `Parts` and `SpreadParts` the
+    vote of a model is, to the bit, a function of the examples that its part holds (as a multiset: neither their order
+    nor any other example matters), of the recipe and of the number of the model; all its constants are public. For
+    the other plans instances are independent draws from the root seed. With a `run_dir`, the same call after any
+    interruption goes on where the last one ended, and its votes are those of an uninterrupted run bit for bit.
+
+    Assumes: what `votes.assumptions` lists, which every certificate repeats. Everything in `config`, the plan, the
+    model and the features were fixed before anyone looked at the training set.
+
+    Args:
+        training_set: inputs and labels; see `train`.
+        test_set: inputs to vote on, or a pair with their true labels.
+        model: the name of a network, a `torch.nn.Module` that does not mix examples, or a function that builds one.
+        plan: what each instance sees: `Bootstrap`, `Parts`, `SpreadParts`, `FlippedLabels` or `NoisedFeatures`.
+        config: how each instance learns.
+        run_dir: where the run is kept; None keeps it in memory.
+        device: `cpu`, `cuda`, `mps` (not for parts) or `auto`: an NVIDIA GPU if there is one, else the CPU.
+        features: name of a fixed encoder, or one of `mithridate.features`, whose output is trained on instead. For
+            parts, a `Frozen` one is given one row at a time.
+        in_flight: how many models are trained at a time; by default as many as fit into memory.
+        precision: of matrix products: `float32`, `tf32` (faster on NVIDIA GPUs) or `auto`, the faster one.
+        root_seed: 32 bytes that all randomness comes from; by default the operating system's. Parts take none.
+        progress: called with the number of model-steps that are done and their total, from any thread.
+        source: how inputs and labels were read, in plain JSON values.
+        assumptions: what was taken for granted when the data was read, a sentence each.
+        preferences: for `Parts`, count for any two labels how many models score one above the other
+            (`votes.evidence["preferences"]`), as run-off elections need it.
+
+    Returns:
+        The votes, with the mechanism that was run; also in `run_dir/votes.npz`. Those of `SpreadParts` carry the vote
+        of every model in `votes.evidence["predictions"]`.
+
+    Raises:
+        ConfigError: an argument or the data is not what it should be, the run directory belongs to something else, or
+            models cannot be functions of their parts on this device.
+        ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
+    """
+    recipe = PlainRecipe.of(config, plan)
+    check_runtime(in_flight, precision)
+    if plan.is_deterministic and isinstance(features, Frozen):
+        # How a library rounds may depend on the rows beside one; the other encoders are exact row by row.
+        features = replace(features, batch_size=1)
+    task = task_of(training_set, test_set, model=model, config=recipe, features=features)
+    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
+    work = _Work(task, pick_device(device), precision, _evidence(task, plan, preferences))
+    if not plan.is_deterministic:
+        machine = work.engine(None, None)
+        return votes_in(run_dir, manifest_of(task, machine, work.device, in_flight), root_seed, machine, task, progress)
+    if root_seed is not None:
+        raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
+    if not hasattr(training_set[0], "dtype"):
+        raise ConfigError(
+            "Expected the training inputs as an array: the type of numbers in a list depends on all examples together. "
+            "Use np.asarray(x, dtype=...)."
+        )
+    members = _members(check_inputs(training_set[0], "training"), task)
+    stored = _stored_in_flight(run_dir)
+    machine = work.engine(members, in_flight or stored) if stored else _rehearsed(work, members, in_flight)
+    return votes_in(run_dir, _fixed(work, machine, in_flight), PUBLIC_SEED, machine, task, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A task with where and how it is computed."""
+
+    task: Task
+    device: torch.device
+    precision: str
+    evidence: tuple[str, ...]
+
+    def engine(self, members: Sequence[IndexArray] | None, in_flight: int | None) -> PlainEngine:
+        """What trains it."""
+        task, recipe = self.task, self.task.config
+        assert isinstance(recipe, PlainRecipe)
+        with enough_memory(f"the training data and a {task.model_name} on {self.device}"):
+            return PlainEngine(
+                task.model,
+                task.data,
+                recipe,
+                Sight(recipe, task.data, members),
+                task.test,
+                device=self.device,
+                precision=self.precision,
+                in_flight=in_flight,
+                evidence=self.evidence,
+            )
+
+
+def _evidence(task: Task, plan: Plan, preferences: bool) -> tuple[str, ...]:
+    """What is counted beside votes."""
+    if isinstance(plan, NoisedFeatures) and task.data.inputs.dtype != np.float32:
+        raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-ngrams' for text.")
+    if not preferences:
+        return ("predictions",) if isinstance(plan, SpreadParts) else ()
+    if not isinstance(plan, Parts):
+        raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
+    assert task.config.classes is not None
+    if len(task.test) * task.config.classes**2 > _MOST_PREFERENCES:
+        raise ConfigError(
+            f"Preferences between {task.config.classes} classes for {len(task.test)} inputs are too many to keep; "
+            "use a majority of the parts instead, or fewer inputs."
+        )
+    return ("preferences",)
+
+
+# --- models that are functions ----------------------------------------------------------------------------------------
+
+
+def _members(x: npt.NDArray[Any], task: Task) -> list[IndexArray]:
+    """For each model, the indices of the examples that it sees, in an order that is theirs alone."""
+    hashes = content_hashes(x, task.data.labels)
+    plan = task.config.plan if isinstance(task.config, PlainRecipe) else None
+    if isinstance(plan, SpreadParts):
+        buckets, place = parts(hashes, plan.instances), _inverse(canonical_order(hashes))
+        joined = [
+            np.concatenate([buckets[(model - offset) % plan.instances] for offset in plan.offsets])
+            for model in range(plan.instances)
+        ]
+        return [indices[np.argsort(place[indices])] for indices in joined]
+    assert isinstance(plan, Parts)
+    return parts(hashes, plan.partitions)
+
+
+def _inverse(order: IndexArray) -> IndexArray:
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _stored_in_flight(run_dir: PathLike | None) -> int | None:
+    """How many models were in flight when a run was started, None if there is none."""
+    if run_dir is None or not (path := Path(run_dir) / "run.json").exists():
+        return None
+    return Manifest.read(path).in_flight
+
+
+def _rehearsed(work: _Work, members: Sequence[IndexArray], in_flight: int | None) -> PlainEngine:
+    """An engine whose models are functions here, with as many in flight as there is room for."""
+    while True:
+        machine = work.engine(members, in_flight)
+        try:
+            machine.rehearse()
+            return machine
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            in_flight = machine.models_in_flight() // 2
+        del machine
+        gc.collect()
+        if in_flight == 0:
+            raise ConfigError(
+                "Not even one model at a time fits into memory; use a smaller model or batch_size, or device='cpu'."
+            )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        _log.warning("Out of memory; trying again with %d models in flight.", in_flight)
+
+
+def _fixed(work: _Work, machine: PlainEngine, asked: int | None) -> Manifest:
+    """What is to be run, bound to all that the bits of a model depend on."""
+    on_cpu = work.device.type == "cpu"
+    manifest = manifest_of(work.task, machine, work.device, asked if on_cpu else None)
+    recipe = {**manifest.recipe, "computer": _computer(work.device, manifest.versions)}
+    if work.evidence:
+        recipe["evidence"] = list(work.evidence)
+    if not on_cpu:  # where models are trained alone, their number does not matter
+        recipe["config"] = {**recipe["config"], "in_flight": machine.models_in_flight()}
+    identity = data_fingerprint(work.task.data.fingerprint, work.task.test_fingerprint, recipe)
+    return replace(
+        manifest, recipe=recipe, data_fingerprint=identity, assumptions=(*manifest.assumptions, _ONE_COMPUTER)
+    )
+
+
+def _computer(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
+    """What rounds numbers: the models of a run that goes on elsewhere would be other functions."""
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else torch.backends.cpu.get_cpu_capability()
+    return {"name": name, **{library: versions[library] for library in ("torch", "numpy", "arithmetic")}}

@@ -1,0 +1,307 @@
+"""`mithridate compare`: files, flags, what is printed and written, interruptions, and one sentence for bad input."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from defence_doubles import TEST, TRAIN, Fake, FakeBagging, failing, kernel, labels_only, parts, private
+from test_cli import Outcome, run
+
+import mithridate.defences
+from mithridate import Certificate, verify
+from mithridate.comparison_file import read_comparison
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "compare.toml"
+FAKES = {
+    "dpa": parts,
+    "kernel-vote": kernel,
+    "fdp": private,
+    "label-smoothing": labels_only,
+    "bagging": FakeBagging,
+    "finite-aggregation": failing,
+}
+DATA = '[data]\ntrain = "train.npz"\ntest = "test.npz"\n'
+
+
+def fake_defence(name: str, **options: Any) -> Any:
+    if name == "dpa" and "partitions" in options:
+        return parts(options["partitions"])
+    if name not in FAKES or options:
+        return real_defence(name, **options)  # which refuses with a hint
+    return FAKES[name]()
+
+
+real_defence = mithridate.defences.defence
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with data, and defences that are quick."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mithridate.defences, "defence", fake_defence)
+    np.savez(tmp_path / "train.npz", x=TRAIN[0], y=TRAIN[1])
+    np.savez(tmp_path / "test.npz", x=TEST[0], y=TEST[1])
+    np.savez(tmp_path / "inputs.npz", x=TEST[0])
+    Fake.trained.clear()
+    return tmp_path
+
+
+def config(text: str, data: str = DATA) -> Path:
+    path = Path("c.toml")
+    path.write_text(f"{text}\n{data}", encoding="utf-8")
+    return path
+
+
+def compared(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+    outcome = run(capsys, "compare", *arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("\n") == 1
+    return json.loads(outcome.out, parse_constant=pytest.fail)
+
+
+# --- what comes out -------------------------------------------------------------------------------------------------
+
+
+def test_names_and_tables_of_methods(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    plain = compared(capsys, config('out = "one"\nmethods = ["dpa", "kernel-vote"]'))
+    assert [method["title"] for method in plain["methods"]] == ["DPA, 41 partitions", "kernel vote"]
+    tables = '[[methods]]\nname = "dpa"\npartitions = 21\n[[methods]]\nname = "dpa"\n'
+    second = compared(capsys, config('out = "two"', DATA + tables))
+    assert [(m["name"], m["title"]) for m in second["methods"]] == [
+        ("dpa", "DPA, 21 partitions"),
+        ("dpa-2", "DPA, 41 partitions"),
+    ]
+
+
+def test_what_is_printed_and_written(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    outcome = run(capsys, "compare", config('radii = [0, 10]\nout = "o"\nmethods = ["dpa", "fdp", "label-smoothing"]'))
+    assert outcome.code == 0, outcome.err
+    content = json.loads((here / "o/comparison.json").read_text(encoding="utf-8"))
+    text = " ".join(outcome.out.split())
+    assert content["headline"] in text
+    assert "label-smoothing: certifies label flips only; not comparable with the others." in text
+    assert "comparison.html" in outcome.out
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["r", "=", "0", "10"] in rows
+    for method in content["methods"]:
+        shares = [f"{share:.1%}" for share in method["certified_accuracy"].values()]
+        marked = [method["name"], *([] if method["ranked"] else ["*"]), *shares]
+        assert marked in rows
+    for name in ("dpa", "fdp", "label-smoothing"):
+        assert verify(here / f"o/certificates/{name}.json").valid
+    assert "mithridate: DPA, 41 partitions: training\n" in outcome.err
+    for suffix in ("html", "md", "svg"):
+        assert (here / f"o/comparison.{suffix}").stat().st_size > 1000
+
+
+def test_a_wide_table_is_cut_into_parts_and_loses_nothing(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    radii = list(range(0, 60, 3))
+    outcome = run(capsys, "compare", "--radii", ",".join(map(str, radii)), config('methods = ["dpa", "kernel-vote"]'))
+    heads = [line.split()[2:] for line in outcome.out.splitlines() if line.startswith("r =")]
+    assert [int(cell) for line in heads for cell in line] == radii
+    assert "…" not in outcome.out
+    assert max(map(len, outcome.out.splitlines()[:20])) <= 79
+
+
+def test_flags_take_precedence_over_the_file(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    file = config('out = "o"\nradii = [0, 1]\nfailure_prob = 0.1\nthreat = "remove"\nmethods = ["fdp", "dpa"]')
+    plain = compared(capsys, file)
+    assert (plain["radii"], plain["threat"], plain["methods"][0]["failure_prob"]) == ([0, 1], "remove", 0.1)
+    claim = ["--radii", "0,7", "--failure-prob", "0.01", "--threat", "add"]
+    flags = ["--out", "p", "--methods", "kernel-vote,fdp", *claim]
+    other = compared(capsys, *flags, file)
+    assert (other["radii"], other["threat"], other["out"]) == ([0, 7], "add", "p")
+    assert [method["name"] for method in other["methods"]] == ["kernel-vote", "fdp"]
+    assert other["methods"][1]["failure_prob"] == 0.01
+    assert (here / "p/certificates/fdp.json").exists()
+
+
+def test_methods_chosen_by_flag_keep_the_options_of_the_file(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    tables = '[[methods]]\nname = "dpa"\npartitions = 21\n[[methods]]\nname = "fdp"\n'
+    found = compared(capsys, "--methods", "dpa,kernel-vote", config("", DATA + tables))
+    assert [method["title"] for method in found["methods"]] == ["DPA, 21 partitions", "kernel vote"]
+
+
+def test_the_same_command_trains_nothing_twice(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    file = config('methods = ["dpa", "fdp"]')
+    first = compared(capsys, file)
+    assert Fake.trained == ["dpa", "fdp"]
+    assert first["out"] == "comparisons/c"
+    certificates = {path.name: path.read_bytes() for path in (here / "comparisons/c/certificates").iterdir()}
+    compared(capsys, file)
+    assert Fake.trained == ["dpa", "fdp"]
+    assert certificates == {path.name: path.read_bytes() for path in (here / "comparisons/c/certificates").iterdir()}
+
+
+def test_bagging_is_matched(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    file = config('out = "o"\nmethods = ["dpa", "bagging", "kernel-vote"]')
+    found = compared(capsys, "--match", "r=0", "--match-with", "kernel-vote", file)
+    shares = {method["name"]: method["certified_accuracy"]["0"] for method in found["methods"]}
+    assert shares["bagging"] == shares["kernel-vote"] == 0.75
+    certificate = Certificate.load(here / "o/certificates/bagging.json")
+    assert any("number of draws" in sentence for sentence in certificate.assumptions)
+    outcome = run(capsys, "compare", "--match", "r=0", "--match-with", "kernel-vote", file)
+    assert "draws were chosen to match kernel-vote at r = 0" in " ".join(outcome.out.split())
+
+
+def test_a_method_that_fails_is_reported_and_the_rest_is_kept(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    outcome = run(capsys, "compare", config('out = "o"\nmethods = ["dpa", "finite-aggregation", "kernel-vote"]'))
+    assert outcome.code == 2
+    assert "mithridate: finite-aggregation came to no result: There is no such thing; leave it out.\n" in outcome.err
+    assert (here / "o/certificates/dpa.json").exists()
+    assert (here / "o/certificates/kernel-vote.json").exists()
+    assert "came to no result" in (here / "o/comparison.md").read_text(encoding="utf-8")
+
+
+def test_an_interruption_says_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = config('out = "o"\nmethods = ["dpa", "finite-aggregation"]')
+
+    def interrupted(message: str = "") -> Fake:
+        made = failing()
+        object.__setattr__(made, "fails", KeyboardInterrupt())
+        return made
+
+    with monkeypatch.context() as patch:
+        patch.setitem(FAKES, "finite-aggregation", interrupted)
+        outcome = run(capsys, "compare", file)
+    assert outcome.code == 130
+    assert "interrupted; what is finished is kept in o/runs. The same command goes on from there." in outcome.err
+    monkeypatch.setitem(FAKES, "finite-aggregation", lambda: parts(21, "finite-aggregation"))
+    compared(capsys, file)
+    assert Fake.trained == ["dpa", "finite-aggregation"]
+
+
+def test_text_of_users_reaches_neither_terminal_nor_page_as_code(
+    capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    outcome = run(capsys, "compare", config('title = "<b>\\u001b[31m"\nout = "o"\nmethods = ["dpa"]'))
+    assert outcome.code == 0
+    assert "\x1b" not in outcome.out
+    assert "<b>" not in (here / "o/comparison.html").read_text(encoding="utf-8")
+
+
+def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run(capsys, "compare", "--help")
+    assert outcome.code == 0
+    assert "mithridate compare --match r=0" in outcome.out
+    assert all(name in outcome.out for name in mithridate.defences.NAMES)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def refused(outcome: Outcome, message: str) -> None:
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert "Traceback" not in outcome.err
+    assert Fake.trained == []
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "message"),
+    [
+        ("methods = [", DATA, "is not a project file in TOML"),
+        ("", DATA, "There is nothing to compare"),
+        ("methods = []", DATA, "There is nothing to compare"),
+        ('methods = "fdp"', DATA, "Expected methods in c.toml as a list of names"),
+        ("methods = [1]", DATA, "Expected methods in c.toml as a list of names"),
+        ("", DATA + "[[methods]]\npartitions = 3", "needs the name of a method"),
+        ("", DATA + "[[methods]]\nname = 3", "needs the name of a method"),
+        ('methods = ["dpaa"]', DATA, "There is no method 'dpaa'; did you mean 'dpa'?"),
+        ("", DATA + '[[methods]]\nname = "kernel-vote"\nwidht = 3', "did you mean 'width'?"),
+        ('methods = ["dpa"]\nradius = [1]', DATA, "Nobody asks for 'radius' in c.toml; did you mean 'radii'?"),
+        ('methods = ["dpa"]\nradii = [5, 1]', DATA, "that increase"),
+        ('methods = ["dpa"]\nradii = 3', DATA, "whole numbers"),
+        ('methods = ["dpa"]\nthreat = "flood"', DATA, "Expected threat to be one of"),
+        ('methods = ["dpa"]\nscope = "none"', DATA, "Expected scope to be one of"),
+        ('methods = ["dpa"]\nfailure_prob = "small"', DATA, "Expected failure_prob in (0, 1)"),
+        ('methods = ["dpa"]\nout = 3', DATA, "Expected out in c.toml to be text in quotes"),
+        ('methods = ["dpa"]\nmatch = 0', DATA, "bagging, which is not among the methods"),
+        ('methods = ["dpa", "bagging"]\nmatch = "r=0"', DATA, "Expected match to be 0"),
+        ('methods = ["dpa"]', "", "Expected [data] of c.toml to have name"),
+        ('methods = ["dpa"]\ndata = 3', "", "Expected [data] in c.toml to be a table"),
+        ('methods = ["dpa"]', '[data]\nname = "letters"', "to be one of digits, mnist"),
+        ('methods = ["dpa"]', '[data]\nname = "digits"\ntrain = "x"', "Nobody asks for 'train' beside name"),
+        ('methods = ["dpa"]', "[data]\ntrain = 3", "to be a path in quotes"),
+        ('methods = ["dpa"]', '[data]\ntrain = "no.npz"', "no.npz"),
+        ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\nholdout = 2', "Expected holdout in (0, 1)"),
+        ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\nlabel = "y"', "Expected kind in [data]"),
+        ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\ntest = "inputs.npz"', "needs the true labels"),
+    ],
+)
+def test_mistakes_in_a_file_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], here: Path, text: str, data: str, message: str
+) -> None:
+    refused(run(capsys, "compare", config(text, data)), message)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--radii", "0,x"], "expected whole numbers"),
+        (["--radii", "5,1"], "that increase"),
+        (["--methods", "dpa,,fdp"], "expected names such as fdp,dpa"),
+        (["--methods", "nothing"], "There is no method 'nothing'"),
+        (["--match", "zero"], "expected r=0"),
+        (["--match", "r=4"], "Expected match to be 0"),
+        (["--match-with", "dpa"], "add match=0"),
+        (["--threat", "flood"], "invalid choice"),
+        (["--failure-prob", "2"], "Expected failure_prob"),
+        (["--out", "c.toml"], "Cannot make the folder c.toml"),
+    ],
+)
+def test_mistakes_in_flags_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], here: Path, flags: list[str], message: str
+) -> None:
+    refused(run(capsys, "compare", *flags, config('methods = ["dpa", "bagging"]')), message)
+
+
+def test_a_missing_file_is_one_sentence(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    refused(run(capsys, "compare", "nowhere.toml"), "Cannot read nowhere.toml")
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_data_is_looked_for_beside_the_file_and_held_out(here: Path) -> None:
+    (here / "sub").mkdir()
+    np.savez(here / "sub/all.npz", x=TRAIN[0], y=TRAIN[1])
+    path = here / "sub/c.toml"
+    path.write_text('methods = ["dpa"]\n[data]\ntrain = "all.npz"\nholdout = 0.3\n', encoding="utf-8")
+    training, test = read_comparison(path).examples()
+    assert len(training.x) + len(test.x) == 100
+    assert 10 < len(test.x) < 50
+    assert test.y is not None
+
+
+def test_the_example_runs_on_digits(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer models and steps, which only cost time."""
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    text = EXAMPLE.read_text(encoding="utf-8")
+    text = re.sub(r"instances = \d+", "instances = 16", text)
+    text = re.sub(r"(steps|seconds) = \d+", r"\1 = 2", text)
+    Path("compare.toml").write_text(text, encoding="utf-8")
+    found = compared(capsys, "compare.toml", "--device", "cpu")
+    names = ["fdp", "bagging", "dpa", "nearest-neighbours", "kernel-vote", "label-smoothing"]
+    assert [method["name"] for method in found["methods"]] == names
+    assert [method["name"] for method in found["methods"] if not method["ranked"]] == ["label-smoothing"]
+    assert found["examples"] == 400
+    for name in ("dpa", "kernel-vote", "nearest-neighbours", "fdp"):
+        assert verify(f"comparisons/digits/certificates/{name}.json").valid
+    again = compared(capsys, "compare.toml", "--device", "cpu")
+    kept = ("certified_accuracy", "curve", "assumptions")
+    for one, other in zip(found["methods"], again["methods"], strict=True):
+        assert {key: one[key] for key in kept} == {key: other[key] for key in kept}

@@ -1,0 +1,691 @@
+"""Comparisons: who leads where against plain counting, what is marked and how, sharing, resuming, and bad input."""
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from defence_doubles import (
+    LABELS,
+    POINTS,
+    TEST,
+    TRAIN,
+    Fake,
+    FakeBagging,
+    FakeMean,
+    failing,
+    kernel,
+    labels_only,
+    parts,
+    private,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+import mithridate
+from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
+from mithridate.comparing import compare
+from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, covers
+from mithridate.mechanism import SEARCH_LIMIT, Partitioned
+from mithridate.report.comparison_chart import COLOURS, DASHES
+
+DATA = (TRAIN, TEST)
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = '<script>alert(1)</script> "& | `x` ${title}'
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    Fake.trained.clear()
+    Fake.seen.clear()
+
+
+@cache
+def _certificate() -> Certificate:
+    return certify(Votes.from_counts([[2, 1]], mechanism=Partitioned(3)))
+
+
+def made_up(radius: list[int], name: str = "dpa", right: list[bool] | None = None, **changes: Any) -> Entry:
+    """An entry with given radii, of labels that are all right unless said otherwise."""
+    points = len(radius)
+    truth = np.zeros(points, dtype=np.int64) if right is None else np.where(right, 0, 1)
+    certificate = replace(
+        _certificate(),
+        votes=Votes.from_counts([[2, 1]] * points, mechanism=Partitioned(3), labels=truth),
+        radius=np.array(radius),
+        label=np.zeros(points, dtype=np.int64),
+        status=np.where(np.array(radius) < 0, Status.NOT_SEPARATED.value, Status.CERTIFIED.value),
+        **changes,
+    )
+    return Entry(name.upper(), name, certificate, Threat.SYMMETRIC_DIFFERENCE, 1.0, 1.0)
+
+
+def comparison_of(*radii: list[int], names: str = "abcdefgh") -> Comparison:
+    entries = tuple(made_up(radius, name) for radius, name in zip(radii, names, strict=False))
+    return Comparison(entries, Threat.SYMMETRIC_DIFFERENCE, len(radii[0]))
+
+
+@cache
+def all_kinds() -> Comparison:
+    """One entry of every kind that a chart tells apart."""
+    unsound = private("rdp-paper")
+    object.__setattr__(unsound, "certify", lambda votes, **claim: certify(votes, method=RDP("paper"), **claim))
+    methods = [parts(), kernel(), private(), labels_only(), private("statistical-dp", FakeMean), unsound]
+    return compare(methods, DATA)
+
+
+# --- who leads where ------------------------------------------------------------------------------------------------
+
+several = st.lists(st.lists(st.integers(-1, 12), min_size=6, max_size=6), min_size=1, max_size=4)
+
+
+def shares_at(comparison: Comparison, radius: int) -> dict[str, int]:
+    """By plain counting."""
+    counts = {}
+    for entry in comparison.ranked:
+        assert entry.certificate is not None
+        right = entry.certificate.label == entry.certificate.votes.labels
+        counts[entry.name] = sum(
+            bool(ok) and own >= radius for own, ok in zip(entry.certificate.radius.tolist(), right, strict=True)
+        )
+    return counts
+
+
+@given(several, st.sampled_from([0.0, 0.1, 0.2, 0.4]))
+def test_crossings_are_what_plain_counting_gives(radii: list[list[int]], tolerance: float) -> None:
+    comparison = comparison_of(*radii)
+    stretches = comparison.crossings(tolerance)
+    table = [shares_at(comparison, radius) for radius in range(15)]
+    leads = [
+        {name for name, count in row.items() if count > 0 and count >= max(row.values()) - tolerance * 6 - 1e-9}
+        for row in table
+    ]
+    # They follow each other without a gap, from 0 to the last radius at which anything is certified.
+    last = max(max(own) for own in radii)
+    assert [stretch.first for stretch in stretches] == [0, *(s.last + 1 for s in stretches[:-1])][: len(stretches)]
+    assert (stretches[-1].last if stretches else -1) == last
+    # Whoever is named leads all the way, and nobody who does is left out.
+    for stretch in stretches:
+        inside = leads[stretch.first : stretch.last + 1]
+        assert set(stretch.names) == set.intersection(*inside)
+        assert stretch.names
+    # No division into fewer stretches exists: the least number for each prefix, by dynamic programming.
+    least = [0] + [99] * (last + 1)
+    for end in range(1, last + 2):
+        for start in range(end):
+            if set.intersection(*leads[start:end]):
+                least[end] = min(least[end], least[start] + 1)
+    assert len(stretches) == least[last + 1]
+
+
+@given(several, st.lists(st.integers(0, 14), min_size=1, unique=True))
+def test_best_and_table_are_what_plain_counting_gives(radii: list[list[int]], shown: list[int]) -> None:
+    comparison, shown = comparison_of(*radii), sorted(shown)
+    table = comparison.table(shown)
+    for place, radius in enumerate(shown):
+        counts = shares_at(comparison, radius)
+        assert {name: row[place] for name, row in table.items()} == pytest.approx(
+            {name: count / 6 for name, count in counts.items()}
+        )
+        top = max(counts.values())
+        expected = tuple(name for name, count in counts.items() if count == top > 0)
+        assert comparison.best(shown)[place] == expected
+
+
+def test_wrong_labels_count_for_nobody() -> None:
+    high, low = made_up([9, 9, 9], "a", [False, False, True]), made_up([2, 2, -1], "b")
+    comparison = Comparison((high, low), Threat.SYMMETRIC_DIFFERENCE, 3)
+    assert comparison.crossings() == (Stretch(0, 2, ("b",)), Stretch(3, 9, ("a",)))
+
+
+@pytest.mark.parametrize(
+    ("radii", "sentence"),
+    [
+        ([[47] * 9 + [47], [310] * 8 + [-1] * 2], "a certifies most up to r = 47, b from 48 to 310."),
+        ([[5, 5], [2, 2]], "a certifies most at every radius up to r = 5."),
+        ([[0, 0], [3, -1]], "a certifies most at r = 0, b from 1 to 3."),
+        ([[3, 3], [3, 3]], "a and b certify most at every radius up to r = 3."),
+        ([[-1, -1], [-1, -1]], "No method certifies a right prediction."),
+        ([[1, 1], [1, 2], [0, 0]], "b certifies most at every radius up to r = 2."),
+        ([[1200], [4]], "a certifies most at every radius up to r = 1,200."),
+        ([[4, -1], [4, 3]], "b certifies most at every radius up to r = 4."),
+    ],
+)
+def test_the_headline_says_who_leads_where(radii: list[list[int]], sentence: str) -> None:
+    assert comparison_of(*radii).headline == sentence
+
+
+def test_one_method_alone_is_not_ranked_against_nobody() -> None:
+    assert comparison_of([4, 7]).headline.startswith("a certifies right predictions up to r = 7; no other")
+
+
+def test_many_crossings_are_summed_up_and_the_difference_is_named() -> None:
+    """Two curves that change the lead at every radius, by one point in 200."""
+    first, second = [], []
+    for step in range(0, 98, 2):
+        first += [step, step, step + 1, step + 1]
+        second += [step, step + 1, step + 1, step + 1] if step % 4 else [step, step, step, step + 1]
+    comparison = comparison_of(first, second)
+    assert len(comparison.crossings()) > 5
+    stretches, tolerance = comparison.leaders
+    assert len(stretches) <= 5
+    assert 0 < tolerance <= 0.05
+    assert f"(differences of up to {100 * tolerance:g} percentage points aside)" in comparison.headline
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "expected"),
+    [
+        (Threat.EDIT, Threat.REPLACE, True),
+        (Threat.EDIT, Threat.SYMMETRIC_DIFFERENCE, True),
+        (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD, True),
+        (Threat.SYMMETRIC_DIFFERENCE, Threat.REPLACE, False),
+        (Threat.REPLACE, Threat.LABELS, True),
+        (Threat.REPLACE, Threat.REMOVE, False),
+        (Threat.LABELS, Threat.REPLACE, False),
+        (Threat.LABELS, Threat.FEATURES, False),
+        (Threat.FEATURES, Threat.FEATURES, True),
+    ],
+)
+def test_which_threat_covers_which(own: Threat, asked: Threat, expected: bool) -> None:
+    assert covers(own, asked) is expected
+
+
+def test_ticks_increase_and_stay_inside() -> None:
+    for limit in (1, 3, 9, 47, 310, 2000, 90_000, SEARCH_LIMIT):
+        for logarithmic in (False, True):
+            ticks = axis_ticks(limit, 8, logarithmic=logarithmic)
+            assert ticks == sorted(set(ticks))
+            assert ticks[0] == 0
+            assert limit / 10 < ticks[-1] <= limit
+            assert 2 <= len(ticks) <= 14
+
+
+# --- what is compared with what -------------------------------------------------------------------------------------
+
+
+def test_entries_certify_what_their_defence_does_by_itself() -> None:
+    comparison = compare([parts(), private()], DATA, threat="remove", failure_prob=0.01, scope="all")
+    for entry, defence in zip(comparison.entries, (parts(), private()), strict=True):
+        votes = Votes(defence.counts, defence.mechanism, labels=LABELS)
+        alone = certify(votes, threat="remove", failure_prob=0.01, scope="all")
+        assert entry.certificate is not None
+        np.testing.assert_array_equal(entry.certificate.radius, alone.radius)
+        np.testing.assert_allclose(entry.accuracy([0, 3, 9]), alone.accuracy(LABELS, [0, 3, 9]))
+        assert entry.threat is Threat.REMOVE
+        assert entry.ranked
+    assert [entry.failure_prob for entry in comparison.entries] == [0.0, 0.01]
+
+
+def test_another_threat_a_mean_and_an_unsound_rule_are_shown_and_never_win() -> None:
+    comparison = all_kinds()
+    by_name = {entry.name: entry for entry in comparison.entries}
+    assert [entry.name for entry in comparison.ranked] == ["dpa", "kernel-vote", "fdp"]
+    named = {name for stretch in comparison.crossings() for name in stretch.names}
+    assert named <= {"dpa", "kernel-vote", "fdp"}
+    # They would win: the rule is that they must not.
+    assert by_name["rdp-paper"].accuracy(0) >= by_name["fdp"].accuracy(0)
+    assert by_name["label-smoothing"].threat is Threat.LABELS
+    sentences = " ".join(comparison.findings[1:])
+    assert "label-smoothing: certifies label flips only; not comparable with the others." in sentences
+    assert "statistical-dp: not per prediction" in sentences
+    assert "rdp-paper: no guarantee" in sentences
+    assert any("not valid for DP-SGD" in note for note in by_name["rdp-paper"].notes)
+
+
+@pytest.mark.parametrize("threat", list(Threat))
+def test_every_threat_can_be_compared_and_shown(threat: Threat) -> None:
+    comparison = compare([parts(), private(), labels_only(), FakeBagging()], DATA, threat=threat)
+    assert comparison.failed == ()
+    assert comparison.threat is threat
+    by_name = {entry.name: entry for entry in comparison.entries}
+    assert by_name["label-smoothing"].ranked is (threat is Threat.LABELS)
+    assert by_name["dpa"].threat is by_name["fdp"].threat is by_name["bagging"].threat is threat
+    for text in (Page(comparison.html()).text, comparison.markdown().replace("\\", "")):
+        assert threat.in_words in text
+    ElementTree.fromstring(comparison.svg())
+
+
+def test_a_stronger_threat_is_comparable_and_said_to_be_so() -> None:
+    strong = parts(name="strong", threats=(Threat.EDIT,))
+    entry = compare([strong, kernel()], DATA).entries[0]
+    assert entry.threat is Threat.EDIT
+    assert entry.ranked
+    assert any("Certifies more than was asked for" in note for note in entry.notes)
+    weak = compare([replace(strong, threats=(Threat.ADD,)), kernel()], DATA).entries[0]
+    assert not weak.ranked
+    assert "certifies another threat, add" in weak.notes[0].lower()
+
+
+def test_equal_recipes_share_votes() -> None:
+    comparison = compare([private("fdp"), private("adp"), parts()], DATA)
+    assert Fake.trained == ["fdp", "dpa"]
+    assert comparison.entries[1].notes == ("Certified from the votes of fdp.",)
+
+
+def test_the_same_method_twice_gets_a_number() -> None:
+    comparison = compare([parts(41), parts(21), parts(11)], DATA)
+    assert [entry.name for entry in comparison.entries] == ["dpa", "dpa-2", "dpa-3"]
+
+
+def test_a_second_call_trains_nothing_and_finds_runs_of_other_names(tmp_path: Path) -> None:
+    first = compare([private("fdp"), parts()], DATA, run_dir=tmp_path / "runs")
+    assert Fake.trained == ["fdp", "dpa"]
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert re.fullmatch(r"dpa-[0-9a-f]{8} fdp-[0-9a-f]{8}", " ".join(folders))
+    again = compare([private("adp"), parts()], DATA, run_dir=tmp_path / "runs")
+    assert Fake.trained == ["fdp", "dpa"]
+    for one, other in zip(first.entries, again.entries, strict=True):
+        assert one.certificate is not None
+        assert other.certificate is not None
+        assert one.certificate.equals(other.certificate)
+        # Training took what it took then; finding it finished is not training.
+        assert other.training_seconds == pytest.approx(one.training_seconds, abs=6e-4)
+
+
+def test_a_method_that_fails_does_not_take_the_others_along(tmp_path: Path) -> None:
+    comparison = compare([parts(), failing(), kernel()], DATA)
+    assert [entry.name for entry in comparison.entries] == ["dpa", "kernel-vote"]
+    assert comparison.failed == (("finite-aggregation", "There is no such thing; leave it out."),)
+    for text in (comparison.markdown(), unescape(comparison.html()), json.dumps(comparison.to_dict())):
+        assert "There is no such thing; leave it out." in text
+    with pytest.raises(ConfigError, match=r"No method came to a result; finite-aggregation: There is no such thing"):
+        compare([failing()], DATA)
+
+
+def test_an_interruption_is_not_a_failure() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare([parts(), replace(failing(), fails=KeyboardInterrupt())], DATA)
+
+
+def test_progress_names_every_stage() -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def watch(title: str, stage: str) -> Any:
+        seen.append((title, stage))
+        return lambda done, total: seen.append((title, stage, f"{done}/{total}"))
+
+    compare([parts()], DATA, progress=watch)
+    title = "DPA, 41 partitions"
+    assert seen[:4] == [
+        (title, "training"),
+        (title, "training", "1/2"),
+        (title, "training", "2/2"),
+        (title, "certifying"),
+    ]
+
+
+# --- bagging as good as another method ------------------------------------------------------------------------------
+
+
+def test_match_chooses_the_draws_that_certify_as_much_at_zero() -> None:
+    """Of 40 points, bagging with k draws has ceil(0.4 k) right; the kernel vote has 30, so k is 74 or 75."""
+    comparison = compare([FakeBagging(), parts(), kernel()], DATA, match=0, match_with="kernel-vote")
+    entry = comparison.entries[0]
+    assert entry.name == "bagging"
+    assert entry.certificate is not None
+    draws = entry.certificate.votes.mechanism.to_dict()["draws"]
+    assert draws in (73, 74, 75)
+    assert entry.title == f"bagging, {draws} draws"
+    assert float(entry.accuracy(0)) == float(comparison.entries[2].accuracy(0)) == 0.75
+    assert Fake.trained[0] == "kernel-vote"
+    assert Fake.trained.count("bagging") <= 8
+    assert any(f"{draws} draws were chosen to match kernel-vote" in note for note in entry.notes)
+    assumed = [sentence for sentence in entry.certificate.assumptions if "number of draws" in sentence]
+    assert len(assumed) == 1
+    assert "public and fixed" in assumed[0]
+    assert str(draws) in assumed[0]
+
+
+def test_match_ends_at_the_closest_number_where_none_is_equal() -> None:
+    """All 40 points right needs more than 97 draws; no number of trainings beyond eight is spent on it."""
+    comparison = compare([kernel(right=40), FakeBagging()], DATA, match=0)
+    found = comparison.entries[1].certificate
+    assert found is not None
+    tried = Fake.trained.count("bagging")
+    assert tried <= 8
+    assert found.votes.mechanism.to_dict()["draws"] >= 90
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "message"),
+    [
+        ([parts()], {"match": 0}, "bagging, which is not among the methods"),
+        ([FakeBagging()], {"match": 0}, "needs another method"),
+        ([FakeBagging(), parts()], {"match": 3}, "Expected match to be 0"),
+        ([FakeBagging(), parts()], {"match": 0, "match_with": "fdp"}, "Expected match_with to be one of dpa"),
+        ([FakeBagging(), parts()], {"match_with": "dpa"}, "add match=0"),
+    ],
+)
+def test_what_cannot_be_matched_is_refused_before_training(methods: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        compare(methods, DATA, **options)
+    assert Fake.trained == []
+
+
+# --- the chart ------------------------------------------------------------------------------------------------------
+
+
+def curves(svg: str) -> dict[str, ElementTree.Element]:
+    """The line of every entry, by name."""
+    root = ElementTree.fromstring(svg)
+    groups = [group for group in root.iter(f"{SVG}g") if "method" in group.get("class", "").split()]
+    return {
+        entry.name: next(path for path in group.iter(f"{SVG}path") if path.get("class") == "curve")
+        for entry, group in zip(all_kinds().entries, groups, strict=True)
+    }
+
+
+def test_lines_are_solid_dashed_dotted_by_what_they_claim() -> None:
+    found = {name: path.get("stroke-dasharray") for name, path in curves(all_kinds().svg()).items()}
+    assert found == {
+        "dpa": None,
+        "kernel-vote": None,
+        "fdp": None,
+        "label-smoothing": DASHES["other-threat"],
+        "statistical-dp": DASHES["not-per-prediction"],
+        "rdp-paper": DASHES["no-guarantee"],
+    }
+    assert len(set(DASHES.values())) == 4
+
+
+def test_the_legend_says_what_sets_a_line_apart() -> None:
+    root = ElementTree.fromstring(all_kinds().svg())
+    rows = [text.text for text in root.iter(f"{SVG}text") if text.get("class") == "legend-text"]
+    assert rows == [
+        "dpa: DPA, 41 partitions",
+        "kernel-vote: kernel vote",
+        "fdp: fdp on votes",
+        "label-smoothing: label smoothing (another threat: labels)",
+        "statistical-dp: statistical-dp on votes (not per prediction)",
+        "rdp-paper: rdp-paper on votes (no guarantee)",
+    ]
+
+
+def test_colours_and_marks_differ() -> None:
+    methods = [parts(21 + 2 * number) for number in range(16)]
+    root = ElementTree.fromstring(compare(methods, DATA).svg())
+    groups = [group for group in root.iter(f"{SVG}g") if "method" in group.get("class", "").split()]
+    looks = [
+        (group.get("color"), next(p.get("d") for p in group.iter(f"{SVG}path") if p.get("class") == "mark"))
+        for group in groups
+    ]
+    assert len(set(looks)) == 16
+    assert len(set(COLOURS)) == 8
+
+
+def heights(path: ElementTree.Element) -> list[tuple[float, float]]:
+    """The ends of the level parts of a step curve, with their heights."""
+    steps = re.findall(r"([MHV])([\d.]+)(?: ([\d.]+))?", path.get("d", ""))
+    y, ends = float(steps[0][2]), []
+    for command, value, _ in steps[1:]:
+        if command == "H":
+            ends.append((float(value), y))
+        else:
+            y = float(value)
+    return ends
+
+
+def test_a_line_goes_through_the_shares_that_the_table_holds() -> None:
+    """On a linear axis, radius r ends at the (r + 1)-th of the width; heights fall from 100% at the top."""
+    comparison = comparison_of([0, 2, 2, 7], [7, 7, 7, 7])
+    assert not comparison.is_logarithmic
+    root = ElementTree.fromstring(comparison.svg())
+    line = next(path for path in root.iter(f"{SVG}path") if path.get("class") == "curve")
+    grid = [text for text in root.iter(f"{SVG}text") if (text.text or "") in ("0%", "100%")]
+    bottom, top = (float(text.get("y", "0")) - 4 for text in grid)
+    found = heights(line)
+    assert [round((bottom - y) / (bottom - top), 3) for _, y in found] == [1.0, 0.75, 0.25]
+    left = float(re.match(r"M([\d.]+)", line.get("d", "")).group(1))  # pyright: ignore[reportOptionalMemberAccess]
+    width = found[-1][0] - left
+    assert [round((x - left) / width * 8) for x, _ in found] == [1, 3, 8]
+
+
+def test_an_axis_by_powers_shows_methods_that_end_early() -> None:
+    assert comparison_of([1, 2, 3], [900, 900, 1000]).is_logarithmic
+    assert not comparison_of([100, 200, 300], [900, 900, 1000]).is_logarithmic
+    text = "".join(ElementTree.fromstring(comparison_of([1, 2, 3], [900, 900, 1000]).svg()).itertext())
+    assert "logarithmic" in text
+
+
+def test_the_strip_shows_who_leads() -> None:
+    comparison = comparison_of([47] * 10, [310] * 8 + [-1] * 2)
+    root = ElementTree.fromstring(comparison.svg())
+    strips = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "leader"]
+    lines = [path for path in root.iter(f"{SVG}path") if path.get("class") == "crossing"]
+    assert len(strips) == 2
+    assert len(lines) == 1
+    assert float(strips[1].get("x", "0")) == float(re.match(r"M([\d.]+)", lines[0].get("d", "")).group(1))  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_names_beside_lines_do_not_cover_each_other() -> None:
+    methods = [parts(21 + 10 * number, name=f"method-{number}") for number in range(8)]
+    root = ElementTree.fromstring(compare(methods, DATA).svg())
+    names = [text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]
+    boxes = [(float(t.get("x", "0")), float(t.get("y", "0")), 7.4 * len(t.text or "")) for t in names]
+    assert len(boxes) >= 4
+    for i, (x, y, width) in enumerate(boxes):
+        for other_x, other_y, other_width in boxes[i + 1 :]:
+            apart = x + width <= other_x or other_x + other_width <= x or abs(y - other_y) >= 13
+            assert apart
+
+
+@pytest.mark.parametrize("radii", [[[-1, -1]], [[-1, -1], [0, 3]], [[SEARCH_LIMIT] * 2, [5, 2]], [[0]]])
+def test_every_comparison_can_be_drawn(radii: list[list[int]]) -> None:
+    comparison = comparison_of(*radii)
+    ElementTree.fromstring(comparison.svg())
+    assert comparison.html()
+    assert comparison.markdown()
+    json.dumps(comparison.to_dict(), allow_nan=False)
+
+
+def test_a_curve_of_many_steps_stays_small() -> None:
+    steps = np.random.default_rng(4).integers(0, 20_000, 10_000).tolist()
+    assert len(comparison_of(steps, [1] * 10_000).svg()) < 60_000
+
+
+# --- page, Markdown, JSON, files ------------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_says_who_leads_and_what_each_method_rests_on() -> None:
+    comparison = all_kinds()
+    page = Page(comparison.html())
+    assert comparison.headline in page.text
+    for sentence in (*comparison.findings, *comparison.notes):
+        assert sentence in page.text
+    for entry in comparison.entries:
+        assert entry.threat.in_words in page.text
+        if entry.certificate is not None:
+            assert f"mithridate verify certificates/{entry.name}.json" in page.text
+            assert all(sentence in page.text for sentence in entry.certificate.assumptions)
+    assert "There is no probability of failure" in page.text
+    assert "99.9% confidence" in page.text
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_nothing() -> None:
+    html = all_kinds().html()
+    page = Page(html)
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "img", "iframe", "object", "embed", "form"}
+    policy = next(a["content"] for tag, a in page.tags if tag == "meta" and a.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes), tag
+        for name in ("href", "src"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    assert not re.search(r"url\(|@import", html)
+
+
+def test_text_of_users_is_escaped_everywhere() -> None:
+    hostile = parts(name="dpa", title=HOSTILE)
+    comparison = replace(compare([hostile, failing(HOSTILE)], DATA), title=HOSTILE)
+    assert "<script>" not in comparison.html()
+    assert HOSTILE in Page(comparison.html()).text
+    svg = comparison.svg()
+    assert "<script>" not in svg
+    assert HOSTILE in "".join(ElementTree.fromstring(svg).itertext())
+    assert "<script>" not in comparison.markdown()
+    assert "<script>" not in comparison._repr_html_()
+    assert json.loads(json.dumps(comparison.to_dict()))["title"] == HOSTILE
+
+
+def table_rows(markdown: str) -> list[list[str]]:
+    lines = [line for line in markdown.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_the_table_holds_shares_failure_probabilities_and_threats() -> None:
+    comparison = replace(all_kinds(), asked_radii=(0, 5))
+    rows = table_rows(comparison.markdown())
+    assert rows[0] == ["method", "r = 0", "r = 5", "failure probability", "certified against", "training", "certifying"]
+    by_name = {row[0].split(":")[0]: row for row in rows[2:]}
+    for entry in comparison.entries:
+        row = by_name[entry.name]
+        shares = [float(cell.strip("%\\<>")) / 100 for cell in row[1:3]]
+        assert shares == pytest.approx(entry.accuracy([0, 5]).tolist(), abs=1e-3)
+        assert row[0].endswith("\\*") is not entry.ranked
+        assert row[4] == entry.threat.value
+    assert by_name["dpa"][3] == "none"
+    assert by_name["fdp"][3] == "0.001"
+    assert by_name["statistical-dp"][3] == "0.001, whole curve"
+
+
+def test_json_has_a_schema_and_plain_values() -> None:
+    comparison = all_kinds()
+    content = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert content["schema"] == "mithridate.comparison/1"
+    assert content["threat"] == "symmetric-difference"
+    assert content["examples"] == POINTS
+    assert [method["name"] for method in content["methods"]] == [entry.name for entry in comparison.entries]
+    for method, entry in zip(content["methods"], comparison.entries, strict=True):
+        assert list(method["certified_accuracy"]) == [str(radius) for radius in content["radii"]]
+        if entry.curve is None:
+            assert method["certificate"] is None
+            assert method["bound"]["per_prediction"] is False
+        else:
+            assert method["curve"]["right"] == entry.curve.shown.tolist()
+            assert method["assumptions"] == list(entry.outcome.assumptions)  # pyright: ignore[reportAttributeAccessIssue]
+    assert [s["names"] for s in content["crossings"]] == [list(s.names) for s in comparison.crossings()]
+
+
+def test_everything_is_written_and_certificates_can_be_verified(tmp_path: Path) -> None:
+    comparison = compare([parts(), private(), private("statistical-dp", FakeMean)], DATA)
+    comparison.write(tmp_path / "new" / "folder")
+    folder = tmp_path / "new" / "folder"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "certificates", "comparison.html", "comparison.json", "comparison.md", "comparison.svg",
+    ]  # fmt: skip
+    assert sorted(path.name for path in (folder / "certificates").iterdir()) == ["dpa.json", "fdp.json"]
+    for name in ("dpa", "fdp"):
+        assert verify(folder / f"certificates/{name}.json").valid
+    assert json.loads((folder / "comparison.json").read_text(encoding="utf-8")) == comparison.to_dict()
+    assert (folder / "comparison.svg").read_text(encoding="utf-8") == comparison.svg()
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(mithridate.ArtifactError, match="Cannot make the folder"):
+        comparison_of([1, 2]).write(tmp_path / "file")
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("methods", "data", "options", "message"),
+    [
+        ([], DATA, {}, "There is nothing to compare"),
+        ("fdp", DATA, {}, "Expected a list of methods"),
+        (["dpaa"], DATA, {}, "did you mean 'dpa'?"),
+        ([object()], DATA, {}, "Expected the name of a method or a defence"),
+        ([parts()], (TRAIN, TEST[0]), {}, "needs the true labels of the test inputs"),
+        ([parts()], (TRAIN, (TEST[0], None)), {}, "needs the true labels of the test inputs"),
+        ([parts()], (TRAIN[0], TEST), {}, "Expected the training set as a pair"),
+        ([parts()], TRAIN[0], {}, "Expected data as a pair"),
+        ([parts()], "no-such-data", {}, "Expected name to be one of digits"),
+        ([parts()], DATA, {"radii": [0, 5, 5]}, "that increase"),
+        ([parts()], DATA, {"radii": [5, 0]}, "that increase"),
+        ([parts()], DATA, {"radii": []}, "that increase"),
+        ([parts()], DATA, {"radii": [-1, 0]}, "0 or more"),
+        ([parts()], DATA, {"radii": [0.5]}, "whole numbers"),
+        ([parts()], DATA, {"radii": 7}, "whole numbers"),
+        ([parts()], DATA, {"radii": [True]}, "whole numbers"),
+        ([parts()], DATA, {"threat": "all"}, "Expected threat to be one of"),
+        ([parts()], DATA, {"scope": "some"}, "Expected scope to be one of"),
+        ([parts()], DATA, {"failure_prob": 0}, "Expected failure_prob in (0, 1)"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(methods: Any, data: Any, options: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        compare(methods, data, **options)
+    assert "\n" not in str(caught.value)
+    assert Fake.trained == []
+
+
+def test_data_is_passed_on_with_its_source_and_assumptions() -> None:
+    pytest.importorskip("sklearn")
+    from mithridate.data.named import load_named
+
+    named = load_named("digits")
+    few = replace(named, test=(named.test[0][:POINTS], LABELS))
+    compare([parts()], few)
+    assert Fake.seen[0]["source"]["class_names"] == list("0123456789")
+    assert any("tuned with a look at this data set" in sentence for sentence in Fake.seen[0]["assumptions"])
+    compare([parts()], DATA)
+    assert Fake.seen[1]["source"] is None
+
+
+# --- the real ones --------------------------------------------------------------------------------------------------
+
+
+def test_real_defences_on_digits() -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("torch")
+    from mithridate.defences import defence
+
+    methods = [
+        defence("fdp", instances=20, seconds=1),
+        defence("statistical-dp", instances=20, seconds=1),
+        defence("dpa", partitions=15, steps=10),
+        defence("run-off-election", partitions=15, steps=10),
+        defence("bagging", draws=40, instances=30, steps=10),
+        defence("label-smoothing", instances=20, steps=5),
+        defence("kernel-vote"),
+        defence("nearest-neighbours", neighbours=50),
+    ]
+    comparison = mithridate.compare(methods, "digits", device="cpu")
+    assert comparison.failed == ()
+    assert len(comparison.entries) == 8
+    by_name = {entry.name: entry for entry in comparison.entries}
+    assert by_name["statistical-dp"].notes[-1] == "Certified from the votes of fdp."
+    assert by_name["run-off-election"].notes[-1] == "Certified from the votes of dpa."
+    assert [entry.name for entry in comparison.unranked] == ["statistical-dp", "label-smoothing"]
+    assert float(by_name["kernel-vote"].accuracy(0)) > 0.8
+    assert comparison.title == "Defences compared on digits"
+    assert "certif" in comparison.headline
+    ElementTree.fromstring(comparison.svg())

@@ -1,0 +1,183 @@
+"""Baseline-DP: group privacy step by step, the coverage of the bound on accuracy, and a learner of known truth."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from mithridate import Votes
+from mithridate.accounting.adp import one_example_epsilon
+from mithridate.accounting.statistical import StatisticalBound, mean_lower, statistical_bound, statistical_dp
+from mithridate.errors import ConfigError
+from mithridate.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat
+
+FALSE_ALARM = 1e-6
+MNIST = SampledGaussian(3.0, 0.001, 1000)
+
+
+# --- the bound at a radius ------------------------------------------------------------------------------------------
+
+
+@given(accuracy=st.floats(0, 1), epsilon=st.floats(0, 5), delta=st.floats(0, 0.1), changes=st.integers(0, 60))
+def test_it_is_one_change_after_the_other(accuracy: float, epsilon: float, delta: float, changes: int) -> None:
+    """J' >= e^-eps (J - delta), again and again; below zero nothing is left."""
+    expected = accuracy
+    for _ in range(changes):
+        expected = math.exp(-epsilon) * (expected - delta)
+    (bound,) = statistical_bound(accuracy, [changes], epsilon=epsilon, delta=delta)
+    assert bound == pytest.approx(max(expected, 0.0), rel=1e-9, abs=1e-11)
+    assert bound <= max(expected, 0.0) + 1e-15 * changes
+
+
+def test_it_is_the_published_formula() -> None:
+    accuracy, epsilon, delta = 0.87, 0.0545, 1e-5
+    radii = np.arange(0, 80, 7)
+    c = delta / math.expm1(epsilon)
+    expected = np.maximum(np.exp(-radii * epsilon) * (accuracy + c) - c, 0)
+    np.testing.assert_allclose(statistical_bound(accuracy, radii, epsilon=epsilon, delta=delta), expected, rtol=1e-9)
+
+
+def test_a_vanishing_epsilon_is_the_limit() -> None:
+    exact = statistical_bound(0.9, [0, 1, 1000], epsilon=0.0, delta=1e-4)
+    np.testing.assert_allclose(exact, [0.9, 0.8999, 0.8], rtol=1e-9)
+    for epsilon in (5e-324, 1e-300, 1e-15):
+        np.testing.assert_allclose(statistical_bound(0.9, [0, 1, 1000], epsilon=epsilon, delta=1e-4), exact, rtol=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [1e3, 1e300, math.inf])
+def test_without_privacy_nothing_is_left_after_one_change(epsilon: float) -> None:
+    assert statistical_bound(0.9, [0, 1, 2], epsilon=epsilon, delta=1e-5).tolist() == [0.9, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(("accuracy", "epsilon", "delta"), [(1.1, 1.0, 0.1), (0.9, -1.0, 0.1), (0.9, math.nan, 0.1)])
+def test_numbers_outside_their_range_are_refused(accuracy: float, epsilon: float, delta: float) -> None:
+    with pytest.raises(ConfigError, match="Expected"):
+        statistical_bound(accuracy, [1], epsilon=epsilon, delta=delta)
+
+
+# --- the bound on accuracy ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("instances", [1, 10, 1000])
+@pytest.mark.parametrize("failure_prob", [0.5, 1e-3, 1e-9])
+def test_perfect_accuracy_has_a_closed_form(instances: int, failure_prob: float) -> None:
+    exact = failure_prob ** (1 / instances)
+    assert exact - 1e-9 <= mean_lower(1.0, instances, failure_prob) <= exact
+
+
+@given(hits=st.integers(0, 400), instances=st.integers(1, 400), failure_prob=st.floats(1e-9, 0.5))
+def test_it_lies_between_hoeffding_and_the_exact_bound_for_hits_and_misses(
+    hits: int, instances: int, failure_prob: float
+) -> None:
+    """Instances that are all right or all wrong are among those it must cover: no better than Clopper-Pearson."""
+    hits = min(hits, instances)
+    bound = mean_lower(hits / instances, instances, failure_prob)
+    exact = float(stats.beta.ppf(failure_prob, hits, instances - hits + 1)) if hits else 0.0
+    assert bound <= exact * (1 + 1e-9)
+    assert bound >= hits / instances - math.sqrt(math.log(1 / failure_prob) / (2 * instances)) - 1e-6
+
+
+@pytest.mark.parametrize("law", ["all or nothing", "spread", "narrow"])
+def test_it_fails_at_most_as_often_as_promised(law: str) -> None:
+    """A valid bound fails this test with probability 1e-6 over seeds."""
+    rng, instances, failure_prob, runs, mean = np.random.default_rng(11), 60, 0.05, 20_000, 0.9
+    match law:
+        case "all or nothing":
+            accuracies = rng.random((runs, instances)) < mean
+        case "spread":
+            accuracies = rng.beta(0.9, 0.1, (runs, instances))
+        case _:
+            accuracies = rng.beta(90, 10, (runs, instances))
+    means, inverse = np.unique(accuracies.mean(axis=1).round(3), return_inverse=True)
+    # Means are rounded to the nearest thousandth to save time, and up: a bound on a larger mean is a harder test.
+    bounds = np.array([mean_lower(min(m + 0.0005, 1.0), instances, failure_prob) for m in means.tolist()])
+    failures = int((bounds[inverse] > mean).sum())
+    assert failures <= stats.binom.isf(FALSE_ALARM, runs, failure_prob)
+    assert failures or law != "all or nothing"  # The worst law comes near the promise.
+
+
+# --- from votes -----------------------------------------------------------------------------------------------------
+
+
+def test_votes_give_the_accuracy_of_the_instances() -> None:
+    votes = Votes.from_counts([[80, 20, 0], [0, 50, 50], [10, 0, 90]], mechanism=MNIST, labels=[0, 1, 2])
+    bound = statistical_dp(votes, failure_prob=0.01, delta=1e-6, threat="remove")
+    assert bound.mean_accuracy == pytest.approx((80 + 50 + 90) / 300)
+    assert bound.accuracy_lower == mean_lower(220 / 300, 100, 0.01)
+    assert bound.epsilon == one_example_epsilon(MNIST, 1e-6)
+    assert (bound.delta, bound.failure_prob, bound.threat) == (1e-6, 0.01, Threat.REMOVE)
+    assert (bound.examples, bound.instances) == (3, 100)
+    assert bound.per_prediction is False
+
+
+@pytest.mark.parametrize("threat", list(Threat))
+def test_changed_examples_count_two(threat: Threat) -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=MNIST, labels=[0])
+    bound = statistical_dp(votes, threat=threat)
+    changes = [threat.changes(radius) for radius in range(30)]
+    expected = statistical_bound(bound.accuracy_lower, changes, epsilon=bound.epsilon, delta=bound.delta)
+    np.testing.assert_array_equal(bound.accuracy(range(30)), expected)
+    assert expected[0] == bound.accuracy_lower
+    assert (np.diff(expected) <= 0).all()
+
+
+def test_a_learner_of_known_accuracy_is_never_below_the_bound() -> None:
+    """DP-SGD in one dimension, full batches: the sum of updates is N(0, T sigma^2), shifted by T for each canary.
+
+    An instance is right where the sum is below a threshold, so its expected accuracy is known for any number of them.
+    """
+    mechanism, threshold = SampledGaussian(20.0, 1.0, 50), 200.0
+    deviation = 20.0 * math.sqrt(50)
+    epsilon = one_example_epsilon(mechanism, 1e-5)
+    radii = np.arange(0, 6)
+    truth = stats.norm.cdf((threshold - 50 * radii) / deviation)
+    bound = statistical_bound(float(truth[0]), radii, epsilon=epsilon, delta=1e-5)
+    assert (bound <= truth).all()
+    assert bound[1] > 0.1  # Not an empty claim.
+
+
+def test_it_is_written_as_plain_values() -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=MNIST, labels=[0])
+    values = json.loads(json.dumps(statistical_dp(votes).to_dict(), allow_nan=False))
+    assert values["name"] == "statistical-dp"
+    assert values["per_prediction"] is False
+    assert values["threat"] == "symmetric-difference"
+    rest = {key: value for key, value in values.items() if key not in ("name", "per_prediction")}
+    assert StatisticalBound(**{**rest, "threat": Threat(rest["threat"])}) == statistical_dp(votes)
+
+
+def test_a_mechanism_that_is_as_good_as_not_private_gives_nothing() -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=SampledGaussian(0.01, 1.0, 1000), labels=[0])
+    bound = statistical_dp(votes)
+    assert bound.accuracy([0, 1]).tolist() == [bound.accuracy_lower, 0.0]
+    assert json.dumps(bound.to_dict(), allow_nan=False)
+
+
+def test_votes_without_labels_or_privacy_are_refused() -> None:
+    with pytest.raises(ConfigError, match="needs the true labels"):
+        statistical_dp(Votes.from_counts([[900, 100]], mechanism=MNIST))
+    for mechanism in (Bagged(100, 10), NoisyLabels(0.2, 2)):
+        with pytest.raises(ConfigError, match="privately trained"):
+            statistical_dp(Votes.from_counts([[900, 100]], mechanism=mechanism, labels=[0]))
+
+
+@pytest.mark.parametrize("radii", [[-1], [0.5], ["many"], [True]])
+def test_radii_are_whole_numbers(radii: list[int]) -> None:
+    bound = statistical_dp(Votes.from_counts([[900, 100]], mechanism=MNIST, labels=[0]))
+    with pytest.raises(ConfigError, match="radii"):
+        bound.accuracy(radii)
+
+
+def test_options_outside_their_range_are_refused() -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=MNIST, labels=[0])
+    for value in (0.0, 1.0, math.nan):
+        with pytest.raises(ConfigError, match="failure_prob"):
+            statistical_dp(votes, failure_prob=value)
+        with pytest.raises(ConfigError, match="delta"):
+            statistical_dp(votes, delta=value)
+    with pytest.raises(ConfigError, match="threat"):
+        statistical_dp(votes, threat="flood")
