@@ -133,10 +133,11 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
     if on != "votes" or bounds not in (None, EXACT):
         raise ConfigError(f"The rule {rule.name} decides from votes alone; leave on and bounds out.")
     decision = rule.decide(votes, threat)
+    needed = {name: votes.evidence[name] for name in rule.reads(threat) if name in votes.evidence}
     radius = np.minimum(decision.radius, SEARCH_LIMIT)
     status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     return Certificate(
-        votes,
+        replace(votes, evidence=needed),
         label=decision.label,
         radius=radius,
         status=status,

@@ -161,13 +161,16 @@ def _resolved(defences: Sequence[Defence | str]) -> list[Defence]:
 
 
 def _named(defences: list[Defence]) -> dict[str, Defence]:
-    """Every defence by a name of its own: that of the method, with a number where it occurs again."""
+    """Every defence by a name of its own: that of the method, with `-scores` or a number where it occurs again."""
     named: dict[str, Defence] = {}
     for each in defences:
         name, number = each.name, 1
+        if name in named and getattr(each, "on", "votes") == "scores":
+            name = f"{name}-scores"
+        base = name
         while name in named:
             number += 1
-            name = f"{each.name}-{number}"
+            name = f"{base}-{number}"
         named[name] = each
     return named
 

@@ -539,6 +539,24 @@ def encoder(name: str, **constants: Any) -> Encoder:
     return kind(**constants)
 
 
+def pick_encoder(features: Any) -> Encoder | None:
+    """The encoder of a name, or the encoder itself.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if features is None:
+        return None
+    if isinstance(features, str):
+        return encoder(features)
+    if not isinstance(features, Encoder):
+        raise ConfigError(
+            f"Expected features to be a name or an encoder of mithridate.features, got {features!r}; "
+            "put an encoder of your own into features.Frozen."
+        )
+    return features
+
+
 def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None = None) -> Encoder:
     """Read back what `to_dict` wrote.
 

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of
+from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, OrientedGradients, UnitNorm, encoder
+from mithridate.features import Encoder, Frozen, OrientedGradients, UnitNorm, pick_encoder
 from mithridate.mechanism import KernelSum, NearestExamples
 from mithridate.votes import Votes
 
@@ -295,16 +295,13 @@ class _Task:
 def _task(training_set: Any, test_set: Any, features: Any, classes: int | None) -> _Task:
     if classes is not None:
         _validate.positive_integer(classes=classes)
-    x, y = _pair("training_set", training_set)
+    x, y = pair_of("training_set", training_set)
     x = check_inputs(x, "training")
     y = check_labels(y, len(x), "training", classes=classes)
     count = int(y.max()) + 1 if classes is None else int(classes)
     if count < 2:
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
-    test, true_labels = _pair("test_set", test_set) if isinstance(test_set, tuple) else (test_set, None)
-    test = check_inputs(test, "test")
-    if true_labels is not None:
-        true_labels = check_labels(true_labels, len(test), "test", classes=count)
+    test, true_labels = split_inputs(test_set, "test", count)
     prepare = Preparation(x.shape[1:], kind_of(x), encoder=_encoder(features, kind_of(x)))
     assert prepare.encoder is not None
     # An encoder may sum a row in the order in which it lies in memory: always the same one.
@@ -327,23 +324,10 @@ def _task(training_set: Any, test_set: Any, features: Any, classes: int | None) 
     )
 
 
-def _pair(name: str, value: Any) -> tuple[Any, Any]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ConfigError(f"Expected {name} as a pair (inputs, labels), got {type(value).__name__}.")
-    return value[0], value[1]
-
-
 def _encoder(features: Any, kind: str) -> Encoder | None:
-    if features is None:
-        return None if kind == "text" else _UNIT_ROWS  # `Preparation` says what text needs
-    if isinstance(features, str):
-        return encoder(features)
-    if not isinstance(features, Encoder):
-        raise ConfigError(
-            f"Expected features to be a name or an encoder of mithridate.features, got {features!r}; "
-            "put an encoder of your own into features.Frozen."
-        )
-    return features
+    chosen = pick_encoder(features)
+    # `Preparation` says what text needs.
+    return _UNIT_ROWS if chosen is None and kind != "text" else chosen
 
 
 def _assumptions(chosen: Encoder, inferred_classes: int | None) -> tuple[str, ...]:

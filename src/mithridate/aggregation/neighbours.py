@@ -63,6 +63,10 @@ class NeighbourRule(PlainRule):
         """Short name, as on the command line."""
         return "nearest-neighbours"
 
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The labels of the nearest examples."""
+        return ("order",)
+
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         neighbours = mechanism_of(votes, NearestExamples, self).neighbours
@@ -175,6 +179,10 @@ class KernelRule(PlainRule):
     def name(self) -> str:
         """Short name, as on the command line."""
         return "kernel-vote"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The weights of the label's own examples, where they may be deleted and are not outweighed by insertions."""
+        return () if threat in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD) else ("own",)
 
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""

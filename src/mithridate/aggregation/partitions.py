@@ -79,6 +79,10 @@ class SpreadRule(PlainRule):
         """Short name, as on the command line."""
         return "finite-aggregation"
 
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The vote of every model."""
+        return ("predictions",)
+
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         mechanism = mechanism_of(votes, SpreadPartitions, self)
@@ -157,6 +161,10 @@ class RunOffRule(PlainRule):
     def name(self) -> str:
         """Short name, as on the command line."""
         return "run-off-election"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """How often one label is preferred to another."""
+        return ("preferences",)
 
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""

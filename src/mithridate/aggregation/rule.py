@@ -49,6 +49,10 @@ class ExactRule(Protocol):
         """What the rule takes for granted beyond the mechanism; empty for a sound one."""
         ...
 
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """Names of the evidence that it needs beside counts; a certificate carries no other."""
+        ...
+
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         ...
@@ -69,6 +73,10 @@ class PlainRule:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """Nothing beyond the mechanism."""
+        return ()
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """Nothing beside counts."""
         return ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -219,6 +219,30 @@ def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntAr
     return labels.astype(np.int64)
 
 
+def pair_of(name: str, value: Any) -> tuple[Any, Any]:
+    """Inputs and labels.
+
+    Raises:
+        ConfigError: it is no pair.
+    """
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ConfigError(f"Expected {name} as a pair (inputs, labels), got {type(value).__name__}.")
+    return value[0], value[1]
+
+
+def split_inputs(given: Any, what: str, classes: int) -> tuple[Array, IntArray | None]:
+    """Inputs to vote on and their true labels, from an array or a pair.
+
+    Raises:
+        ConfigError: they are not what they should be.
+    """
+    if not isinstance(given, tuple):
+        return check_inputs(given, what), None
+    x, y = pair_of(f"{what} data", given)
+    x = check_inputs(x, what)
+    return x, None if y is None else check_labels(y, len(x), what, classes=classes)
+
+
 def _refuse_first(labels: Array, wrong: npt.NDArray[np.bool_], what: str, rule: str) -> None:
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -10,9 +10,8 @@ import numpy as np
 from mithridate import recipes
 from mithridate._artifact import PathLike
 from mithridate.certificate import Certificate, Scope
-from mithridate.data.arrays import check_inputs, check_labels, kind_of
+from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
 from mithridate.data.readers import Examples
-from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.mechanism import Threat
 from mithridate.votes import Votes
@@ -104,10 +103,9 @@ def arrays(training_set: Any) -> Examples:
     Raises:
         ConfigError: it is no pair of inputs and labels.
     """
-    if not isinstance(training_set, tuple | list) or len(training_set) != 2:
-        raise ConfigError("Expected the training set as a pair (inputs, labels).")
-    x = check_inputs(training_set[0], "training")
-    return Examples(x, check_labels(training_set[1], len(x), "training", classes=None))
+    x, y = pair_of("training_set", training_set)
+    x = check_inputs(x, "training")
+    return Examples(x, check_labels(y, len(x), "training", classes=None))
 
 
 def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Encoder | None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mithridate._artifact import PathLike
 from mithridate.config import TrainConfig
-from mithridate.data.arrays import Dataset, Preparation, fingerprint
+from mithridate.data.arrays import Dataset, Preparation, fingerprint, split_inputs
 from mithridate.ensemble.engine import Engine
 from mithridate.ensemble.run_directory import Arrays, Manifest, added, check_tally, models_path, read_models
 from mithridate.ensemble.training import (
@@ -23,13 +23,11 @@ from mithridate.ensemble.training import (
     describe,
     is_out_of_memory,
     pick_device,
-    pick_encoder,
     pick_model,
-    split_inputs,
     votes_of,
 )
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.features import Encoder, Frozen, from_dict
+from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.models import MODELS
 from mithridate.votes import Votes
 

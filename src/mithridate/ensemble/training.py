@@ -33,6 +33,8 @@ from mithridate.data.arrays import (
     check_labels,
     fingerprint,
     kind_of,
+    pair_of,
+    split_inputs,
 )
 from mithridate.ensemble import suitability
 from mithridate.ensemble.engine import Engine, Tally
@@ -47,7 +49,7 @@ from mithridate.ensemble.run_directory import (
     plan_ranges,
 )
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, encoder
+from mithridate.features import Encoder, Frozen, pick_encoder
 from mithridate.mechanism import Deterministic, Mechanism
 from mithridate.plain_config import PlainRecipe
 from mithridate.votes import Votes
@@ -251,7 +253,7 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
     Raises:
         ConfigError: an argument or the data is not what it should be.
     """
-    x, y = _pair("training_set", training_set)
+    x, y = pair_of("training_set", training_set)
     x = check_inputs(x, "training")
     y = check_labels(y, len(x), "training", classes=config.classes)
     config, assumptions = config.resolve(num_train=len(x), classes=int(y.max()) + 1)
@@ -285,25 +287,6 @@ def config_of(task: Task) -> TrainConfig:
     return task.config
 
 
-def _pair(name: str, value: Any) -> tuple[Any, Any]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ConfigError(f"Expected {name} as a pair (inputs, labels), got {type(value).__name__}.")
-    return value[0], value[1]
-
-
-def split_inputs(given: Any, what: str, classes: int) -> tuple[Array, npt.NDArray[np.int64] | None]:
-    """Inputs to vote on and their true labels, from an array or a pair.
-
-    Raises:
-        ConfigError: they are not what they should be.
-    """
-    if not isinstance(given, tuple):
-        return check_inputs(given, what), None
-    x, y = _pair(f"{what} data", given)
-    x = check_inputs(x, what)
-    return x, None if y is None else check_labels(y, len(x), what, classes=classes)
-
-
 def _preparation(x: Array, model: Any, config: TrainConfig | PlainRecipe, chosen: Encoder | None) -> Preparation:
     shape, kind = x.shape[1:], kind_of(x)
     if chosen is None and kind == "uint8":
@@ -325,24 +308,6 @@ def _tokens_of(model: Any) -> int:
     module = model if isinstance(model, nn.Module) else model()
     lookups = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     return min((part.num_embeddings for part in lookups), default=0)
-
-
-def pick_encoder(features: Any) -> Encoder | None:
-    """The encoder of a name, or the encoder itself.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if features is None:
-        return None
-    if isinstance(features, str):
-        return encoder(features)
-    if not isinstance(features, Encoder):
-        raise ConfigError(
-            f"Expected features to be a name or an encoder of mithridate.features, got {features!r}; "
-            "put an encoder of your own into features.Frozen."
-        )
-    return features
 
 
 def _trust(chosen: Encoder | None) -> tuple[str, ...]:
