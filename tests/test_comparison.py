@@ -31,9 +31,10 @@ from hypothesis import strategies as st
 
 import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
+from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.comparing import compare
-from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, covers
-from mithridate.mechanism import SEARCH_LIMIT, Partitioned
+from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, covers, notes_on
+from mithridate.mechanism import SEARCH_LIMIT, NoisyFeatures, Partitioned
 from mithridate.report.comparison_chart import COLOURS, DASHES
 
 DATA = (TRAIN, TEST)
@@ -209,6 +210,21 @@ def test_ticks_increase_and_stay_inside() -> None:
 
 
 # --- what is compared with what -------------------------------------------------------------------------------------
+
+
+def test_a_claim_about_bounded_moves_is_ranked_against_none() -> None:
+    """Moves of up to 0.01, moves of up to 0.5 and any changes of inputs are three different threats."""
+    votes = Votes.from_counts(parts(40).counts, mechanism=NoisyFeatures(1.0), labels=LABELS)
+    for distance in (0.01, 0.5):
+        claim = certify(votes, method=FeatureNoiseRule(distance))
+        entry = Entry("smoothing", "feature-smoothing", claim, Threat.FEATURES, 0.0, 0.0)
+        assert not entry.ranked
+        assert f"up to {distance:g} only" in " ".join(notes_on(entry))
+
+
+def test_bagging_is_matched_with_what_certifies_predictions() -> None:
+    with pytest.raises(ConfigError, match="needs another method"):
+        compare([private("statistical-dp", FakeMean), FakeBagging()], DATA, match=0)
 
 
 def test_entries_certify_what_their_defence_does_by_itself() -> None:

@@ -5,10 +5,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from torch import Tensor, nn
 
 from mithridate import Certificate, ConfigError, Threat, Votes
 from mithridate.accounting.statistical import StatisticalBound
-from mithridate.defences import DPA, NAMES, Bagging, Defence, KernelVote, PrivateEnsemble, RunOffElection, defence
+from mithridate.defences import (
+    DPA,
+    NAMES,
+    Bagging,
+    Defence,
+    FiniteAggregation,
+    KernelVote,
+    PrivateEnsemble,
+    RunOffElection,
+    defence,
+)
 from mithridate.ensemble import run_directory
 from mithridate.neighbourhood import Exponential, Within
 
@@ -178,3 +189,34 @@ def test_votes_of_another_defence_are_refused_in_words() -> None:
     for name in ("fdp", "run-off-election", "feature-smoothing", "statistical-dp"):
         with pytest.raises(ValueError, match=r"\."):
             defence(name).certify(votes)
+
+
+def test_an_inserted_fraction_moves_no_other_example() -> None:
+    """Lists of whole numbers become lists of fractions: every model but one must stay as it was."""
+    draws = np.random.default_rng(5)
+    x, y = draws.integers(-9, 9, (120, 3)), draws.integers(0, 3, 120)
+    found = FiniteAggregation(partitions=12, spread=1, options={"steps": 5, "batch_size": 8})
+    before = found.train((x.tolist(), y), x[:30], device="cpu").evidence["predictions"]
+    after = found.train(([*x.tolist(), [0.5, 0.5, 0.5]], [*y, 0]), x[:30].astype(np.float64), device="cpu")
+    assert (before != after.evidence["predictions"]).any(axis=0).sum() <= 1
+
+
+def test_networks_that_go_by_the_same_words_have_recipes_of_their_own() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor, self.layer = factor, nn.Linear(3, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.layer(self.factor * inputs)
+
+    one, same, other = (DPA(partitions=3, model=Scaled(factor)).recipe for factor in (1.0, 1.0, 0.0))
+    assert one == same != other
+
+
+def test_distances_are_said_to_be_between_features() -> None:
+    smoothing = defence("feature-smoothing", instances=5, steps=1, batch_size=4)
+    with_encoder = smoothing.train(TRAINING, TEST, device="cpu")
+    assert any("between features (unit-norm)" in sentence for sentence in with_encoder.assumptions)
+    plain = defence("feature-smoothing", instances=5, steps=1, batch_size=4, model="linear", features=None)
+    assert any("as they were given" in sentence for sentence in plain.train(TRAINING, TEST, device="cpu").assumptions)

@@ -602,3 +602,12 @@ def test_a_plain_linear_model_reads_mnist_from_the_features() -> None:
     means = np.stack([train[labels[:2000] == digit].mean(axis=0) for digit in range(10)])
     guesses = (test @ means.T - 0.5 * (means**2).sum(axis=1)).argmax(axis=1)
     assert (guesses == labels[2000:4000]).mean() > 0.85
+
+
+def test_the_order_in_memory_does_not_matter() -> None:
+    """Rows of a table that lies column by column are summed as if it lay row by row."""
+    table = np.random.default_rng(3).standard_normal((4001, 50))
+    for encoder_ in (UnitNorm(), UnitNorm(bias=0.0)):
+        expected = encoder_.transform(table)
+        assert np.array_equal(encoder_.transform(np.asfortranarray(table)), expected)
+        assert np.array_equal(encoder_.transform(np.asfortranarray(table)[7:8]), expected[7:8])

@@ -466,6 +466,6 @@ def test_the_name_depends_on_all_that_the_code_depends_on(monkeypatch: pytest.Mo
         native._key(compiler, ["-O2"], b"source"),
         native._key(compiler, ["-O3"], b"another"),
     }
-    monkeypatch.setattr(native, "_processor", lambda: "another")
+    monkeypatch.setattr(native, "processor", lambda: "another")
     keys.add(native._key(compiler, ["-O3"], b"source"))
     assert len(keys) == 4

@@ -1,9 +1,11 @@
 """Parts are decided by content alone: never by position, by other examples, or by how wide numpy stores a text."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mithridate import ConfigError
 from mithridate.data.partition import canonical_order, content_hashes, parts
 
 
@@ -60,7 +62,7 @@ def test_duplicates_fall_into_one_part_and_count_as_often_as_they_occur() -> Non
     assert sorted(part.count(first) for part in found) == [0, 0, 0, 3]
 
 
-def test_the_hash_is_of_label_and_input_and_of_their_type_and_shape() -> None:
+def test_the_hash_is_of_label_and_input_and_of_their_kind_and_shape() -> None:
     x, y = examples(5)
     hashes = content_hashes(x, y)
     assert len({tuple(row) for row in hashes.tolist()}) == 5
@@ -100,3 +102,20 @@ def test_parts_are_balanced_as_random_ones_are() -> None:
     sizes = np.array([len(part) for part in parts(content_hashes(x, y), 40)])
     # 100 expected, standard deviation 9.9: six of them fail by chance with probability below 1e-7.
     assert abs(sizes - 100).max() < 60
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.float32, np.float64, np.bool_])
+def test_how_an_array_holds_its_numbers_does_not_matter(dtype: type) -> None:
+    """One inserted example can change the type of all: whole numbers become fractions, single precision double."""
+    x, y = np.array([[0, 1], [1, 1], [1, 0]]).astype(dtype), np.array([0, 1, 1])
+    expected = content_hashes(x.astype(np.float64), y)
+    assert np.array_equal(content_hashes(x, y), expected)
+    longer = np.concatenate([x, np.array([[0.5, 300.0]])])
+    assert np.array_equal(content_hashes(longer, np.append(y, 0))[:3], expected)
+
+
+def test_numbers_that_only_look_alike_are_different_content() -> None:
+    x = np.array([[0.0], [-0.0], [np.nextafter(0.0, 1.0)]])
+    assert len(np.unique(content_hashes(x, np.zeros(3, np.int64)), axis=0)) == 3
+    with pytest.raises(ConfigError, match="up to 2\\^53"):
+        content_hashes(np.array([[2**53 + 1]]), np.zeros(1, np.int64))

@@ -595,7 +595,6 @@ def test_lenet5_on_parts_of_mnist_learns() -> None:
         (Parts(3), {"root_seed": SEED}, "take no root_seed"),
         (Bootstrap(3, 5), {"root_seed": b"short"}, "root_seed"),
         (Bootstrap(3, 5), {"preferences": True}, "Parts; leave them out"),
-        (Parts(3), {"data": (TRAIN[0].tolist(), TRAIN[1])}, "the type of numbers in a list"),
         (Parts(3), {"in_flight": 0}, "in_flight"),
         (Parts(3), {"precision": "half"}, "precision"),
         (Parts(3), {"config": None}, "config to be a PlainConfig"),

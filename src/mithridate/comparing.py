@@ -241,7 +241,7 @@ class _Trainer:
     run_dir: Path | None
     device: str
     watch: Watch
-    kept: dict[str, tuple[Votes, float, str]]
+    kept: dict[tuple[str, int], tuple[Votes, float, str]]
 
     def entry(self, name: str, defence: Defence, claim: _Claim, notes: tuple[str, ...] = ()) -> Entry:
         """Train unless that is done, and certify."""
@@ -268,10 +268,12 @@ class _Trainer:
     def votes(self, name: str, defence: Defence) -> tuple[Votes, float, str]:
         """The votes of a recipe, the seconds that they took, and for which method they were trained."""
         recipe = json.dumps(defence.recipe, sort_keys=True, default=repr)
-        if recipe not in self.kept:
+        # A recipe has no room for functions: encoders that go by the same words may be different ones.
+        own = recipe, id(getattr(getattr(defence, "features", None), "function", None))
+        if own not in self.kept:
             votes, seconds = self._train(defence, hashlib.sha256(recipe.encode()).hexdigest()[:8])
-            self.kept[recipe] = (dataclasses.replace(votes, labels=self.data.labels), seconds, name)
-        return self.kept[recipe]
+            self.kept[own] = (dataclasses.replace(votes, labels=self.data.labels), seconds, name)
+        return self.kept[own]
 
     def _train(self, defence: Defence, identity: str) -> tuple[Votes, float]:
         folder = self._folder(defence.name, identity)
@@ -334,8 +336,8 @@ def _target(methods: dict[str, Defence], match: int, match_with: str | None) -> 
     """The name of the method that bagging is matched with."""
     if match != 0 or isinstance(match, bool):
         raise ConfigError(f"Expected match to be 0 (--match r=0), where more draws certify more; got {match!r}.")
-    others = [name for name, each in methods.items() if each.name != "bagging"]
-    if len(others) == len(methods):
+    others = [name for name, each in methods.items() if each.name != "bagging" and each.per_prediction]
+    if all(each.name != "bagging" for each in methods.values()):
         raise ConfigError("match chooses the draws of bagging, which is not among the methods; add it.")
     if not others:
         raise ConfigError("match needs another method for bagging to be matched with; add one.")

@@ -110,8 +110,13 @@ class Entry:
 
     @property
     def same_threat(self) -> bool:
-        """Whether its claim holds for the threat of the comparison."""
-        return covers(self.threat, self.asked)
+        """Whether its claim holds for the threat of the comparison; one about moves up to a distance is another."""
+        return covers(self.threat, self.asked) and self.max_change is None
+
+    @property
+    def max_change(self) -> float | None:
+        """How far one input may have moved, where the claim has such a limit."""
+        return None if self.certificate is None else getattr(self.certificate.method, "max_change", None)
 
     @property
     def is_guarantee(self) -> bool:
@@ -485,6 +490,8 @@ def _why_not_ranked(entry: Entry) -> str:
         return "not per prediction: it bounds the mean accuracy of single models, and certifies no prediction."
     if not entry.same_threat:
         what = _ONLY.get(entry.threat, f"certifies another threat, {entry.threat.value}")
+        if entry.max_change is not None:
+            what = f"certifies moves of inputs by up to {entry.max_change:g} only"
         return f"{what}; not comparable with the others."
     if words.is_sound(entry.certificate.method):
         return "no guarantee: its confidence is nominal."
@@ -504,8 +511,5 @@ def notes_on(entry: Entry) -> tuple[str, ...]:
             "comparison, too."
         )
     if found is not None:
-        distance = getattr(found.method, "max_change", None)
-        if distance is not None:
-            sentences.append(f"Each input may have moved by at most {distance:g}.")
         sentences.extend(words.cautions(found))
     return tuple(sentences)

@@ -247,7 +247,8 @@ class UnitNorm:
         table = _numbers(x, "rows")
         if table.ndim < 2:
             raise ConfigError(f"Expected rows [n, d], got shape {table.shape}; reshape one column to [n, 1].")
-        table = table.reshape(len(table), math.prod(table.shape[1:]))
+        # A row is summed in the order in which it lies in memory: always the same one.
+        table = np.ascontiguousarray(table.reshape(len(table), math.prod(table.shape[1:])))
         columns = table.shape[1]
         if not columns:
             raise ConfigError(f"Expected rows with at least one number, got shape {np.shape(x)}.")
@@ -474,8 +475,8 @@ class Frozen:
             ConfigError: the function gives no finite numbers, or not one row for each, or other numbers for the same
                 rows when they are computed again.
         """
-        rows = np.asarray(x)
-        if rows.ndim < 1 or not len(rows):
+        rows = np.ascontiguousarray(x)  # in one order in memory, on which rounding may depend
+        if np.ndim(x) < 1 or not len(rows):
             raise ConfigError(f"Expected at least one row for the encoder {self.title!r}, got shape {rows.shape}.")
         if rows.dtype == object:
             raise ConfigError(

@@ -13,30 +13,38 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate.errors import ConfigError
+
 Hashes = npt.NDArray[np.uint64]
 IndexArray = npt.NDArray[np.int64]
 
 # A constant that everybody knows: parts need to be fixed, not secret. Changing it changes all parts.
 _KEY = b"mithridate content hash 1"
 _BYTES = 32  # nobody finds two examples with one hash
+_EXACT = 2**53
+_ROWS = 1024  # converted at a time
 
 
 def content_hashes(x: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Hashes:
     """A hash of the content of every example, 256 bits as examples x 4.
 
-    Guarantee: it is a function of the example's own input and label, and of the type and shape of the inputs, which are
-    those of the data set; texts count without the padding that numpy gives them. Examples of different content have
-    different hashes, as far as blake2b has no collisions.
+    Guarantee: it is a function of the example's own input and label, and of the kind (8-bit numbers, other numbers,
+    text) and shape of the inputs, which are those of the data set. Numbers count by their value and texts without the
+    padding that numpy gives them: how an array holds them may depend on other examples. Examples of different content
+    have different hashes, as far as blake2b has no collisions.
 
     Args:
         x: inputs as they were given, one entry per example.
         y: labels.
 
+    Raises:
+        ConfigError: a whole number is too large to be told from its neighbours in double precision.
+
     >>> hashes = content_hashes(np.array([[1, 2], [3, 4], [1, 2]]), np.array([0, 1, 0]))
     >>> bool((hashes[0] == hashes[2]).all()), bool((hashes[0] == hashes[1]).any())
     (True, False)
     """
-    kind = "text" if x.dtype.kind == "U" else x.dtype.str
+    kind = "text" if x.dtype.kind == "U" else "|u1" if x.dtype == np.uint8 else "numbers"
     start = hashlib.blake2b(f"{kind} {x.shape[1:]}".encode(), digest_size=_BYTES, key=_KEY)
     digests = bytearray()
     for content, label in zip(_contents(x), y.tolist(), strict=True):
@@ -54,9 +62,13 @@ def _contents(x: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
             encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
             yield b"".join(len(text).to_bytes(8, "little") + text for text in encoded)
         return
-    rows = np.ascontiguousarray(x).reshape(len(x), -1).view(np.uint8)
-    for row in rows:
-        yield row.data
+    if x.dtype.kind in "iu" and x.size and (x.max() > _EXACT or x.min() < -_EXACT):
+        raise ConfigError("Expected whole numbers up to 2^53, which double precision holds exactly; scale the inputs.")
+    for start in range(0, len(x), _ROWS):
+        rows = x[start : start + _ROWS]
+        rows = np.ascontiguousarray(rows, dtype=np.uint8 if x.dtype == np.uint8 else "<f8")
+        for row in rows.reshape(len(rows), -1).view(np.uint8):
+            yield row.data
 
 
 def canonical_order(hashes: Hashes) -> IndexArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -136,4 +136,8 @@ def in_json(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, str | int | float | bool | None):
         return value
+    if callable(value):  # a network, or a function that builds one: its words may be those of another one
+        from mithridate.ensemble.training import Model, describe
+
+        return describe(cast("Model", value))
     return repr(value)

@@ -307,7 +307,7 @@ def _key(compiler: list[str], flags: list[str], source: bytes) -> str:
     """What the compiled code depends on: it must change when any of this does."""
     command = [*compiler, "--version"]
     version = subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS_TO_COMPILE).stdout
-    parts = (source, shlex.join([*compiler, *flags]).encode(), version, _processor().encode())
+    parts = (source, shlex.join([*compiler, *flags]).encode(), version, processor().encode())
     return _digest(b"".join(hashlib.sha256(part).digest() for part in parts))
 
 
@@ -315,7 +315,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's model and what it can do, so that machines may share a cache folder; else the machine's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

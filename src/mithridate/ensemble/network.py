@@ -97,7 +97,9 @@ class FastNetwork:
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Scores before the softmax, models x inputs x classes; every model sees the same inputs."""
         if weights.device.type == "cpu":  # One model after another: nothing is gained by taking them together.
-            return torch.stack([self._logits(weights[at : at + 1], inputs)[0] for at in range(len(weights))])
+            # In memory of its own, so that what comes out does not depend on a model's place among the others.
+            alone = [weights[at : at + 1].clone() for at in range(len(weights))]
+            return torch.stack([self._logits(each, inputs)[0] for each in alone])
         return self._logits(weights, inputs)
 
     def _logits(self, weights: Tensor, inputs: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import torch
 from mithridate._artifact import PathLike
 from mithridate.data.arrays import check_inputs
 from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
+from mithridate.ensemble.native import processor
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import PUBLIC_SEED
 from mithridate.ensemble.run_directory import Manifest
@@ -42,9 +44,11 @@ _log = logging.getLogger(__name__)
 
 _MOST_PREFERENCES = 2**31
 _ONE_COMPUTER = (
-    "Each model is a function of its part of the data on the computer and with the libraries that trained it; the "
-    "certificate assumes that the other data would have been trained on with the same."
+    "Each model is a function of its part of the data on the computer, with the libraries and with as many models at a "
+    "time as trained it; the certificate assumes that the other data would have been trained on with the same."
 )
+_ONE_KIND = "Inputs stay {kind} of shape {shape}, whatever examples are inserted; the certificate assumes that."
+_KINDS = {"uint8": "8-bit numbers", "float": "numbers", "integer": "numbers", "text": "texts"}
 
 
 def train_plain(
@@ -110,18 +114,13 @@ def train_plain(
         # How a library rounds may depend on the rows beside one; the other encoders are exact row by row.
         features = replace(features, batch_size=1)
     task = task_of(training_set, test_set, model=model, config=recipe, features=features)
-    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
+    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions, *_distances(task, plan)))
     work = _Work(task, pick_device(device), precision, _evidence(task, plan, preferences))
     if not plan.is_deterministic:
         machine = work.engine(None, None)
         return votes_in(run_dir, manifest_of(task, machine, work.device, in_flight), root_seed, machine, task, progress)
     if root_seed is not None:
         raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
-    if not hasattr(training_set[0], "dtype"):
-        raise ConfigError(
-            "Expected the training inputs as an array: the type of numbers in a list depends on all examples together. "
-            "Use np.asarray(x, dtype=...)."
-        )
     members = _members(check_inputs(training_set[0], "training"), task)
     stored = _stored_in_flight(run_dir)
     machine = work.engine(members, in_flight or stored) if stored else _rehearsed(work, members, in_flight)
@@ -153,6 +152,18 @@ class _Work:
                 in_flight=in_flight,
                 evidence=self.evidence,
             )
+
+
+def _distances(task: Task, plan: Plan) -> tuple[str, ...]:
+    """Between what distances are taken, where a certificate speaks of them."""
+    if not isinstance(plan, NoisedFeatures):
+        return ()
+    if task.features is not None:
+        return (f"Distances are between features ({task.features['name']}), not between inputs.",)
+    mean, std = task.preparation.mean, task.preparation.std
+    if mean is None or std is None:
+        return ("Distances are between inputs as they were given.",)
+    return (f"Distances are between images divided by 255, minus {mean}, divided by {std}.",)
 
 
 def _evidence(task: Task, plan: Plan, preferences: bool) -> tuple[str, ...]:
@@ -235,13 +246,15 @@ def _fixed(work: _Work, machine: PlainEngine, asked: int | None) -> Manifest:
     if not on_cpu:  # where models are trained alone, their number does not matter
         recipe["config"] = {**recipe["config"], "in_flight": machine.models_in_flight()}
     identity = data_fingerprint(work.task.data.fingerprint, work.task.test_fingerprint, recipe)
-    return replace(
-        manifest, recipe=recipe, data_fingerprint=identity, assumptions=(*manifest.assumptions, _ONE_COMPUTER)
-    )
+    preparation = work.task.preparation
+    one_kind = _ONE_KIND.format(kind=_KINDS[preparation.kind], shape=preparation.shape)
+    assumed = (*manifest.assumptions, one_kind, _ONE_COMPUTER)
+    return replace(manifest, recipe=recipe, data_fingerprint=identity, assumptions=assumed)
 
 
 def _computer(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
     """What rounds numbers: the models of a run that goes on elsewhere would be other functions."""
+    # Libraries for CPUs choose their code by maker and model, not only by what a processor can do.
     on_gpu = device.type == "cuda"
-    name = torch.cuda.get_device_name(device) if on_gpu else torch.backends.cpu.get_cpu_capability()
+    name = torch.cuda.get_device_name(device) if on_gpu else hashlib.sha256(processor().encode()).hexdigest()[:16]
     return {"name": name, **{library: versions[library] for library in ("torch", "numpy", "arithmetic")}}

@@ -35,6 +35,7 @@ from mithridate.ensemble.engine import (
     on_all_cores,
     on_threads,
     precision_for,
+    single_threaded,
     that_fit,
 )
 from mithridate.ensemble.graphs import ReplayedStep
@@ -434,8 +435,11 @@ class PlainEngine:
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """How the models vote on some inputs; one that diverged votes for label 0."""
         with self._one_size(), products(self.precision, self._device):
-            if self._device.type == "cpu" and self.path == "fast":
-                return counted_on_threads(self._counter, weights, inputs)
+            if self._device.type == "cpu":
+                if self.path == "fast":
+                    return counted_on_threads(self._counter, weights, inputs)
+                with single_threaded():  # the number of threads may change the rounding
+                    return self._counter.count(weights, inputs)
             try:
                 return self._counter.count(weights, inputs)
             except torch.OutOfMemoryError:

@@ -98,7 +98,8 @@ class Counter:
         scores = 4 * self._classes * (8 * models + self._bins)
         scores += 4 * self._classes**2 if "preferences" in self._evidence else 0
         size = max(1, _BYTES[self._device.type] // (activations + scores))
-        return [torch.from_numpy(inputs[at : at + size]) for at in range(0, len(inputs), size)]
+        # In torch's own memory: how a library rounds can depend on the alignment, and numpy's is left to chance.
+        return [torch.from_numpy(inputs[at : at + size]).clone() for at in range(0, len(inputs), size)]
 
     def _count_piece(self, weights: Tensor, inputs: Tensor) -> Tally:
         logits = self._network.logits(weights, inputs.to(self._device)).to(self._home)
