@@ -1,8 +1,8 @@
 """The tables of docs/choosing.md, from the comparisons in benchmarks/results.
 
-    mithridate compare benchmarks/compare.toml        (for each data set: see the file)
-    cp comparisons/mnist/comparison.json benchmarks/results/compare-mnist.json
-    python benchmarks/choosing.py                     (writes the tables into the page)
+mithridate compare benchmarks/compare.toml        (for each data set: see the file)
+cp comparisons/mnist/comparison.json benchmarks/results/compare-mnist.json
+python benchmarks/choosing.py                     (writes the tables into the page)
 """
 
 from __future__ import annotations

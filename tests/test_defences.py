@@ -40,6 +40,18 @@ QUICK: dict[str, dict[str, Any]] = {
     "kernel-vote": {"width": 0.3},
 }
 
+_MECHANISMS = {
+    **dict.fromkeys(METHODS[:6], ("SampledGaussian",)),
+    "bagging": ("Bagged",),
+    "dpa": ("Partitioned",),
+    "run-off-election": ("Partitioned",),
+    "finite-aggregation": ("SpreadPartitions",),
+    "label-smoothing": ("NoisyLabels",),
+    "feature-smoothing": ("NoisyFeatures",),
+    "nearest-neighbours": ("NearestExamples",),
+    "kernel-vote": ("KernelSum",),
+}
+
 Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
 
@@ -163,6 +175,15 @@ def test_options_reach_what_they_are_for() -> None:
         ("kernel-vote", {"cosine": 0.5, "width": 1.0}, "give one kind"),
         ("kernel-vote", {"width": -1.0}, "width"),
         ("nearest-neighbours", {"neighbours": 0}, "neighbours"),
+        ("label-smoothing", {"flip_prob": 0.0}, "flip_prob"),
+        ("label-smoothing", {"flip_prob": "x"}, "flip_prob"),
+        ("label-smoothing", {"instances": 0}, "instances"),
+        ("feature-smoothing", {"noise": "x"}, "noise"),
+        ("feature-smoothing", {"max_change": -1}, "max_change"),
+        ("fdp", {"instances": "x"}, "instances"),
+        ("fdp", {"learning_rate": -1.0}, "learning_rate"),
+        ("statistical-dp", {"delta": 2.0}, "delta"),
+        ("dpa", {"steps": "x"}, "steps"),
     ],
 )
 def test_bad_options_are_refused_in_words(name: str, options: dict[str, Any], words: str) -> None:
@@ -184,11 +205,67 @@ def test_what_does_not_fit_the_data_is_refused_in_words(name: str, options: dict
         defence(name, **options).train(TRAINING, TEST, device="cpu")
 
 
-def test_votes_of_another_defence_are_refused_in_words() -> None:
-    votes = defence("kernel-vote").train(TRAINING, TEST)
-    for name in ("fdp", "run-off-election", "feature-smoothing", "statistical-dp"):
+def test_votes_of_another_defence_are_refused_in_words(made: tuple[Defence, Votes]) -> None:
+    _, votes = made
+    for name in METHODS:
+        other = defence(name)
+        if type(votes.mechanism).__name__ in _MECHANISMS[name]:
+            continue
         with pytest.raises(ValueError, match=r"\."):
-            defence(name).certify(votes)
+            other.certify(votes)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "other"),
+    [
+        ("dpa", {"partitions": 6, "steps": 1}, {"partitions": 7}),
+        ("bagging", {"draws": 6, "instances": 3, "steps": 1}, {"draws": 7}),
+        ("feature-smoothing", {"noise": 3.0, "instances": 3, "steps": 1}, {"noise": 2.0}),
+        ("nearest-neighbours", {"neighbours": 6}, {"neighbours": 7}),
+    ],
+)
+def test_votes_of_other_constants_are_refused_in_words(name: str, options: Any, other: Any) -> None:
+    votes = defence(name, **options).train(TRAINING, TEST, device="cpu")
+    with pytest.raises(ConfigError, match=f"trained with {next(iter(other))}="):
+        defence(name, **other).certify(votes)
+
+
+@pytest.mark.parametrize("name", ["dpa", "kernel-vote", "fdp"])
+def test_what_is_no_votes_is_refused_in_words(name: str) -> None:
+    with pytest.raises(ConfigError, match="votes"):
+        defence(name).certify(None)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", ["dpa", "bagging", "kernel-vote", "nearest-neighbours", "label-smoothing"])
+def test_declared_classes_are_no_assumption(name: str) -> None:
+    """A class that nobody in the training data has is still a class."""
+    quick = {key: value for key, value in QUICK[name].items() if key != "flip_prob"}
+    source = {"class_names": ["a", "b", "c", "never seen"], "declaration": None}
+    votes = defence(name, **quick).train(TRAINING, TEST, device="cpu", source=source)
+    assert votes.classes == 4
+    assert not any("read off" in sentence for sentence in votes.assumptions)
+    assert defence(name, **{**quick, "classes": 5}).train(TRAINING, TEST, device="cpu").classes == 5
+
+
+@pytest.mark.parametrize("name", METHODS[6:])
+def test_a_handful_of_examples_will_do(name: str) -> None:
+    few = (TRAINING[0][:8], np.array([0, 1, 2, 0, 1, 2, 0, 1]))
+    options = {key: 2 for key in ("partitions", "draws", "instances", "neighbours") if key in QUICK[name]}
+    found = defence(name, **options, **({"steps": 2} if "steps" in QUICK[name] else {}))
+    certificate = found.certify(found.train(few, TEST, device="cpu"))
+    assert isinstance(certificate, Certificate)
+
+
+def test_how_many_neighbours_vote_follows_the_data_where_it_is_left_open() -> None:
+    votes = defence("nearest-neighbours").train(TRAINING, TEST)
+    assert votes.instances == 24
+    assert any("neighbours = 24" in sentence for sentence in votes.assumptions)
+
+
+@pytest.mark.parametrize("kernel", [3, lambda cosine: cosine])
+def test_a_kernel_says_what_it_is(kernel: Any) -> None:
+    with pytest.raises(ConfigError, match="to_dict"):
+        KernelVote(kernel)
 
 
 def test_an_inserted_fraction_moves_no_other_example() -> None:

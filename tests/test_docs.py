@@ -1,5 +1,6 @@
 """The documentation: its Python runs, its commands exist, its links lead somewhere, and the site builds strictly."""
 
+import importlib
 import os
 import re
 import shlex
@@ -173,3 +174,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for name, page in shown.items():
         loaded = re.findall(r"<(?:script|img|link)[^>]*(?:src|href)=\"?(?:https?:)?//[^\">]*", page)
         assert not loaded, (name, loaded)
+
+
+def test_the_tables_of_choosing_come_from_the_raw_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `python benchmarks/choosing.py` would write is what stands there."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    choosing = importlib.import_module("choosing")
+    assert choosing.tables() in (DOCS / "choosing.md").read_text(encoding="utf-8")

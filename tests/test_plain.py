@@ -591,7 +591,6 @@ def test_lenet5_on_parts_of_mnist_learns() -> None:
         (SpreadParts(61, 2), {}, "61 partitions but only 60 training examples; use fewer"),
         (Bootstrap(3, 61), {}, "draws .k. of at most the 60 training examples, got 61"),
         (FlippedLabels(3, 0.7), {}, "flip_prob"),
-        (Parts(3), {"config": replace(CONFIG, batch_size=61)}, "batch_size of at most the 60 training examples"),
         (Parts(3), {"root_seed": SEED}, "take no root_seed"),
         (Bootstrap(3, 5), {"root_seed": b"short"}, "root_seed"),
         (Bootstrap(3, 5), {"preferences": True}, "Parts; leave them out"),

@@ -78,6 +78,8 @@ def certify(
     >>> certify(votes).status.tolist()
     ['certified', 'not_separated']
     """
+    if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected votes to be Votes, got {type(votes).__name__}; see Votes.from_counts.")
     rule = default_rule(votes.mechanism) if method is None else method
     threat = default_threat(votes.mechanism) if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)

@@ -10,7 +10,9 @@ import itertools
 import json
 import math
 import operator
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +35,8 @@ SCHEMA = "mithridate.comparison/1"
 
 # A chart ends where every method is below this share.
 _LEAST_SHARE = 0.01
+# What an entry may be called, since a file is named after it.
+ROW_NAME = r"\w[\w.-]*"
 # Where a method ends at less than one part in so many of the axis, a linear axis would hide it.
 _SPREAD = 10
 _TABLE_RADII = 9
@@ -119,6 +123,11 @@ class Entry:
         return None if self.certificate is None else getattr(self.certificate.method, "max_change", None)
 
     @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What its claim takes for granted, a sentence each."""
+        return self.outcome.assumptions
+
+    @property
     def is_guarantee(self) -> bool:
         """Whether its claims hold with the confidence they state."""
         found = self.certificate
@@ -148,6 +157,29 @@ class Entry:
             return self.outcome.accuracy(radii)
         return self.curve.at(self.curve.shown, radii) / self.curve.total
 
+    def shares(self, radii: Sequence[int]) -> list[str]:
+        """Certified accuracy at some radii for people; a bound on mean accuracy is never rounded up."""
+        if self.curve is None:
+            return [f"{math.floor(1000 * share) / 10:.1f}%" for share in self.accuracy(radii)]
+        counts = self.curve.at(self.curve.shown, radii)
+        return [words.percent(int(count), self.curve.total) for count in counts]
+
+    @property
+    def confidence(self) -> str:
+        """How sure its claims are, in a sentence."""
+        found = self.certificate
+        if found is None:
+            return f"With probability at most {self.failure_prob:g}, over training, the whole curve fails."
+        if self.failure_prob == 0:
+            return "There is no probability of failure: what it predicts is a function of the training data."
+        if not words.is_sound(found.method):
+            return (
+                f"The failure probability of {self.failure_prob:g} is that of the counted votes alone: no radius above "
+                "0 is guaranteed."
+            )
+        clause = words.confidence(found)
+        return f"{clause[0].upper()}{clause[1:]}."
+
     @cached_property
     def end(self) -> int:
         """The last radius that is worth drawing: where at least a hundredth is certified; -1 where it never is."""
@@ -162,7 +194,7 @@ class Entry:
 
     def to_dict(self, radii: Sequence[int]) -> dict[str, Any]:
         """The entry as plain JSON values."""
-        found, curve = self.certificate, self.curve
+        found, shares = self.certificate, self.accuracy(radii)
         values: dict[str, Any] = {
             "name": self.name,
             "title": self.title,
@@ -173,24 +205,33 @@ class Entry:
             "same_threat": self.same_threat,
             "guarantee": self.is_guarantee,
             "failure_prob": self.failure_prob,
+            "confidence": self.confidence,
             "scope": None if found is None else found.scope.value,
-            "certified_accuracy": {
-                str(radius): float(share) for radius, share in zip(radii, self.accuracy(radii), strict=True)
-            },
+            "certified_accuracy": {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)},
             "training_seconds": round(self.training_seconds, 3),
             "certification_seconds": round(self.certification_seconds, 3),
             "notes": list(self.notes),
+            "assumptions": list(self.assumptions),
         }
-        if found is None or curve is None:
-            assert isinstance(self.outcome, StatisticalBound)
-            return {**values, "certificate": None, "bound": self.outcome.to_dict()}
+        if isinstance(self.outcome, StatisticalBound):
+            # At the radii of the table, and never more than the bound allows.
+            right = np.floor(shares * self.outcome.examples).astype(np.int64)
+            return {
+                **values,
+                "certificate": None,
+                "method": {"name": "statistical-dp", "delta": self.outcome.delta},
+                "mechanism": self.outcome.mechanism.to_dict(),
+                "curve": {"radius": list(radii), "right": right.tolist()},
+                "bound": self.outcome.to_dict(),
+            }
+        curve = summary.Curve.of(self.outcome)
         return {
             **values,
             "certificate": certificate_file(self),
-            "method": found.method.to_dict(),
-            "mechanism": found.votes.mechanism.to_dict(),
+            "method": self.outcome.method.to_dict(),
+            "mechanism": self.outcome.votes.mechanism.to_dict(),
             "curve": {"radius": curve.radius.tolist(), "right": curve.shown.tolist()},
-            "assumptions": list(found.assumptions),
+            "bound": None,
         }
 
 
@@ -358,6 +399,8 @@ class Comparison:
     def write(self, folder: PathLike) -> None:
         """Write comparison.json, .md, .svg and .html, and certificates/NAME.json, into a folder.
 
+        Certificates of an earlier comparison in that folder which are not among these are removed.
+
         Raises:
             ArtifactError: the folder cannot be written to.
         """
@@ -366,6 +409,7 @@ class Comparison:
         for entry in self.entries:
             if entry.certificate is not None:
                 entry.certificate.save(folder / certificate_file(entry))
+        _remove_stale(folder, {certificate_file(entry) for entry in self.entries if entry.certificate is not None})
         texts = {"json": json.dumps(self.to_dict(), allow_nan=False) + "\n", "md": self.markdown()}
         texts |= {"svg": self.svg(), "html": self.html()}
         for suffix, text in texts.items():
@@ -391,6 +435,25 @@ def covers(own: Threat, asked: Threat) -> bool:
 def certificate_file(entry: Entry) -> str:
     """Where `Comparison.write` puts a certificate, below its folder."""
     return f"certificates/{entry.name}.json"
+
+
+def _remove_stale(folder: Path, current: set[str]) -> None:
+    """Remove the certificates that an earlier comparison lists as its own, but for the current ones."""
+    content: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("methods"), list):
+        return
+    for method in content["methods"]:
+        listed = method.get("certificate") if isinstance(method, dict) else None
+        # A file may hold anything: only plain names inside the folder of the certificates count.
+        if (
+            isinstance(listed, str)
+            and re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed)
+            and listed not in current
+        ):
+            with suppress(OSError):
+                (folder / listed).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
@@ -510,6 +573,11 @@ def notes_on(entry: Entry) -> tuple[str, ...]:
             f"Certifies more than was asked for: {entry.threat.in_words}. Its claims hold for the threat of this "
             "comparison, too."
         )
-    if found is not None:
+    if found is not None and not words.is_sound(found.method):
+        sentences.append(
+            "Its radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them; fdp "
+            "gives a guarantee for the same models."
+        )
+    elif found is not None:
         sentences.extend(words.cautions(found))
     return tuple(sentences)

@@ -327,10 +327,6 @@ class PlainRecipe(PlainConfig):
             ConfigError: the plan or the batches do not suit so many examples or classes.
         """
         self.plan.check(num_train)
-        if self.batch_size > num_train:
-            raise ConfigError(
-                f"Expected batch_size of at most the {num_train} training examples, got {self.batch_size}."
-            )
         resolved = replace(self, num_train=num_train) if isinstance(self.plan, Bootstrap) else self
         if self.classes is not None:
             return resolved._checked(), ()

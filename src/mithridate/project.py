@@ -122,22 +122,31 @@ def read_project(path: PathLike) -> Project:
     )
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(
+    path: Path, what: str = "a project file", remedy: str = "give one that `mithridate init` wrote"
+) -> dict[str, Any]:
     """The content of a TOML file.
+
+    Args:
+        path: where it is.
+        what: what it should be, for errors.
+        remedy: what to do where it is something else.
 
     Raises:
         ArtifactError: it is missing, or is no TOML.
     """
     try:
         if path.exists() and not path.is_file():  # a device or a pipe may have no end
-            raise ArtifactError(f"{path} is not a file; give one that `mithridate init` wrote.")
+            raise ArtifactError(f"{path} is not a file; {remedy}.")
         if path.stat().st_size > _LARGEST_FILE:
-            raise ArtifactError(f"{path} is too large for a project file; give one that `mithridate init` wrote.")
+            raise ArtifactError(f"{path} is too large for {what}; {remedy}.")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ArtifactError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ArtifactError(f"{path} is not a project file in TOML: {error}.") from error
+    except ArtifactError:
+        raise
+    except (RecursionError, ValueError) as error:
+        raise ArtifactError(f"{path} is not {what} in TOML: {error}.") from error
 
 
 def table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:

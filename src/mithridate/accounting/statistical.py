@@ -44,6 +44,13 @@ _HALVINGS = 100
 # Above this eps nothing is left after one change, and powers would overflow.
 _USELESS = 500.0
 
+_ASSUMPTIONS = (
+    "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
+    "The attacker does not know the randomness of training.",
+    "The test points and their labels are fixed; the bound is on the expected accuracy of one instance on them, not of "
+    "the majority.",
+)
+
 
 @dataclass(frozen=True)
 class StatisticalBound:
@@ -65,6 +72,8 @@ class StatisticalBound:
         threat: how the data may have been changed.
         examples: number of test examples.
         instances: number of instances.
+        mechanism: how one instance was trained.
+        assumptions: what is taken for granted, a sentence each.
 
     References: Ma, Zhu, Hsu 2019 (arXiv 1903.09860), the bound for bounded rewards.
     """
@@ -79,6 +88,8 @@ class StatisticalBound:
     threat: Threat
     examples: int
     instances: int
+    mechanism: Private
+    assumptions: tuple[str, ...]
 
     def accuracy(self, radii: npt.ArrayLike) -> FloatArray:
         """The lower bound on accuracy at every radius.
@@ -106,6 +117,8 @@ class StatisticalBound:
             "threat": self.threat.value,
             "examples": self.examples,
             "instances": self.instances,
+            "mechanism": self.mechanism.to_dict(),
+            "assumptions": list(self.assumptions),
         }
 
 
@@ -149,6 +162,8 @@ def statistical_dp(
         threat=Threat(threat),
         examples=votes.examples,
         instances=votes.instances,
+        mechanism=votes.mechanism,
+        assumptions=(*_ASSUMPTIONS, *votes.assumptions),
     )
 
 

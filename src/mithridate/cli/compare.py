@@ -17,7 +17,7 @@ from mithridate.comparing import TRAINING, compare
 from mithridate.comparison import Comparison, make_folder
 from mithridate.comparison_file import read_comparison
 from mithridate.mechanism import Threat
-from mithridate.report.comparison_page import duration, failure_words, marked_title, shares
+from mithridate.report.comparison_page import duration, failure_words, marked_title
 
 _EXAMPLES = """examples:
   mithridate compare compare.toml
@@ -147,7 +147,7 @@ def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> 
     for radius in radii:
         table.add_column(f"{radius:,}", justify="right", no_wrap=True, min_width=_CELL - 2)
     for name, entry in zip(names, comparison.entries, strict=True):
-        table.add_row(name, *shares(entry, radii))
+        table.add_row(name, *entry.shares(radii))
     return table
 
 

@@ -22,7 +22,6 @@ from mithridate.defences.plain import (
     FiniteAggregation,
     LabelSmoothing,
     RunOffElection,
-    config_for,
 )
 from mithridate.defences.private import METHODS, PrivateEnsemble, StatisticalDP
 from mithridate.errors import ConfigError
@@ -100,19 +99,18 @@ def _plain(kind: Any) -> _Builder:
     def build(options: _Options) -> Defence:
         _refuse_unknown(kind.name, options, (*own, *_PLAIN_OPTIONS))
         learning = {key: value for key, value in options.items() if key in _PLAIN_OPTIONS}
-        config_for("linear", learning)  # checks them before anything is computed
         return kind(**{key: value for key, value in options.items() if key in own}, options=learning)
 
     return build
 
 
 def _nearest(options: _Options) -> Defence:
-    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", "features"))
+    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", "features", "classes"))
     return NearestNeighbours(**options)
 
 
 def _kernel(options: _Options) -> Defence:
-    _refuse_unknown(KernelVote.name, options, (*_KERNEL_OPTIONS, "features"))
+    _refuse_unknown(KernelVote.name, options, (*_KERNEL_OPTIONS, "features", "classes"))
     chosen = {key: options.pop(key) for key in _KERNEL_OPTIONS if key in options}
     if "cosine" in chosen and len(chosen) > 1:
         raise ConfigError("cosine (all examples within it weigh the same) excludes width and full; give one kind.")

@@ -12,8 +12,9 @@ from mithridate._artifact import PathLike
 from mithridate.certificate import Certificate, Scope
 from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
 from mithridate.data.readers import Examples
+from mithridate.errors import ConfigError
 from mithridate.features import Encoder
-from mithridate.mechanism import Threat
+from mithridate.mechanism import Mechanism, Threat
 from mithridate.votes import Votes
 
 if TYPE_CHECKING:
@@ -123,6 +124,31 @@ def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Enc
         max_grad_norm=None,
     )
     return chosen.model, chosen.features
+
+
+def declared_classes(own: int | None, source: Mapping[str, Any] | None) -> int | None:
+    """The number of classes that was declared, by itself or by their names; None where the data has to say it."""
+    names = None if source is None else source.get("class_names")
+    return own if own is not None or not names else len(names)
+
+
+def check_votes(votes: Votes, defence: Any, mechanism: type[Mechanism]) -> None:
+    """Require votes that this defence, with these constants, could have given.
+
+    Raises:
+        ConfigError: they are of another one.
+    """
+    if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected the votes that {defence.name} gave when it was trained, got {votes!r}.")
+    if not isinstance(votes.mechanism, mechanism):
+        raise ConfigError(
+            f"These votes come from {type(votes.mechanism).__name__}, and {defence.name} needs those of "
+            f"{mechanism.__name__}; use what trained them, or mithridate.certify."
+        )
+    for name, value in vars(votes.mechanism).items():
+        own = getattr(defence, name, None)
+        if own not in (None, value):
+            raise ConfigError(f"These votes were trained with {name}={value!r}, not {own!r}; use what trained them.")
 
 
 def encoder_of(features: Any) -> Any:

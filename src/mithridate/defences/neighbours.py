@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mithridate import _validate
 from mithridate._artifact import PathLike
 from mithridate.certificate import Certificate, Scope
 from mithridate.certification import certify
-from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json, network_for
-from mithridate.errors import ArtifactError
-from mithridate.mechanism import Threat
+from mithridate.defences.base import (
+    ALL_THREATS,
+    Progress,
+    arrays,
+    check_votes,
+    declared_classes,
+    in_json,
+    network_for,
+)
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, Threat
 from mithridate.neighbourhood import Kernel, kernel_votes, neighbour_votes
+from mithridate.recipes import public_size
 from mithridate.votes import Votes
 
 
@@ -24,11 +33,14 @@ class _Near:
 
     Attributes:
         features: name of an encoder, an encoder, None for inputs as they are, or `auto`: those of the private ensemble.
+        classes: number of labels; by default as many as have names, else one more than the largest in the data.
     """
 
     features: Any = "auto"
+    classes: int | None = None
     threats = ALL_THREATS
     per_prediction = True
+    _mechanism: ClassVar[type[Mechanism]]
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         raise NotImplementedError
@@ -48,7 +60,13 @@ class _Near:
         examples = arrays(training_set)
         _, features = network_for("auto", self.features, examples)
         votes = self._votes(
-            (examples.x, examples.y), test_set, features, progress=progress, source=source, assumptions=assumptions
+            (examples.x, examples.y),
+            test_set,
+            features,
+            classes=declared_classes(self.classes, source),
+            progress=progress,
+            source=source,
+            assumptions=assumptions,
         )
         if run_dir is not None:
             _save(votes, Path(run_dir))
@@ -64,6 +82,7 @@ class _Near:
         progress: Progress | None = None,
     ) -> Certificate:
         """Certify the votes; nothing is random, so `failure_prob` and `scope` do not matter."""
+        check_votes(votes, self, self._mechanism)
         return certify(votes, threat=threat, progress=progress)
 
 
@@ -82,29 +101,38 @@ class NearestNeighbours(_Near):
     Guarantee: that of `Certificate`, without any probability of failure.
 
     Args:
-        neighbours: how many examples vote.
+        neighbours: how many examples vote; None: one in ten, at most 1,000.
 
     References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765).
     """
 
-    neighbours: int = 1000
+    neighbours: int | None = None
     name = "nearest-neighbours"
+    _mechanism: ClassVar[type[Mechanism]] = NearestExamples
 
     def __post_init__(self) -> None:
-        _validate.positive_integer(neighbours=self.neighbours)
+        if self.neighbours is not None:
+            _validate.positive_integer(neighbours=self.neighbours)
 
     @property
     def title(self) -> str:
         """For a legend."""
-        return f"{self.neighbours:,} nearest neighbours"
+        return "nearest neighbours" if self.neighbours is None else f"{self.neighbours:,} nearest neighbours"
 
     @property
     def recipe(self) -> dict[str, Any]:
         """How it votes."""
-        return {"type": self.name, "neighbours": self.neighbours, "features": in_json(self.features)}
+        constants = {"neighbours": self.neighbours, "classes": self.classes}
+        return {"type": self.name, **constants, "features": in_json(self.features)}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
-        return neighbour_votes(training_set, test_set, neighbours=self.neighbours, features=features, **options)
+        count = self.neighbours
+        if count is None:
+            count = max(1, min(1000, public_size(len(training_set[0])) // 10))
+            said = f"neighbours = {count} was chosen for the number of training examples, rounded; "
+            said += "the certificate assumes that this is public and fixed."
+            options["assumptions"] = (*options["assumptions"], said)
+        return neighbour_votes(training_set, test_set, neighbours=count, features=features, **options)
 
 
 @dataclass(frozen=True)
@@ -121,6 +149,14 @@ class KernelVote(_Near):
 
     kernel: Kernel | None = None
     name = "kernel-vote"
+    _mechanism: ClassVar[type[Mechanism]] = KernelSum
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
+            raise ConfigError(
+                f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "
+                f"{self.kernel!r}."
+            )
 
     @property
     def title(self) -> str:
@@ -130,7 +166,8 @@ class KernelVote(_Near):
     @property
     def recipe(self) -> dict[str, Any]:
         """How it votes."""
-        return {"type": self.name, "kernel": in_json(self.kernel), "features": in_json(self.features)}
+        constants = {"kernel": in_json(self.kernel), "classes": self.classes}
+        return {"type": self.name, **constants, "features": in_json(self.features)}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         return kernel_votes(training_set, test_set, kernel=self.kernel, features=features, own=True, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from mithridate import _validate
 from mithridate._artifact import PathLike
@@ -12,8 +12,25 @@ from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.aggregation import RunOffRule
 from mithridate.certificate import Certificate, Scope
 from mithridate.certification import certify
-from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json, network_for
-from mithridate.mechanism import Threat
+from mithridate.defences.base import (
+    ALL_THREATS,
+    Progress,
+    arrays,
+    check_votes,
+    declared_classes,
+    in_json,
+    network_for,
+)
+from mithridate.errors import ConfigError
+from mithridate.mechanism import (
+    Bagged,
+    Mechanism,
+    NoisyFeatures,
+    NoisyLabels,
+    Partitioned,
+    SpreadPartitions,
+    Threat,
+)
 from mithridate.plain_config import Bootstrap, FlippedLabels, NoisedFeatures, Parts, PlainConfig, Plan, SpreadParts
 from mithridate.recipes import public_size
 from mithridate.rules import Rule
@@ -42,6 +59,7 @@ class _Trained:
     precision: str = "auto"
     threats = ALL_THREATS
     per_prediction = True
+    _mechanism: ClassVar[type[Mechanism]]
 
     def _plan(self, num_train: int, classes: int) -> Plan:
         raise NotImplementedError
@@ -53,6 +71,12 @@ class _Trained:
     def _rule(self) -> Rule | None:
         """The rule that certifies; None: that of the votes."""
         return None
+
+    def __post_init__(self) -> None:
+        for name in ("partitions", "spread", "draws", "instances"):
+            if getattr(self, name, None) is not None:
+                _validate.positive_integer(**{name: getattr(self, name)})
+        config_for(self.model, self.options)
 
     def _assumed(self, plan: Plan) -> tuple[str, ...]:
         """What is taken for granted where a constant of the plan was left open."""
@@ -88,14 +112,15 @@ class _Trained:
         assert examples.y is not None
         features = None if self.model != "auto" and self.features == "auto" else self.features
         model, encoder = network_for(self.model, features, examples)
-        classes = int(examples.y.max()) + 1
+        declared = declared_classes(self.options.get("classes"), source)
+        classes = declared or max(2, int(examples.y.max()) + 1)
         plan = self._plan(len(examples.x), classes)
         return train_plain(
             (examples.x, examples.y),
             test_set,
             model=model,
             plan=plan,
-            config=config_for(model, self.options),
+            config=config_for(model, {**self.options, "classes": declared}),
             run_dir=run_dir,
             device=device,
             features=encoder,
@@ -117,6 +142,7 @@ class _Trained:
         progress: Progress | None = None,
     ) -> Certificate:
         """Certify the votes; see `mithridate.certify`."""
+        check_votes(votes, self, self._mechanism)
         return certify(
             votes, method=self._rule(), threat=threat, failure_prob=failure_prob, scope=scope, progress=progress
         )
@@ -132,7 +158,10 @@ def config_for(model: Any, options: Mapping[str, Any]) -> PlainConfig:
         ConfigError: an option is not what it should be.
     """
     defaults = {"learning_rate": 20.0, "momentum": 0.0, "weight_decay": 0.0} if model == "linear" else {}
-    return PlainConfig(**{**defaults, **options})
+    try:
+        return PlainConfig(**{**defaults, **options})
+    except TypeError as error:
+        raise ConfigError(f"The options are not those of PlainConfig: {error}.") from error
 
 
 def _partitions_for(num_train: int) -> int:
@@ -154,10 +183,7 @@ class DPA(_Trained):
 
     partitions: int | None = None
     name = "dpa"
-
-    def __post_init__(self) -> None:
-        if self.partitions is not None:
-            _validate.positive_integer(partitions=self.partitions)
+    _mechanism: ClassVar[type[Mechanism]] = Partitioned
 
     @property
     def title(self) -> str:
@@ -207,11 +233,7 @@ class FiniteAggregation(_Trained):
     partitions: int | None = None
     spread: int = 4
     name = "finite-aggregation"
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(spread=self.spread)
-        if self.partitions is not None:
-            _validate.positive_integer(partitions=self.partitions)
+    _mechanism: ClassVar[type[Mechanism]] = SpreadPartitions
 
     @property
     def title(self) -> str:
@@ -242,12 +264,8 @@ class Bagging(_Trained):
     draws: int | None = None
     instances: int = 1000
     name = "bagging"
+    _mechanism: ClassVar[type[Mechanism]] = Bagged
     threats = (Threat.EDIT, *(threat for threat in Threat if threat is not Threat.EDIT))
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(instances=self.instances)
-        if self.draws is not None:
-            _validate.positive_integer(draws=self.draws)
 
     @property
     def title(self) -> str:
@@ -280,6 +298,12 @@ class LabelSmoothing(_Trained):
     instances: int = 1000
     name = "label-smoothing"
     threats = (Threat.LABELS,)
+    _mechanism: ClassVar[type[Mechanism]] = NoisyLabels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.flip_prob is not None:
+            _validate.number_in(0, 1, low_open=True, high_open=True, flip_prob=self.flip_prob)
 
     @property
     def title(self) -> str:
@@ -287,7 +311,8 @@ class LabelSmoothing(_Trained):
         return "label smoothing" if self.flip_prob is None else f"label smoothing, {self.flip_prob:g}"
 
     def _plan(self, num_train: int, classes: int) -> Plan:
-        return FlippedLabels(self.instances, self.flip_prob or 0.7 * (classes - 1) / max(classes, 2))
+        chosen = 0.7 * (classes - 1) / classes if self.flip_prob is None else self.flip_prob
+        return FlippedLabels(self.instances, chosen)
 
     def _constants(self) -> dict[str, Any]:
         return {"type": "flipped-labels", "flip_prob": self.flip_prob, "instances": self.instances}
@@ -313,6 +338,12 @@ class FeatureSmoothing(_Trained):
     instances: int = 1000
     name = "feature-smoothing"
     threats = (Threat.FEATURES,)
+    _mechanism: ClassVar[type[Mechanism]] = NoisyFeatures
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        NoisyFeatures(self.noise)
+        FeatureNoiseRule(self.max_change)
 
     @property
     def title(self) -> str:

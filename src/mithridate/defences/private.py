@@ -12,9 +12,11 @@ from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.accounting.statistical import StatisticalBound, statistical_dp
 from mithridate.certificate import Certificate, Scope
 from mithridate.certification import certify
+from mithridate.config import TrainConfig
 from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json
+from mithridate.errors import ConfigError
 from mithridate.mechanism import Threat
-from mithridate.project import compose
+from mithridate.project import CONFIG_NAMES, compose
 from mithridate.votes import Votes
 
 METHODS: dict[str, Method] = {
@@ -23,6 +25,15 @@ METHODS: dict[str, Method] = {
     "rdp-paper": RDP("paper"),
     "rdp-standard": RDP("standard"),
     "adp": ADP(),
+}
+# What stands in for options that are left open, while the others are checked.
+_PLACEHOLDERS = {
+    "instances": 1,
+    "noise_multiplier": 1.0,
+    "sample_rate": 1.0,
+    "steps": 1,
+    "max_grad_norm": 1.0,
+    "learning_rate": 1.0,
 }
 _TITLES = {
     "fdp": "f-DP",
@@ -44,6 +55,14 @@ class _Private:
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True)
     threats = ALL_THREATS
+
+    def _check_options(self) -> None:
+        """Refuse what no run could use, before anything is trained."""
+        known = {name: value for name, value in self.options.items() if name in CONFIG_NAMES and value is not None}
+        try:
+            TrainConfig(**{**_PLACEHOLDERS, **known})
+        except TypeError as error:
+            raise ConfigError(f"An option is of the wrong kind: {error}.") from error
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -107,6 +126,7 @@ class PrivateEnsemble(_Private):
     def __post_init__(self) -> None:
         _validate.one_of(tuple(METHODS), method=self.method)
         _validate.one_of(("votes", "scores"), on=self.on)
+        self._check_options()
 
     @property
     def name(self) -> str:
@@ -156,6 +176,10 @@ class StatisticalDP(_Private):
     name = "statistical-dp"
     title = "statistical DP"
     per_prediction = False
+
+    def __post_init__(self) -> None:
+        _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
+        self._check_options()
 
     def certify(
         self,

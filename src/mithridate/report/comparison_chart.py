@@ -96,10 +96,8 @@ def description(comparison: Comparison) -> str:
     radii = axis_ticks(comparison.axis_limit, 4, logarithmic=comparison.is_logarithmic)
     sentences = [f"Certified accuracy by radius ({words.unit(comparison.threat)}). {comparison.headline}"]
     for entry in comparison.entries:
-        shares = zip(radii, entry.accuracy(radii), strict=True)
-        sentences.append(
-            f"{legend_text(entry)}: {', '.join(f'{share:.1%} at {radius:,}' for radius, share in shares)}."
-        )
+        shares = zip(radii, entry.shares(radii), strict=True)
+        sentences.append(f"{legend_text(entry)}: {', '.join(f'{share} at {radius:,}' for radius, share in shares)}.")
     return " ".join(sentences)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
-from collections.abc import Sequence
 from html import escape
 from string import Template
 
@@ -25,8 +23,6 @@ _TABLE_NOTE = (
     "prediction by itself unless it says otherwise; deterministic methods have none. Training time of methods with "
     "the same votes is that of all of them together."
 )
-_NO_FAILURE = "There is no probability of failure: what it predicts is a function of the training data."
-_ABOUT_MEAN = "With probability at most {probability:g}, over training, the whole curve fails."
 
 
 def html(comparison: Comparison) -> str:
@@ -95,20 +91,12 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 def _row(entry: Entry, comparison: Comparison) -> list[str]:
     return [
         marked_title(entry),
-        *shares(entry, comparison.radii),
+        *entry.shares(comparison.radii),
         failure_words(entry),
         entry.threat.value,
         duration(entry.training_seconds),
         duration(entry.certification_seconds),
     ]
-
-
-def shares(entry: Entry, radii: Sequence[int]) -> list[str]:
-    """Certified accuracy at some radii, as cells of a table."""
-    if entry.curve is None:  # a lower bound: never rounded up
-        return [f"{math.floor(1000 * share) / 10:.1f}%" for share in entry.accuracy(radii)]
-    counts = entry.curve.at(entry.curve.shown, radii)
-    return [words.percent(int(count), entry.curve.total) for count in counts]
 
 
 def marked_title(entry: Entry) -> str:
@@ -124,6 +112,8 @@ def failure_words(entry: Entry) -> str:
     found = entry.certificate
     if found is None:
         return f"{entry.failure_prob:g}, whole curve"
+    if not words.is_sound(found.method):
+        return "not guaranteed"
     guaranteed = words.failure(found)
     nominal = f"{entry.failure_prob if guaranteed is None else guaranteed:g}"
     return nominal + (" (nominal)" if guaranteed is None else ", all at once" if found.scope.value == "all" else "")
@@ -145,20 +135,8 @@ def duration(seconds: float) -> str:
 
 def _facts(entry: Entry) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
-    found = entry.certificate
-    if found is None:
-        sure = _ABOUT_MEAN.format(probability=entry.failure_prob)
-    elif entry.failure_prob == 0:
-        sure = _NO_FAILURE
-    else:
-        clause = words.confidence(found)
-        sure = f"{clause[0].upper()}{clause[1:]}."
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
-    return [f"Threat: {entry.threat.in_words}.", sure, *entry.notes, cost]
-
-
-def _assumptions(entry: Entry) -> tuple[str, ...]:
-    return () if entry.certificate is None else entry.certificate.assumptions
+    return [f"Threat: {entry.threat.in_words}.", entry.confidence, *entry.notes, cost]
 
 
 def _command(entry: Entry) -> str | None:
@@ -166,7 +144,7 @@ def _command(entry: Entry) -> str | None:
 
 
 def _card(entry: Entry) -> str:
-    assumed, command = _assumptions(entry), _command(entry)
+    assumed, command = entry.assumptions, _command(entry)
     parts = [f"<h3>{escape(marked_title(entry))}</h3>", f"<ul>{items(tuple(_facts(entry)))}</ul>"]
     if assumed:
         parts.append(f"<details><summary>What it assumes</summary><ul>{items(assumed)}</ul></details>")
@@ -180,7 +158,7 @@ def _markdown_method(entry: Entry) -> str:
     parts = [
         f"### {plain_text(marked_title(entry))}",
         bullets(tuple(_facts(entry))),
-        "It assumes:\n\n" + bullets(_assumptions(entry)) if _assumptions(entry) else "",
+        "It assumes:\n\n" + bullets(entry.assumptions) if entry.assumptions else "",
         "" if command is None else f"Check it with:\n\n    {command}",
     ]
     return "\n\n".join(part for part in parts if part)
