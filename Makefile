@@ -40,6 +40,7 @@ browser:  ## install Chromium for the tests of the report, where apt may
 bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(PIP) -e '.[bench]'
 	@$(BIN)/python benchmarks/certify.py
+	@$(BIN)/python benchmarks/rules.py
 	@$(BIN)/python benchmarks/train.py --model lenet5 --device cpu
 
 slow: $(DEV)  ## run the tests that take minutes

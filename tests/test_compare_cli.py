@@ -45,6 +45,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez(tmp_path / "train.npz", x=TRAIN[0], y=TRAIN[1])
     np.savez(tmp_path / "test.npz", x=TEST[0], y=TEST[1])
     np.savez(tmp_path / "inputs.npz", x=TEST[0])
+    (tmp_path / "t.csv").write_text("size,kind\n1,a\n2,b\n")
+    (tmp_path / "u.csv").write_text("size\n1\n2\n")
     Fake.trained.clear()
     return tmp_path
 
@@ -53,6 +55,16 @@ def config(text: str, data: str = DATA) -> Path:
     path = Path("c.toml")
     path.write_text(f"{text}\n{data}", encoding="utf-8")
     return path
+
+
+CSV = """[data]
+train = "t.csv"
+test = "u.csv"
+kind = "table"
+label = "kind"
+classes = ["a", "b"]
+columns = [{ name = "size", kind = "number", low = 0.0, high = 9.0 }]
+"""
 
 
 def compared(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
@@ -128,6 +140,58 @@ def test_methods_chosen_by_flag_keep_the_options_of_the_file(capsys: pytest.Capt
     assert [method["title"] for method in found["methods"]] == ["DPA, 21 partitions", "kernel vote"]
 
 
+def test_methods_are_chosen_by_the_names_of_their_rows(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    tables = "".join(f'[[methods]]\nname = "dpa"\npartitions = {count}\n' for count in (21, 31, 41))
+    file = config('out = "o"', DATA + tables)
+    found = compared(capsys, "--methods", "dpa-3,kernel-vote,dpa-2", file)
+    assert [(method["name"], method["title"]) for method in found["methods"]] == [
+        ("dpa-3", "DPA, 41 partitions"),
+        ("kernel-vote", "kernel vote"),
+        ("dpa-2", "DPA, 31 partitions"),
+    ]
+    assert (here / "o/certificates/dpa-3.json").exists()
+    every = compared(capsys, "--methods", "dpa-2,dpa,dpa-2", file)
+    assert [method["name"] for method in every["methods"]] == ["dpa-2", "dpa", "dpa-3"]
+
+
+def test_scores_have_a_row_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mithridate.defences, "defence", real_defence)
+    tables = '[[methods]]\nname = "fdp"\n[[methods]]\nname = "fdp"\non = "scores"\n'
+    file = read_comparison(config("", DATA + tables))
+    assert list(file.defences()) == ["fdp", "fdp-scores"]
+    (chosen,) = file.defences(["fdp-scores"]).items()
+    assert (chosen[0], chosen[1].title) == ("fdp-scores", "f-DP on scores")
+
+
+def test_fewer_methods_leave_no_old_certificates(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    file = config('out = "o"\nmethods = ["dpa", "kernel-vote", "fdp"]')
+    compared(capsys, file)
+    compared(capsys, "--methods", "dpa", file)
+    assert [path.name for path in (here / "o/certificates").iterdir()] == ["dpa.json"]
+
+
+def test_a_project_file_will_do(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    project = config('run_dir = "runs/c"', DATA + "[train]\ninstances = 7\n")
+    refused(run(capsys, "compare", project), "or --methods fdp,dpa to the command.")
+    outcome = run(capsys, "compare", "--methods", "dpa,kernel-vote", project)
+    assert outcome.code == 0, outcome.err
+    note = "Note: compare does not use run_dir and [train] of c.toml; `mithridate train` does."
+    assert note in " ".join(outcome.out.split())
+    assert (here / "comparisons/c/comparison.html").exists()
+    assert not (here / "runs").exists()
+
+
+def test_what_init_writes_can_be_compared(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    rows = "".join(f"{number},{'ab'[number % 2]}\n" for number in range(60))
+    (here / "flowers.csv").write_text("size,kind\n" + rows)
+    assert run(capsys, "init", "flowers.csv", "--label", "kind", "--out", "p.toml").code == 0
+    file = read_comparison("p.toml")
+    training, test = file.examples()
+    assert test.y is not None
+    assert len(training.x) + len(test.x) == 60
+    assert file.notes
+
+
 def test_the_same_command_trains_nothing_twice(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     file = config('methods = ["dpa", "fdp"]')
     first = compared(capsys, file)
@@ -148,6 +212,11 @@ def test_bagging_is_matched(capsys: pytest.CaptureFixture[str], here: Path) -> N
     assert any("number of draws" in sentence for sentence in certificate.assumptions)
     outcome = run(capsys, "compare", "--match", "r=0", "--match-with", "kernel-vote", file)
     assert "draws were chosen to match kernel-vote at r = 0" in " ".join(outcome.out.split())
+
+
+def test_the_file_may_say_match_as_the_flag_does(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    found = compared(capsys, config('out = "o"\nmatch = "r=0"\nmethods = ["kernel-vote", "bagging"]'))
+    assert found["methods"][1]["certified_accuracy"]["0"] == 0.75
 
 
 def test_a_method_that_fails_is_reported_and_the_rest_is_kept(capsys: pytest.CaptureFixture[str], here: Path) -> None:
@@ -209,7 +278,7 @@ def refused(outcome: Outcome, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "data", "message"),
     [
-        ("methods = [", DATA, "is not a project file in TOML"),
+        ("methods = [", DATA, "is not a comparison file in TOML"),
         ("", DATA, "There is nothing to compare"),
         ("methods = []", DATA, "There is nothing to compare"),
         ('methods = "fdp"', DATA, "Expected methods in c.toml as a list of names"),
@@ -218,6 +287,12 @@ def refused(outcome: Outcome, message: str) -> None:
         ("", DATA + "[[methods]]\nname = 3", "needs the name of a method"),
         ('methods = ["dpaa"]', DATA, "There is no method 'dpaa'; did you mean 'dpa'?"),
         ("", DATA + '[[methods]]\nname = "kernel-vote"\nwidht = 3', "did you mean 'width'?"),
+        (
+            "",
+            DATA + '[[methods]]\nname = "dpa"\n[[methods]]\nname = "statistical-dp"\ndelta = 5.0',
+            "Expected delta in (0, 1), got 5.0",
+        ),
+        ("", DATA + '[[methods]]\nname = "dpa"\n[[methods]]\nname = "fdp"\ninstances = 0', "Expected instances"),
         ('methods = ["dpa"]\nradius = [1]', DATA, "Nobody asks for 'radius' in c.toml; did you mean 'radii'?"),
         ('methods = ["dpa"]\nradii = [5, 1]', DATA, "that increase"),
         ('methods = ["dpa"]\nradii = 3', DATA, "whole numbers"),
@@ -226,7 +301,11 @@ def refused(outcome: Outcome, message: str) -> None:
         ('methods = ["dpa"]\nfailure_prob = "small"', DATA, "Expected failure_prob in (0, 1)"),
         ('methods = ["dpa"]\nout = 3', DATA, "Expected out in c.toml to be text in quotes"),
         ('methods = ["dpa"]\nmatch = 0', DATA, "bagging, which is not among the methods"),
-        ('methods = ["dpa", "bagging"]\nmatch = "r=0"', DATA, "Expected match to be 0"),
+        ('methods = ["dpa", "bagging"]\nmatch = "r=3"', DATA, "Expected match to be 0"),
+        ('methods = ["dpa", "bagging"]\nmatch = "zero"', DATA, "Expected match as r=0, got 'zero'"),
+        ('methods = ["dpa"]\ndevice = "nope"', DATA, "Expected device to be cpu"),
+        ('methods = ["dpa"]\ntrain = "train.npz"', DATA, "Expected [train] in c.toml to be a table"),
+        ('methods = ["dpa"]', '[data]\nname = "mnist"\ndata_dir = "nowhere"', "which data_dir in [data] names"),
         ('methods = ["dpa"]', "", "Expected [data] of c.toml to have name"),
         ('methods = ["dpa"]\ndata = 3', "", "Expected [data] in c.toml to be a table"),
         ('methods = ["dpa"]', '[data]\nname = "letters"', "to be one of digits, mnist"),
@@ -235,7 +314,12 @@ def refused(outcome: Outcome, message: str) -> None:
         ('methods = ["dpa"]', '[data]\ntrain = "no.npz"', "no.npz"),
         ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\nholdout = 2', "Expected holdout in (0, 1)"),
         ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\nlabel = "y"', "Expected kind in [data]"),
-        ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\ntest = "inputs.npz"', "needs the true labels"),
+        ('methods = ["dpa"]', '[data]\ntrain = "train.npz"\ntest = "inputs.npz"', "inputs.npz has no labels"),
+        (
+            'methods = ["dpa"]',
+            CSV,
+            "u.csv has no labels, which a comparison needs; add the column 'kind', which [data]",
+        ),
     ],
 )
 def test_mistakes_in_a_file_are_one_sentence(
@@ -267,6 +351,52 @@ def test_mistakes_in_flags_are_one_sentence(
 
 def test_a_missing_file_is_one_sentence(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     refused(run(capsys, "compare", "nowhere.toml"), "Cannot read nowhere.toml")
+
+
+def test_a_folder_is_one_sentence(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    outcome = run(capsys, "compare", here)
+    refused(outcome, "is not a file; give one such as `mithridate compare --help` shows.\n")
+    assert "init" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "o/runs/x belongs to another run: the data differs. Use another run_dir (--run-dir) for this one.",
+            "Use another --out (out = ...) for this one.",
+        ),
+        ("o/run.json is damaged (x); this run cannot go on. Use another run_dir.", "Use another --out (out = ...)."),
+        ("Another process works in o; wait until it ends, or choose another run_dir.", "choose another --out (out"),
+    ],
+)
+def test_remedies_are_those_of_this_command(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch, reason: str, said: str
+) -> None:
+    monkeypatch.setitem(FAKES, "finite-aggregation", lambda: failing(reason))
+    for methods in ('["finite-aggregation"]', '["dpa", "finite-aggregation"]'):
+        outcome = run(capsys, "compare", config(f'out = "o"\nmethods = {methods}'))
+        assert outcome.code == 2
+        assert said in outcome.err
+        assert not re.search("run.dir", outcome.err)
+    for suffix in ("json", "md", "html"):
+        assert not re.search("run.dir", (here / f"o/comparison.{suffix}").read_text(encoding="utf-8"))
+
+
+def test_other_data_in_the_same_folder_asks_for_another_one(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real thing: what training says, in the words of this command."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(mithridate.defences, "defence", real_defence)
+    tables = '[[methods]]\nname = "dpa"\npartitions = 3\nsteps = 2\n'
+    text = 'out = "o"\ndevice = "cpu"'
+    compared(capsys, config(text, DATA + tables))
+    np.savez(here / "train.npz", x=TRAIN[0] + 1, y=TRAIN[1])
+    outcome = run(capsys, "compare", config(text, DATA + tables))
+    assert outcome.code == 2
+    assert "another --out (out = ...)" in outcome.err
+    assert not re.search("run.dir", outcome.err)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

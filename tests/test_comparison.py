@@ -33,7 +33,7 @@ import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
 from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.comparing import compare
-from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, covers, notes_on
+from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers, notes_on
 from mithridate.mechanism import SEARCH_LIMIT, NoisyFeatures, Partitioned
 from mithridate.report.comparison_chart import COLOURS, DASHES
 
@@ -360,6 +360,35 @@ def test_match_chooses_the_draws_that_certify_as_much_at_zero() -> None:
     assert str(draws) in assumed[0]
 
 
+def test_the_time_of_matching_is_that_of_all_its_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each training takes one second more than the last, by a clock that only training moves."""
+    clock = [0.0]
+    train = Fake.train
+
+    def slow(self: Fake, *arguments: Any, **options: Any) -> Votes:
+        clock[0] += 1 + len(Fake.trained)
+        return train(self, *arguments, **options)
+
+    monkeypatch.setattr(Fake, "train", slow)
+    monkeypatch.setattr("mithridate.comparing.time.monotonic", lambda: clock[0])
+    entry = compare([kernel(), FakeBagging()], DATA, match=0).entries[1]
+    times = range(1, 1 + len(Fake.trained))
+    assert len(times) > 2
+    assert entry.training_seconds == sum(times) - 1  # the first is that of the kernel vote
+    assert f"all {len(times) - 1} trainings" in entry.notes[-1]
+
+
+def test_rows_can_be_named() -> None:
+    comparison = compare({"few": parts(21), "many": parts(41)}, DATA)
+    assert [entry.name for entry in comparison.entries] == ["few", "many"]
+    assert certificate_file(comparison.entries[0]) == "certificates/few.json"
+
+
+def test_the_device_may_be_any_that_has_a_name() -> None:
+    for device in ("cpu", "auto", "cuda", "cuda:1", "mps"):
+        assert compare([parts()], DATA, device=device).failed == ()
+
+
 def test_match_ends_at_the_closest_number_where_none_is_equal() -> None:
     """All 40 points right needs more than 97 draws; no number of trainings beyond eight is spent on it."""
     comparison = compare([kernel(right=40), FakeBagging()], DATA, match=0)
@@ -434,7 +463,24 @@ def test_colours_and_marks_differ() -> None:
         for group in groups
     ]
     assert len(set(looks)) == 16
-    assert len(set(COLOURS)) == 8
+    assert len({colour for colour, _ in looks}) == 16
+
+
+def contrast_on_white(colour: str) -> float:
+    """By the formula of WCAG 2."""
+    parts_ = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts_]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+
+
+def test_colours_are_seen_on_white_and_have_twins_for_dark_pages() -> None:
+    assert min(map(contrast_on_white, COLOURS)) >= 3
+    html = comparison_of([1]).html()
+    for which, colour in enumerate(COLOURS):
+        own = re.findall(rf"--c{which}: (#\w{{6}});", html)
+        assert own[0] == own[2] == colour  # on screen and in print
+        assert own[1] != colour
+        assert f".chart .c{which} {{" in html
 
 
 def heights(path: ElementTree.Element) -> list[tuple[float, float]]:
@@ -537,6 +583,7 @@ def test_the_page_says_who_leads_and_what_each_method_rests_on() -> None:
         if entry.certificate is not None:
             assert f"mithridate verify certificates/{entry.name}.json" in page.text
             assert all(sentence in page.text for sentence in entry.certificate.assumptions)
+        assert all(sentence in page.text for sentence in entry.assumptions)
     assert "There is no probability of failure" in page.text
     assert "99.9% confidence" in page.text
 
@@ -609,6 +656,77 @@ def test_json_has_a_schema_and_plain_values() -> None:
     assert [s["names"] for s in content["crossings"]] == [list(s.names) for s in comparison.crossings()]
 
 
+def test_all_methods_have_the_same_keys_and_a_curve_that_promises_no_more() -> None:
+    comparison = all_kinds()
+    content = comparison.to_dict()
+    assert len({tuple(sorted(method)) for method in content["methods"]}) == 1
+    bound = next(method for method in content["methods"] if method["name"] == "statistical-dp")
+    assert bound["method"] == {"name": "statistical-dp", "delta": 1e-5}
+    assert bound["mechanism"]["type"] == "sampled-gaussian"
+    assert len(bound["assumptions"]) == 3
+    shares = bound["certified_accuracy"].values()
+    for right, share in zip(bound["curve"]["right"], shares, strict=True):
+        assert right <= share * POINTS < right + 1
+
+
+def test_no_confidence_is_claimed_where_there_is_no_guarantee() -> None:
+    comparison = all_kinds()
+    text = comparison.markdown().split("### rdp-paper")[1].split("\n## ")[0]
+    assert "No guarantee" in text
+    assert "no radius above 0 is guaranteed" in text
+    assert "holds with" not in text
+    card = comparison.html().split('id="method-rdp-paper"')[1].split("</article>")[0]
+    assert "no radius above 0 is guaranteed" in card
+    assert "confidence" not in card
+    rows = {row[0].split(":")[0]: row for row in table_rows(comparison.markdown())}
+    assert "not guaranteed" in rows["rdp-paper"]
+    (values,) = [method for method in comparison.to_dict()["methods"] if method["name"] == "rdp-paper"]
+    assert values["guarantee"] is False
+    assert "no radius above 0 is guaranteed" in values["confidence"]
+    assert "--method" not in " ".join(values["notes"])  # which `compare` does not have
+
+
+def test_chart_and_table_say_the_same_about_a_bound() -> None:
+    comparison = compare([private("statistical-dp", FakeMean)], DATA, radii=[0, 1, 2, 5, 10])
+    described = next(ElementTree.fromstring(comparison.svg()).iter(f"{SVG}desc")).text or ""
+    row = next(row for row in table_rows(comparison.markdown()) if row[0].startswith("statistical-dp"))
+    cells = dict(zip(comparison.radii, row[1:6], strict=True))
+    found = {int(radius): share for share, radius in re.findall(r"([\d.]+%) at (\d+)", described)}
+    both = set(found) & set(cells)
+    assert len(both) >= 2
+    for radius in both:
+        assert found[radius] == cells[radius]
+        exact = float(comparison.entries[0].accuracy(radius))
+        assert exact - 0.001 < float(found[radius].strip("%")) / 100 <= exact
+
+
+def test_certificates_of_an_earlier_comparison_are_removed_and_nothing_else_is(tmp_path: Path) -> None:
+    compare([parts(), private(), kernel()], DATA).write(tmp_path)
+    certificates = tmp_path / "certificates"
+    (certificates / "mine.json").write_text("{}")
+    (certificates / "notes.txt").write_text("")
+    compare([parts(), parts(21, name="run-off-election")], DATA).write(tmp_path)
+    assert {path.name for path in certificates.iterdir()} == {
+        "dpa.json", "run-off-election.json", "mine.json", "notes.txt",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "listed", ["../kept.json", "kept.json", "certificates/../kept.json", "certificates/deep/kept.json", None, 3]
+)
+def test_a_strange_list_removes_nothing(tmp_path: Path, listed: Any) -> None:
+    (tmp_path / "out/certificates/deep").mkdir(parents=True)
+    kept = [tmp_path / place / "kept.json" for place in (".", "out", "out/certificates/deep")]
+    for path in kept:
+        path.write_text("{}")
+    old = {"schema": "mithridate.comparison/1", "methods": [{"certificate": listed}, "x"]}
+    (tmp_path / "out/comparison.json").write_text(json.dumps(old))
+    comparison_of([1, 2]).write(tmp_path / "out")
+    assert all(path.exists() for path in kept)
+    (tmp_path / "out/comparison.json").write_text("[" * 100_000)
+    comparison_of([1, 2]).write(tmp_path / "out")
+
+
 def test_everything_is_written_and_certificates_can_be_verified(tmp_path: Path) -> None:
     comparison = compare([parts(), private(), private("statistical-dp", FakeMean)], DATA)
     comparison.write(tmp_path / "new" / "folder")
@@ -639,6 +757,17 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         ("fdp", DATA, {}, "Expected a list of methods"),
         (["dpaa"], DATA, {}, "did you mean 'dpa'?"),
         ([object()], DATA, {}, "Expected the name of a method or a defence"),
+        ([FakeBagging], DATA, {}, "got the class FakeBagging; write FakeBagging()"),
+        ((each for each in [parts()]), DATA, {}, "Expected a list of methods"),
+        ([[parts()]], DATA, {}, "Expected the name of a method or a defence"),
+        ({"a/b": parts()}, DATA, {}, "Expected names of letters"),
+        ({3: parts()}, DATA, {}, "Expected names of letters"),
+        ({}, DATA, {}, "There is nothing to compare"),
+        ([parts()], DATA, {"device": "nope"}, "Expected device to be cpu"),
+        ([parts()], DATA, {"device": "cuda:x"}, "Expected device to be cpu"),
+        ([parts()], DATA, {"device": 3}, "Expected device to be cpu"),
+        ([parts()], DATA, {"failure_prob": None}, "Expected failure_prob in (0, 1)"),
+        ([parts()], DATA, {"scope": None}, "Expected scope to be one of"),
         ([parts()], (TRAIN, TEST[0]), {}, "needs the true labels of the test inputs"),
         ([parts()], (TRAIN, (TEST[0], None)), {}, "needs the true labels of the test inputs"),
         ([parts()], (TRAIN[0], TEST), {}, "Expected the training set as a pair"),

@@ -184,6 +184,11 @@ def test_options_reach_what_they_are_for() -> None:
         ("fdp", {"learning_rate": -1.0}, "learning_rate"),
         ("statistical-dp", {"delta": 2.0}, "delta"),
         ("dpa", {"steps": "x"}, "steps"),
+        *((name, {"model": "nomodel"}, "model") for name in ("fdp", "dpa")),
+        *((name, {"features": "nope"}, "features") for name in ("fdp", "dpa", "kernel-vote", "nearest-neighbours")),
+        *((name, {"precision": "half"}, "precision") for name in ("fdp", "bagging")),
+        *((name, {"in_flight": -1}, "in_flight") for name in ("fdp", "bagging")),
+        ("fdp", {"seconds": "x"}, "seconds"),
     ],
 )
 def test_bad_options_are_refused_in_words(name: str, options: dict[str, Any], words: str) -> None:

@@ -13,7 +13,7 @@ from mithridate import Votes
 from mithridate.accounting.adp import one_example_epsilon
 from mithridate.accounting.statistical import StatisticalBound, mean_lower, statistical_bound, statistical_dp
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat
+from mithridate.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat, mechanism_from_dict
 
 FALSE_ALARM = 1e-6
 MNIST = SampledGaussian(3.0, 0.001, 1000)
@@ -147,7 +147,24 @@ def test_it_is_written_as_plain_values() -> None:
     assert values["per_prediction"] is False
     assert values["threat"] == "symmetric-difference"
     rest = {key: value for key, value in values.items() if key not in ("name", "per_prediction")}
-    assert StatisticalBound(**{**rest, "threat": Threat(rest["threat"])}) == statistical_dp(votes)
+    read = {
+        "threat": Threat(rest["threat"]),
+        "mechanism": mechanism_from_dict(rest["mechanism"]),
+        "assumptions": tuple(rest["assumptions"]),
+    }
+    assert StatisticalBound(**{**rest, **read}) == statistical_dp(votes)
+
+
+def test_it_says_what_it_assumes() -> None:
+    votes = Votes(np.array([[900, 100]]), MNIST, labels=np.array([0]), assumptions=("The data was counted.",))
+    found = statistical_dp(votes).assumptions
+    assert found[-1] == "The data was counted."
+    for words in (
+        "independent runs of the stated mechanism",
+        "does not know the randomness",
+        "accuracy of one instance",
+    ):
+        assert sum(words in sentence for sentence in found) == 1
 
 
 def test_a_mechanism_that_is_as_good_as_not_private_gives_nothing() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
+import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._artifact import PathLike, write_atomically
 from mithridate.certificate import Scope
-from mithridate.comparison import Comparison, Entry, checked_radii, covers, make_folder, notes_on
+from mithridate.comparison import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
 from mithridate.data.arrays import check_inputs, check_labels
 from mithridate.data.declarations import Arrays
 from mithridate.data.named import NamedData, load_named
@@ -38,6 +40,8 @@ Watch = Callable[[str, str], Progress | None]
 
 TRAINING, CERTIFYING = "training", "certifying"
 
+# What every defence has; see `Defence`.
+_PARTS = ("name", "title", "threats", "per_prediction", "recipe", "train", "certify")
 # How bagging is matched: this close is equal, and so many trainings are enough.
 _EQUAL = 0.005
 _MOST_TRAININGS = 8
@@ -49,7 +53,7 @@ _TUNED = (
 
 
 def compare(
-    defences: Sequence[Defence | str],
+    defences: Sequence[Defence | str] | Mapping[str, Defence | str],
     data: Any,
     *,
     radii: Iterable[int] | None = None,
@@ -73,7 +77,7 @@ def compare(
     its certificate says.
 
     Args:
-        defences: methods by name, or objects of `mithridate.defences`.
+        defences: methods by name, or objects of `mithridate.defences`; a mapping gives them other names.
         data: a pair of training set and test set, each a pair (inputs, labels) or `data.Examples`; or a named data set
             or its name, such as `digits`. The test set needs true labels.
         radii: radii of the table; by default round ones.
@@ -81,7 +85,7 @@ def compare(
         failure_prob: probability with which a claim may fail, over training; deterministic methods have none.
         scope: whether that is about one `prediction` or about `all` of them at once.
         run_dir: where votes are kept, a folder for each recipe; the same call after an interruption goes on from there.
-        device: `cpu`, `cuda`, `mps` or `auto`.
+        device: `cpu`, `cuda`, `cuda:1` and so on, `mps` or `auto`.
         match: 0 to choose the draws of bagging so that it certifies as many right predictions at radius 0 as another
             method does.
         match_with: name of that method; by default the first that is not bagging.
@@ -101,7 +105,8 @@ def compare(
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     shown = None if radii is None else checked_radii(radii)
-    methods = _named(_resolved(defences))
+    methods = _resolved(defences)
+    _check_device(device)
     target = None if match is None else _target(methods, match, match_with)
     if match is None and match_with is not None:
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
@@ -146,33 +151,55 @@ class _Claim:
         return next((own for own in defence.threats if covers(own, self.threat)), defence.threats[0])
 
 
-def _resolved(defences: Sequence[Defence | str]) -> list[Defence]:
-    if isinstance(defences, str) or not isinstance(defences, Sequence):
+def _resolved(defences: Any) -> dict[str, Defence]:
+    """Every defence by the name of its row."""
+    if isinstance(defences, str) or not isinstance(defences, Sequence | Mapping):
         raise ConfigError("Expected a list of methods, such as ['fdp', 'dpa'].")
     if not defences:
         raise ConfigError("There is nothing to compare; name at least one method, such as fdp.")
+    chosen = [_defence(each) for each in (defences.values() if isinstance(defences, Mapping) else defences)]
+    if not isinstance(defences, Mapping):
+        return dict(zip(row_names([(each.name, getattr(each, "on", "votes")) for each in chosen]), chosen, strict=True))
+    for name in defences:
+        if not isinstance(name, str) or not re.fullmatch(ROW_NAME, name):
+            raise ConfigError(
+                f"Expected names of letters, digits, '.', '_' and '-', got {words.shortened(repr(name))}."
+            )
+    return dict(zip(defences, chosen, strict=True))
+
+
+def _defence(given: Any) -> Defence:
     from mithridate.defences import defence
 
-    chosen = [defence(each) if isinstance(each, str) else each for each in defences]
-    for each in chosen:
-        if not all(hasattr(each, part) for part in ("train", "certify", "recipe", "threats")):
-            raise ConfigError(f"Expected the name of a method or a defence, got {words.shortened(repr(each))}.")
-    return chosen
+    if isinstance(given, type):
+        raise ConfigError(f"Expected a defence, got the class {given.__name__}; write {given.__name__}().")
+    found = defence(given) if isinstance(given, str) else given
+    if not all(hasattr(found, part) for part in _PARTS):
+        raise ConfigError(f"Expected the name of a method or a defence, got {words.shortened(repr(given))}.")
+    return found
 
 
-def _named(defences: list[Defence]) -> dict[str, Defence]:
-    """Every defence by a name of its own: that of the method, with `-scores` or a number where it occurs again."""
-    named: dict[str, Defence] = {}
-    for each in defences:
-        name, number = each.name, 1
-        if name in named and getattr(each, "on", "votes") == "scores":
-            name = f"{name}-scores"
-        base = name
-        while name in named:
-            number += 1
-            name = f"{base}-{number}"
-        named[name] = each
-    return named
+def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
+    """A name for every row: that of the method, with `-scores` or a number where it occurs again.
+
+    Args:
+        methods: the name of each method, and what it certifies: `votes` or `scores`.
+
+    >>> row_names([("fdp", "votes"), ("fdp", "scores"), ("dpa", "votes"), ("dpa", "votes")])
+    ['fdp', 'fdp-scores', 'dpa', 'dpa-2']
+    """
+    names: list[str] = []
+    for method, on in methods:
+        base = f"{method}-scores" if method in names and on == "scores" else method
+        numbered = (f"{base}-{number}" for number in itertools.count(2))
+        names.append(next(name for name in itertools.chain([base], numbered) if name not in names))
+    return names
+
+
+def _check_device(device: Any) -> None:
+    """Require the name of a device, whether or not a method uses it; whether it is there is seen when one does."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
+        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {words.shortened(repr(device))}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +390,10 @@ def _matched(name: str, bagging: Defence, target: Entry | None, trainer: _Traine
             break
         low, high = (low, draws) if difference > 0 else (draws, high)
     closest = min(tried, key=lambda draws: abs(float(tried[draws].accuracy(0)) - wanted))
-    return _chosen(closest, tried[closest], target, trainer, bagging, claim)
+    seconds = sum(trainer.votes(name, _with_draws(bagging, draws))[1] for draws in tried)
+    chosen = _chosen(closest, tried[closest], target, trainer, bagging, claim)
+    note = f"Training time is that of all {len(tried)} trainings by which the number was found."
+    return dataclasses.replace(chosen, training_seconds=seconds, notes=(*chosen.notes, note))
 
 
 def _with_draws(bagging: Any, draws: int) -> Defence:

@@ -224,13 +224,13 @@ class Entry:
                 "curve": {"radius": list(radii), "right": right.tolist()},
                 "bound": self.outcome.to_dict(),
             }
-        curve = summary.Curve.of(self.outcome)
+        assert self.curve is not None
         return {
             **values,
             "certificate": certificate_file(self),
             "method": self.outcome.method.to_dict(),
             "mechanism": self.outcome.votes.mechanism.to_dict(),
-            "curve": {"radius": curve.radius.tolist(), "right": curve.shown.tolist()},
+            "curve": {"radius": self.curve.radius.tolist(), "right": self.curve.shown.tolist()},
             "bound": None,
         }
 

@@ -14,6 +14,8 @@ name = "digits"
 [[methods]]                       # a name with options of the defence
 name = "dpa"
 partitions = 250
+
+A project file that `mithridate init` wrote will do, too: its [data] is read, and methods are named by --methods.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from mithridate import _validate
 from mithridate._artifact import PathLike
-from mithridate.comparing import examples_of
+from mithridate.comparing import examples_of, row_names
 from mithridate.comparison import checked_radii
-from mithridate.data.declarations import declaration_from_dict
+from mithridate.data.declarations import Images, Table, declaration_from_dict
 from mithridate.data.download import Progress
 from mithridate.data.named import NAMES, load_named
 from mithridate.data.readers import Examples
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 _TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
 _KNOWN = (*_TEXTS, "radii", "failure_prob", "match", "methods", "data")
+_NO_OPTIONS = ("out", "methods", "data")
+# What only `mithridate train` asks for, in a file that is meant for both.
+_FOR_TRAIN = ("run_dir", "train")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class ComparisonFile:
         data_dir: the folder with its files, where one is given.
         out: the folder of the results.
         options: the rest, by the names of the arguments of `compare`.
+        notes: what a reader should know about how the file was read, a sentence each.
     """
 
     methods: tuple[dict[str, Any], ...]
@@ -61,39 +67,69 @@ class ComparisonFile:
     data_dir: Path | None = None
     out: Path = Path("comparison")
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: tuple[str, ...] = ()
 
     def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
         """The training data, and the test points.
 
         Raises:
             ArtifactError: a file is missing or cannot be read.
-            ConfigError: it is not what was declared.
+            ConfigError: it is not what was declared, or the test points have no labels.
         """
         if self.data is not None:
-            return self.data.examples()
+            training, test = self.data.examples()
+            if test.y is None:
+                raise ConfigError(
+                    f"{self.data.test} has no labels, which a comparison needs; {self._where_labels_go()}."
+                )
+            return training, test
         assert self.data_name is not None
         return examples_of(load_named(self.data_name, data_dir=self.data_dir, progress=progress))
 
-    def defences(self, names: Sequence[str] | None = None) -> list[Defence]:
-        """The methods; of those in `names` with the options that the file gives them, where it does.
+    def _where_labels_go(self) -> str:
+        declaration = None if self.data is None else self.data.declaration
+        if isinstance(declaration, Table):
+            return f"add the column {declaration.label!r}, which [data] declares as the label"
+        if isinstance(declaration, Images):
+            return "put its images into one folder per class"
+        return "add them as the array y"
+
+    def defences(self, names: Sequence[str] | None = None) -> dict[str, Defence]:
+        """The methods by the names of their rows.
+
+        Args:
+            names: which ones: all of a method, or the one of a row; with the options that the file gives them, where
+                it does.
 
         Raises:
-            ConfigError: a method or an option is not known.
+            ConfigError: a method or an option is not known, or there is no method.
         """
-        from mithridate.defences import defence
+        if names is None and not self.methods:
+            raise ConfigError(
+                'There is nothing to compare; add methods = ["fdp", "dpa"] or [[methods]] to the file, or --methods '
+                "fdp,dpa to the command."
+            )
+        rows = [(str(table["name"]), str(table.get("on", "votes"))) for table in self.methods]
+        tables = dict(zip(row_names(rows), self.methods, strict=True))
+        return {row: _built(table) for row, table in (tables if names is None else _chosen(tables, names)).items()}
 
-        tables = list(self.methods) if names is None else [t for name in names for t in self._tables(name)]
-        chosen: list[Defence] = []
-        for table in tables:
-            options = {key: value for key, value in table.items() if key != "name"}
-            try:
-                chosen.append(defence(table["name"], **options))
-            except TypeError as error:  # a value of a kind that nobody expects there
-                raise ConfigError(f"An option of {table['name']} is of the wrong kind: {error}.") from error
-        return chosen
 
-    def _tables(self, name: str) -> list[dict[str, Any]]:
-        return [table for table in self.methods if table["name"] == name] or [{"name": name}]
+def _chosen(tables: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The tables of some names, in their order: those of a method, the one of a row, or one without options."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in names:
+        rows = [row for row, table in tables.items() if table["name"] == name] or [name]
+        chosen |= {row: tables.get(row, {"name": name}) for row in rows if row not in chosen}
+    return chosen
+
+
+def _built(table: dict[str, Any]) -> Defence:
+    from mithridate.defences import defence
+
+    try:
+        return defence(table["name"], **{key: value for key, value in table.items() if key != "name"})
+    except TypeError as error:  # a value of a kind that nobody expects there
+        raise ConfigError(f"An option of {table['name']} is of the wrong kind: {error}.") from error
 
 
 def read_comparison(path: PathLike) -> ComparisonFile:
@@ -101,33 +137,48 @@ def read_comparison(path: PathLike) -> ComparisonFile:
 
     Raises:
         ArtifactError: the file is missing or is no TOML.
-        ConfigError: it holds something that nobody asks for, or lacks data or methods.
+        ConfigError: it holds something that nobody asks for, or lacks data.
     """
     path = Path(path)
-    content = read_toml(path)
-    refuse_unknown(content, _KNOWN, f"in {path}")
+    content = read_toml(path, "a comparison file", "give one such as `mithridate compare --help` shows")
+    table_of(content, "train", path)
+    refuse_unknown({name: value for name, value in content.items() if name not in _FOR_TRAIN}, _KNOWN, f"in {path}")
     for name in _TEXTS:
         if name in content and (not isinstance(content[name], str) or not content[name]):
             raise ConfigError(f"Expected {name} in {path} to be text in quotes, got {content[name]!r}.")
     if "threat" in content:
         _validate.one_of(tuple(Threat), threat=content["threat"])
-    options = {name: content[name] for name in _KNOWN if name in content and name not in ("out", "methods", "data")}
+    options = {name: content[name] for name in _KNOWN if name in content and name not in _NO_OPTIONS}
     if "radii" in options:
         options["radii"] = checked_radii(options["radii"])
+    if isinstance(options.get("match"), str):
+        options["match"] = matched_radius(options["match"])
+    ignored = [{"run_dir": "run_dir", "train": "[train]"}[name] for name in _FOR_TRAIN if name in content]
     return ComparisonFile(
         _methods(content, path),
         **_data(table_of(content, "data", path), path),
         out=Path(content.get("out", f"comparisons/{path.stem}")),
         options=options,
+        notes=(f"compare does not use {' and '.join(ignored)} of {path}; `mithridate train` does.",) if ignored else (),
     )
+
+
+def matched_radius(text: str) -> int:
+    """The radius at which bagging is matched, as it is written: `r=0`, or the number alone.
+
+    Raises:
+        ConfigError: it is written otherwise.
+    """
+    try:
+        return int(text.strip().removeprefix("r="))
+    except ValueError:
+        raise ConfigError(f"Expected match as r=0, got {text!r}.") from None
 
 
 def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
     methods = content.get("methods", [])
     if not isinstance(methods, list) or not all(isinstance(each, str | dict) for each in methods):
         raise ConfigError(f"Expected methods in {path} as a list of names, or as tables [[methods]].")
-    if not methods:
-        raise ConfigError(f'There is nothing to compare in {path}; add methods = ["fdp", "dpa"], or [[methods]].')
     tables = tuple({"name": each} if isinstance(each, str) else each for each in methods)
     for table in tables:
         if not isinstance(table.get("name"), str):

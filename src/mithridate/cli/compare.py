@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from mithridate.cli._training import Clock, shown
 from mithridate.cli.certify import radii_of
 from mithridate.comparing import TRAINING, compare
 from mithridate.comparison import Comparison, make_folder
-from mithridate.comparison_file import read_comparison
+from mithridate.comparison_file import matched_radius, read_comparison
+from mithridate.errors import ConfigError, MithridateError
 from mithridate.mechanism import Threat
 from mithridate.report.comparison_page import duration, failure_words, marked_title
 
@@ -31,8 +34,9 @@ A comparison file names data and methods:
   [data]
   name = "digits"                     # or train = "train.csv" and the rest, as in a project file
 
-or, with options, a table [[methods]] for each. Methods: fdp, rdp, rdp-paper, rdp-standard, adp, statistical-dp,
-bagging, dpa, finite-aggregation, run-off-election, label-smoothing, feature-smoothing, nearest-neighbours, kernel-vote.
+or, with options, a table [[methods]] for each; a project file of `mithridate init` will do, with --methods. Methods:
+fdp, rdp, rdp-paper, rdp-standard, adp, statistical-dp, bagging, dpa, finite-aggregation, run-off-election,
+label-smoothing, feature-smoothing, nearest-neighbours, kernel-vote.
 After an interruption of any kind the same command goes on where it ended.
 """
 # Characters of a column of the table: a share, or a radius, and the space after it.
@@ -51,7 +55,9 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
-    parser.add_argument("--methods", type=_names, metavar="A,B,...", help="compare these, with the file's options")
+    parser.add_argument(
+        "--methods", type=_names, metavar="A,B,...", help="compare these methods or rows, with the file's options"
+    )
     parser.add_argument("--radii", type=radii_of, metavar="R,R,...", help="radii of the table, e.g. 0,50,100")
     parser.add_argument(
         "--threat",
@@ -65,7 +71,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, mps or auto (auto)")
     parser.add_argument(
         "--match",
-        type=_matched_radius,
+        type=_matched,
         metavar="r=0",
         help="choose the draws of bagging so that it certifies as many at radius 0 as another method",
     )
@@ -82,15 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
     defences = file.defences(arguments.methods)
     out: Path = arguments.out or file.out
     console = _output.console(error=arguments.json)
-    with _output.progress_bar("downloading") as progress:
+    with _in_own_words(), _output.progress_bar("downloading") as progress:
         training, test = file.examples(progress)
-    for sentence in dict.fromkeys((*training.notes, *test.notes)):
+    for sentence in dict.fromkeys((*file.notes, *training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
     make_folder(out)
     what = file.data_name or (file.data.train.name if file.data and file.data.train else "data")
     options = {"title": f"Defences compared on {what}", **file.options, **flags}
     try:
-        with contextlib.ExitStack() as stack:
+        with _in_own_words(), contextlib.ExitStack() as stack:
             comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
     except KeyboardInterrupt:
         print(
@@ -99,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130
+    comparison = replace(comparison, failed=tuple((name, own_words(reason)) for name, reason in comparison.failed))
     comparison.write(out)
     if arguments.json:
         _output.print_json({**comparison.to_dict(), "out": str(out)})
@@ -107,6 +114,24 @@ def run(arguments: argparse.Namespace) -> int:
     for name, reason in comparison.failed:
         print(f"mithridate: {_output.printable(f'{name} came to no result: {reason}')}", file=sys.stderr)
     return 2 if comparison.failed else 0
+
+
+def own_words(message: str) -> str:
+    """A message with the remedies of this command instead of those of others.
+
+    >>> own_words("Another process works in o; wait until it ends, or choose another run_dir.")
+    'Another process works in o; wait until it ends, or choose another --out (out = ...).'
+    """
+    message = re.sub(r"another run_dir( \(--run-dir\))?", "another --out (out = ...)", message)
+    return message.replace("--data-dir", "data_dir in [data]")
+
+
+@contextlib.contextmanager
+def _in_own_words() -> Iterator[None]:
+    try:
+        yield
+    except MithridateError as error:
+        raise type(error)(own_words(str(error))) from error
 
 
 def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, int], None] | None]:
@@ -163,8 +188,8 @@ def _names(text: str) -> list[str]:
     return names
 
 
-def _matched_radius(text: str) -> int:
+def _matched(text: str) -> int:
     try:
-        return int(text.strip().removeprefix("r="))
-    except ValueError:
+        return matched_radius(text)
+    except ConfigError:
         raise argparse.ArgumentTypeError(f"expected r=0, got {text!r}") from None

@@ -12,7 +12,6 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-from mithridate.config import TrainConfig
 from mithridate.defences.base import Defence
 from mithridate.defences.neighbours import KernelVote, NearestNeighbours
 from mithridate.defences.plain import (
@@ -23,10 +22,11 @@ from mithridate.defences.plain import (
     LabelSmoothing,
     RunOffElection,
 )
-from mithridate.defences.private import METHODS, PrivateEnsemble, StatisticalDP
+from mithridate.defences.private import METHODS, OPTIONS, PrivateEnsemble, StatisticalDP
 from mithridate.errors import ConfigError
 from mithridate.neighbourhood import Exponential, Within
 from mithridate.plain_config import PlainConfig
+from mithridate.project import CONFIG_NAMES
 
 __all__ = [
     "DPA",
@@ -47,14 +47,7 @@ __all__ = [
 _Options = dict[str, Any]
 _Builder = Callable[[_Options], Defence]
 
-_PRIVATE_OPTIONS = (
-    *(field.name for field in dataclasses.fields(TrainConfig)),
-    "model",
-    "features",
-    "seconds",
-    "in_flight",
-    "precision",
-)
+_PRIVATE_OPTIONS = (*CONFIG_NAMES, *OPTIONS)
 _PLAIN_OPTIONS = tuple(field.name for field in dataclasses.fields(PlainConfig))
 _KERNEL_OPTIONS = ("width", "full", "cosine")
 

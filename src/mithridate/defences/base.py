@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from mithridate import recipes
+from mithridate import _validate, recipes
 from mithridate._artifact import PathLike
 from mithridate.certificate import Certificate, Scope
+from mithridate.config import PRECISIONS
 from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder
+from mithridate.features import Encoder, pick_encoder
 from mithridate.mechanism import Mechanism, Threat
 from mithridate.votes import Votes
 
@@ -124,6 +126,29 @@ def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Enc
         max_grad_norm=None,
     )
     return chosen.model, chosen.features
+
+
+def check_training(
+    model: Any = "auto", features: Any = "auto", in_flight: Any = None, precision: Any = "auto", seconds: Any = None
+) -> None:
+    """Refuse what no training could use, before anything is computed.
+
+    Raises:
+        ConfigError: the message names it.
+    """
+    if isinstance(model, str):
+        _validate.one_of(recipes.MODELS, model=model)
+    elif not callable(model):
+        raise ConfigError(
+            f"Expected model to be one of {', '.join(recipes.MODELS)} or a torch.nn.Module, got {model!r}."
+        )
+    if features not in ("auto", "none"):
+        pick_encoder(features)
+    if in_flight is not None:
+        _validate.positive_integer(in_flight=in_flight)
+    _validate.one_of(PRECISIONS, precision=precision)
+    if seconds is not None:
+        _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
 
 
 def declared_classes(own: int | None, source: Mapping[str, Any] | None) -> int | None:

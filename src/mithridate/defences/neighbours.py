@@ -15,6 +15,7 @@ from mithridate.defences.base import (
     ALL_THREATS,
     Progress,
     arrays,
+    check_training,
     check_votes,
     declared_classes,
     in_json,
@@ -111,6 +112,7 @@ class NearestNeighbours(_Near):
     _mechanism: ClassVar[type[Mechanism]] = NearestExamples
 
     def __post_init__(self) -> None:
+        check_training(features=self.features)
         if self.neighbours is not None:
             _validate.positive_integer(neighbours=self.neighbours)
 
@@ -152,6 +154,7 @@ class KernelVote(_Near):
     _mechanism: ClassVar[type[Mechanism]] = KernelSum
 
     def __post_init__(self) -> None:
+        check_training(features=self.features)
         if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
             raise ConfigError(
                 f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "

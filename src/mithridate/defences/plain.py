@@ -16,6 +16,7 @@ from mithridate.defences.base import (
     ALL_THREATS,
     Progress,
     arrays,
+    check_training,
     check_votes,
     declared_classes,
     in_json,
@@ -76,6 +77,7 @@ class _Trained:
         for name in ("partitions", "spread", "draws", "instances"):
             if getattr(self, name, None) is not None:
                 _validate.positive_integer(**{name: getattr(self, name)})
+        check_training(self.model, self.features, self.in_flight, self.precision)
         config_for(self.model, self.options)
 
     def _assumed(self, plan: Plan) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from mithridate.accounting.statistical import StatisticalBound, statistical_dp
 from mithridate.certificate import Certificate, Scope
 from mithridate.certification import certify
 from mithridate.config import TrainConfig
-from mithridate.defences.base import ALL_THREATS, Progress, arrays, in_json
+from mithridate.defences.base import ALL_THREATS, Progress, arrays, check_training, in_json
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Threat
-from mithridate.project import CONFIG_NAMES, compose
+from mithridate.project import CONFIG_NAMES, compose, refuse_unknown
 from mithridate.votes import Votes
 
 METHODS: dict[str, Method] = {
@@ -26,6 +26,8 @@ METHODS: dict[str, Method] = {
     "rdp-standard": RDP("standard"),
     "adp": ADP(),
 }
+# What can be said about training beside `TrainConfig`.
+OPTIONS = ("model", "features", "seconds", "in_flight", "precision")
 # What stands in for options that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
@@ -58,7 +60,9 @@ class _Private:
 
     def _check_options(self) -> None:
         """Refuse what no run could use, before anything is trained."""
+        refuse_unknown(self.options, (*CONFIG_NAMES, *OPTIONS), "among the options of a private ensemble")
         known = {name: value for name, value in self.options.items() if name in CONFIG_NAMES and value is not None}
+        check_training(**{name: value for name, value in self.options.items() if name in OPTIONS and value is not None})
         try:
             TrainConfig(**{**_PLACEHOLDERS, **known})
         except TypeError as error:

@@ -20,8 +20,11 @@ from mithridate.report import words
 
 # Told apart by people with any kind of colour vision, at a contrast of 3:1 or more on white; assets/comparison.css has
 # their twins for dark pages.
-COLOURS = ("#0072b2", "#c75000", "#00805f", "#aa3377", "#222222", "#8c6d00", "#5d6f7f", "#5b4bc4")
-# Around (0, 0); seven shapes and eight colours make 56 different lines.
+COLOURS = (
+    "#0072b2", "#c75000", "#00805f", "#aa3377", "#222222", "#8c6d00", "#5d6f7f", "#5b4bc4",
+    "#e000e0", "#000099", "#800000", "#590066", "#a56db0", "#f0307a", "#1d5c00", "#2a93a5",
+)  # fmt: skip
+# Around (0, 0); every other round of the seven shapes is hollow. With sixteen colours, 112 lines look different.
 _MARKS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z",
     "M-3.6 -3.6H3.6V3.6H-3.6Z",
@@ -187,7 +190,8 @@ def _method(which: int, entry: Entry, line: _Line, plane: _Plane) -> str:
 
 def _mark(which: int, x: float, y: float) -> str:
     shape = _MARKS[which % len(_MARKS)]
-    fill = ' fill="currentColor"' if shape.endswith("Z") else ' stroke-width="2"'
+    is_filled = shape.endswith("Z") and which // len(_MARKS) % 2 == 0
+    fill = ' fill="currentColor"' if is_filled else ' stroke-width="2"'
     return f'<path class="mark" d="{shape}" transform="translate({x:.1f} {y:.1f})"{fill}/>'
 
 
