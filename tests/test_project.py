@@ -359,3 +359,27 @@ def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
 def test_a_name_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unicode"):
         project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, TABLE)
+
+
+def test_a_well_known_data_set_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "digits.toml").write_text('[data]\nname = "digits"\n\n[train]\ninstances = 3\n', encoding="utf-8")
+    project = read_project(tmp_path / "digits.toml")
+    training, test = project.examples()
+    assert (project.name, project.run_dir) == ("digits", Path("runs/digits"))
+    assert len(test.x) == 400
+    assert training.class_names == tuple("0123456789")
+    assert any("tuned" in sentence for sentence in training.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('name = "nobody"', "one of digits, mnist"),
+        ('name = "digits"\ntrain = "x.csv"', "beside name"),
+        ('name = "digits"\ndata_dir = 3', "path in quotes"),
+    ],
+)
+def test_a_data_set_that_is_named_wrongly_is_refused(tmp_path: Path, lines: str, message: str) -> None:
+    (tmp_path / "p.toml").write_text(f"[data]\n{lines}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_project(tmp_path / "p.toml")

@@ -23,9 +23,8 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate.certificate import Scope
 from mithridate.comparison import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
 from mithridate.data.arrays import check_inputs, check_labels
-from mithridate.data.declarations import Arrays
-from mithridate.data.named import NamedData, load_named
-from mithridate.data.readers import Examples, read
+from mithridate.data.named import NamedData, examples_of, load_named
+from mithridate.data.readers import Examples
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.mechanism import Threat
 from mithridate.report import words
@@ -45,11 +44,6 @@ _PARTS = ("name", "title", "threats", "per_prediction", "recipe", "train", "cert
 # How bagging is matched: this close is equal, and so many trainings are enough.
 _EQUAL = 0.005
 _MOST_TRAININGS = 8
-
-_TUNED = (
-    "The defaults of the methods and the features were tuned with a look at this data set, among others; the "
-    "certificate assumes that they are public and fixed."
-)
 
 
 def compare(
@@ -234,13 +228,6 @@ def _source(data: Any) -> _Source:
         training.source if isinstance(data[0], Examples) else None,
         training.assumptions,
     )
-
-
-def examples_of(data: NamedData) -> tuple[Examples, Examples]:
-    """The parts of a named data set as they are trained and voted on."""
-    declaration = Arrays(classes=data.class_names)
-    training = read(data.train, declaration, labels=True)
-    return dataclasses.replace(training, assumptions=(*training.assumptions, _TUNED)), read(data.test, declaration)
 
 
 def _examples(part: Any) -> Examples:

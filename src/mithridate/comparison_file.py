@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from mithridate import _validate
 from mithridate._artifact import PathLike
-from mithridate.comparing import examples_of, row_names
+from mithridate.comparing import row_names
 from mithridate.comparison import checked_radii
-from mithridate.data.declarations import Images, Table, declaration_from_dict
+from mithridate.data.declarations import Images, Table
 from mithridate.data.download import Progress
-from mithridate.data.named import NAMES, load_named
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Threat
-from mithridate.project import HOLDOUT, Project, read_toml, refuse_unknown, table_of
+from mithridate.project import Project, data_of, read_toml, refuse_unknown, table_of
 
 if TYPE_CHECKING:
     from mithridate.defences import Defence
@@ -53,18 +52,14 @@ class ComparisonFile:
 
     Attributes:
         methods: a table for each method: its name and its options.
-        data: where the data is; None: a named data set.
-        data_name: the name of that.
-        data_dir: the folder with its files, where one is given.
+        data: where the data is.
         out: the folder of the results.
         options: the rest, by the names of the arguments of `compare`.
         notes: what a reader should know about how the file was read, a sentence each.
     """
 
     methods: tuple[dict[str, Any], ...]
-    data: Project | None = None
-    data_name: str | None = None
-    data_dir: Path | None = None
+    data: Project
     out: Path = Path("comparison")
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     notes: tuple[str, ...] = ()
@@ -76,18 +71,13 @@ class ComparisonFile:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: it is not what was declared, or the test points have no labels.
         """
-        if self.data is not None:
-            training, test = self.data.examples()
-            if test.y is None:
-                raise ConfigError(
-                    f"{self.data.test} has no labels, which a comparison needs; {self._where_labels_go()}."
-                )
-            return training, test
-        assert self.data_name is not None
-        return examples_of(load_named(self.data_name, data_dir=self.data_dir, progress=progress))
+        training, test = self.data.examples(progress)
+        if test.y is None:
+            raise ConfigError(f"{self.data.test} has no labels, which a comparison needs; {self._where_labels_go()}.")
+        return training, test
 
     def _where_labels_go(self) -> str:
-        declaration = None if self.data is None else self.data.declaration
+        declaration = self.data.declaration
         if isinstance(declaration, Table):
             return f"add the column {declaration.label!r}, which [data] declares as the label"
         if isinstance(declaration, Images):
@@ -154,9 +144,12 @@ def read_comparison(path: PathLike) -> ComparisonFile:
     if isinstance(options.get("match"), str):
         options["match"] = matched_radius(options["match"])
     ignored = [{"run_dir": "run_dir", "train": "[train]"}[name] for name in _FOR_TRAIN if name in content]
+    data = data_of(table_of(content, "data", path), path)
+    if data.name is None and data.train is None:
+        raise ConfigError(f'Expected [data] of {path} to have name = "digits" or another data set, or train = "FILE".')
     return ComparisonFile(
         _methods(content, path),
-        **_data(table_of(content, "data", path), path),
+        data,
         out=Path(content.get("out", f"comparisons/{path.stem}")),
         options=options,
         notes=(f"compare does not use {' and '.join(ignored)} of {path}; `mithridate train` does.",) if ignored else (),
@@ -184,30 +177,3 @@ def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
         if not isinstance(table.get("name"), str):
             raise ConfigError(f'Every table [[methods]] of {path} needs the name of a method, such as name = "dpa".')
     return tables
-
-
-def _data(values: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Where the data is, by the names of the attributes of `ComparisonFile`."""
-    if "name" in values:
-        refuse_unknown(values, ("name", "data_dir"), f"beside name in [data] of {path}")
-        if not isinstance(values["name"], str) or values["name"] not in NAMES:
-            raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
-        folder = _path(values, "data_dir", path)
-        return {"data_name": values["name"], "data_dir": folder}
-    train, test = _path(values, "train", path), _path(values, "test", path)
-    if train is None:
-        raise ConfigError(f'Expected [data] of {path} to have name = "digits" or another data set, or train = "FILE".')
-    holdout = values.pop("holdout", HOLDOUT)
-    _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
-    declared = {name: value for name, value in values.items() if name not in ("train", "test")}
-    if declared and "kind" not in declared:
-        raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
-    declaration = declaration_from_dict(declared) if declared else None
-    return {"data": Project(train=train, test=test, holdout=holdout, declaration=declaration)}
-
-
-def _path(values: dict[str, Any], name: str, path: Path) -> Path | None:
-    value = values.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"Expected {name} in [data] of {path} to be a path in quotes, got {value!r}.")
-    return None if value is None else path.parent / value

@@ -2,7 +2,7 @@
 
     run_dir = "runs/flowers"
 
-    [data]
+    [data]                       # or: name = "mnist", a well-known data set
     train = "flowers.csv"        # beside the project file
     holdout = 0.2                # or: test = "test.csv"
     kind = "table"               # and the rest of a declaration, see docs/data.md
@@ -29,7 +29,9 @@ from mithridate._artifact import PathLike
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import kind_of
 from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
+from mithridate.data.download import Progress
 from mithridate.data.holdout import split_by_hash
+from mithridate.data.named import NAMES, examples_of, load_named
 from mithridate.data.readers import Examples, read
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.recipes import Recipe
@@ -49,6 +51,8 @@ class Project:
     """What a project file says.
 
     Attributes:
+        name: a well-known data set, in place of files.
+        data_dir: the folder with its files, where one is given.
         train: where the training data is.
         test: where the inputs to vote on are; None: some of the training data is held out for that.
         holdout: how much of it.
@@ -59,18 +63,25 @@ class Project:
 
     train: Path | None = None
     test: Path | None = None
+    name: str | None = None
+    data_dir: Path | None = None
     holdout: float = HOLDOUT
     declaration: Declaration | None = None
     run_dir: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def examples(self) -> tuple[Examples, Examples]:
+    def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
         """The training data, and the inputs to vote on.
+
+        Args:
+            progress: called with the bytes of a download that are there, and their total.
 
         Raises:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
+        if self.name is not None:
+            return examples_of(load_named(self.name, data_dir=self.data_dir, progress=progress))
         if self.train is None:
             raise ConfigError("There is no training data; name it with --train, or in a project file.")
         training = read(self.train, self.declaration, labels=True)
@@ -105,21 +116,39 @@ def read_project(path: PathLike) -> Project:
     data, options = table_of(content, "data", path), table_of(content, "train", path)
     refuse_unknown(options, _OPTIONS, f"in [train] of {path}")
     _refuse_other_kinds(options, path)
-    files = {name: data.pop(name) for name in ("train", "test") if name in data}
-    holdout = data.pop("holdout", HOLDOUT)
+    run_dir = content.get("run_dir", "")
+    if not isinstance(run_dir, str):
+        raise ConfigError(f"Expected run_dir in {path} to be a path in quotes, got {run_dir!r}.")
+    return replace(data_of(data, path), run_dir=Path(run_dir or f"runs/{path.stem}"), options=options)
+
+
+def data_of(data: dict[str, Any], path: Path) -> Project:
+    """A project that knows its data alone, from the table [data] of a file.
+
+    Raises:
+        ConfigError: the table holds something that nobody asks for.
+    """
+    if "name" in data:
+        refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
+        if not isinstance(data["name"], str) or data["name"] not in NAMES:
+            raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
+        return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
+    files = _files(data, ("train", "test"), path)
+    holdout = data.get("holdout", HOLDOUT)
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
-    for name, value in (*files.items(), ("run_dir", content.get("run_dir", ""))):
-        if not isinstance(value, str):
-            raise ConfigError(f"Expected {name} in {path} to be a path in quotes, got {value!r}.")
-    if data and "kind" not in data:
+    declared = {name: value for name, value in data.items() if name not in ("train", "test", "holdout")}
+    if declared and "kind" not in declared:
         raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
-    return Project(
-        **{name: path.parent / value for name, value in files.items()},
-        holdout=holdout,
-        declaration=declaration_from_dict(data) if data else None,
-        run_dir=Path(content.get("run_dir") or f"runs/{path.stem}"),
-        options=options,
-    )
+    declaration = declaration_from_dict(declared) if declared else None
+    return Project(train=files.get("train"), test=files.get("test"), holdout=holdout, declaration=declaration)
+
+
+def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:
+    """Files and folders that are looked for beside the file that names them."""
+    for name in names:
+        if name in data and not isinstance(data[name], str):
+            raise ConfigError(f"Expected {name} in {path} to be a path in quotes, got {data[name]!r}.")
+    return {name: path.parent / data[name] for name in names if name in data}
 
 
 def read_toml(

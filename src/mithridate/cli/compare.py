@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     for sentence in dict.fromkeys((*file.notes, *training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
     make_folder(out)
-    what = file.data_name or (file.data.train.name if file.data and file.data.train else "data")
+    what = file.data.name or (file.data.train.name if file.data.train else "data")
     options = {"title": f"Defences compared on {what}", **file.options, **flags}
     try:
         with _in_own_words(), contextlib.ExitStack() as stack:

@@ -4,7 +4,6 @@ import argparse
 import shlex
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from mithridate.certificate import Certificate
 from mithridate.certification import certify
 from mithridate.cli import _output
 from mithridate.cli._training import Work
-from mithridate.data import Arrays, read
-from mithridate.data.named import NAMES, NamedData, load_named
+from mithridate.data.named import NAMES, NamedData, examples_of, load_named
 from mithridate.report import Report, words
 from mithridate.votes import Votes
 
@@ -25,11 +23,6 @@ _EXAMPLES = """examples:
   mithridate demo
   mithridate demo --dataset mnist --data-dir data
 """
-
-_TUNED = (
-    "The constants of the recipe and the features were tuned with a look at this data set, among others; the "
-    "certificate assumes that they are public and fixed."
-)
 
 
 def add_to(commands: Any) -> None:
@@ -86,10 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train(data: NamedData, run_dir: Path, arguments: argparse.Namespace, console: Console) -> Votes:
-    declaration = Arrays(classes=data.class_names)
-    training = read(data.train, declaration, labels=True)
-    training = replace(training, assumptions=(*training.assumptions, _TUNED))
-    test = read(data.test, declaration)
+    training, test = examples_of(data)
     # The number of training examples of a published data set is public.
     options = {"instances": arguments.instances, "device": arguments.device, "num_train": len(data.train[0])}
     work = Work(training, test, run_dir, options)
