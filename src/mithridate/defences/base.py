@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
 from mithridate import _validate, recipes
 from mithridate._artifact import PathLike
 from mithridate.certificate import Certificate, Scope
+from mithridate.certification import certify
 from mithridate.config import PRECISIONS
 from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
 from mithridate.mechanism import Mechanism, Threat
+from mithridate.rules import Rule
 from mithridate.votes import Votes
 
 if TYPE_CHECKING:
@@ -100,15 +103,83 @@ class Defence(Protocol):
         ...
 
 
-def arrays(training_set: Any) -> Examples:
-    """The training set as checked arrays.
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a defence is to be trained on, and how that is kept and watched; see `Defence.train`."""
 
-    Raises:
-        ConfigError: it is no pair of inputs and labels.
-    """
-    x, y = pair_of("training_set", training_set)
-    x = check_inputs(x, "training")
-    return Examples(x, check_labels(y, len(x), "training", classes=None))
+    examples: Examples
+    test_set: Any
+    run_dir: PathLike | None
+    device: str
+    progress: Progress | None
+    source: Mapping[str, Any] | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def training_set(self) -> tuple[Any, Any]:
+        """Inputs and labels."""
+        return self.examples.x, self.examples.y
+
+    def declared_classes(self, own: int | None) -> int | None:
+        """The number of classes that was declared, by itself or by their names; None where the data has to say it."""
+        names = self.examples.class_names
+        return own if own is not None or not names else len(names)
+
+
+class Trainable:
+    """What all defences here share; those who inherit it say what votes, and which rule certifies."""
+
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]]
+
+    def train(
+        self,
+        training_set: tuple[Any, Any],
+        test_set: Any,
+        *,
+        run_dir: PathLike | None = None,
+        device: str = "auto",
+        progress: Progress | None = None,
+        source: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] = (),
+    ) -> Votes:
+        """See `Defence.train`."""
+        x, y = pair_of("training_set", training_set)
+        x = check_inputs(x, "training")
+        names = None if source is None or not source.get("class_names") else tuple(source["class_names"])
+        examples = Examples(x, check_labels(y, len(x), "training", classes=None), class_names=names)
+        return self._train(Job(examples, test_set, run_dir, device, progress, source, tuple(assumptions)))
+
+    def certify(
+        self,
+        votes: Votes,
+        *,
+        threat: Threat | str | None = None,
+        failure_prob: float = 1e-3,
+        scope: Scope | str = Scope.PREDICTION,
+        progress: Progress | None = None,
+    ) -> Certificate:
+        """Certify the votes; see `mithridate.certify`.
+
+        Raises:
+            ConfigError: they are not votes that this defence, with these constants, could have given.
+        """
+        _check_votes(votes, self, self._mechanisms)
+        return certify(
+            votes,
+            method=self._rule(),
+            threat=threat,
+            failure_prob=failure_prob,
+            on=getattr(self, "on", "votes"),
+            scope=scope,
+            progress=progress,
+        )
+
+    def _train(self, job: Job) -> Votes:
+        raise NotImplementedError
+
+    def _rule(self) -> Rule | None:
+        """The rule that certifies; None: that of the votes."""
+        return None
 
 
 def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Encoder | None]:
@@ -151,24 +222,14 @@ def check_training(
         _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
 
 
-def declared_classes(own: int | None, source: Mapping[str, Any] | None) -> int | None:
-    """The number of classes that was declared, by itself or by their names; None where the data has to say it."""
-    names = None if source is None else source.get("class_names")
-    return own if own is not None or not names else len(names)
-
-
-def check_votes(votes: Votes, defence: Any, mechanism: type[Mechanism]) -> None:
-    """Require votes that this defence, with these constants, could have given.
-
-    Raises:
-        ConfigError: they are of another one.
-    """
+def _check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], ...]) -> None:
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected the votes that {defence.name} gave when it was trained, got {votes!r}.")
-    if not isinstance(votes.mechanism, mechanism):
+    if not isinstance(votes.mechanism, mechanisms):
+        needed = " or ".join(mechanism.__name__ for mechanism in mechanisms)
         raise ConfigError(
-            f"These votes come from {type(votes.mechanism).__name__}, and {defence.name} needs those of "
-            f"{mechanism.__name__}; use what trained them, or mithridate.certify."
+            f"These votes come from {type(votes.mechanism).__name__}, and {defence.name} needs those of {needed}; "
+            "use what trained them, or mithridate.certify."
         )
     for name, value in vars(votes.mechanism).items():
         own = getattr(defence, name, None)

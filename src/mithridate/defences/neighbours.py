@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate._artifact import PathLike
-from mithridate.certificate import Certificate, Scope
-from mithridate.certification import certify
 from mithridate.defences.base import (
     ALL_THREATS,
-    Progress,
-    arrays,
+    Job,
+    Trainable,
     check_training,
-    check_votes,
-    declared_classes,
     in_json,
     network_for,
 )
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, Threat
+from mithridate.mechanism import KernelSum, Mechanism, NearestExamples
 from mithridate.neighbourhood import Kernel, kernel_votes, neighbour_votes
 from mithridate.recipes import public_size
 from mithridate.votes import Votes
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Near:
+class _Near(Trainable):
     """What the defences of this module share.
 
     Attributes:
@@ -41,50 +35,25 @@ class _Near:
     classes: int | None = None
     threats = ALL_THREATS
     per_prediction = True
-    _mechanism: ClassVar[type[Mechanism]]
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         raise NotImplementedError
 
-    def train(
-        self,
-        training_set: tuple[Any, Any],
-        test_set: Any,
-        *,
-        run_dir: PathLike | None = None,
-        device: str = "auto",
-        progress: Progress | None = None,
-        source: Mapping[str, Any] | None = None,
-        assumptions: Sequence[str] = (),
-    ) -> Votes:
-        """Compare all inputs with all examples; there is nothing to train, and `device` does not matter."""
-        examples = arrays(training_set)
-        _, features = network_for("auto", self.features, examples)
+    def _train(self, job: Job) -> Votes:
+        """Compare all inputs with all examples: there is nothing to train, and the device does not matter."""
+        _, features = network_for("auto", self.features, job.examples)
         votes = self._votes(
-            (examples.x, examples.y),
-            test_set,
+            job.training_set,
+            job.test_set,
             features,
-            classes=declared_classes(self.classes, source),
-            progress=progress,
-            source=source,
-            assumptions=assumptions,
+            classes=job.declared_classes(self.classes),
+            progress=job.progress,
+            source=job.source,
+            assumptions=job.assumptions,
         )
-        if run_dir is not None:
-            _save(votes, Path(run_dir))
+        if job.run_dir is not None:
+            _save(votes, Path(job.run_dir))
         return votes
-
-    def certify(
-        self,
-        votes: Votes,
-        *,
-        threat: Threat | str | None = None,
-        failure_prob: float = 1e-3,
-        scope: Scope | str = Scope.PREDICTION,
-        progress: Progress | None = None,
-    ) -> Certificate:
-        """Certify the votes; nothing is random, so `failure_prob` and `scope` do not matter."""
-        check_votes(votes, self, self._mechanism)
-        return certify(votes, threat=threat, progress=progress)
 
 
 def _save(votes: Votes, run_dir: Path) -> None:
@@ -109,7 +78,7 @@ class NearestNeighbours(_Near):
 
     neighbours: int | None = None
     name = "nearest-neighbours"
-    _mechanism: ClassVar[type[Mechanism]] = NearestExamples
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
 
     def __post_init__(self) -> None:
         check_training(features=self.features)
@@ -151,7 +120,7 @@ class KernelVote(_Near):
 
     kernel: Kernel | None = None
     name = "kernel-vote"
-    _mechanism: ClassVar[type[Mechanism]] = KernelSum
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (KernelSum,)
 
     def __post_init__(self) -> None:
         check_training(features=self.features)

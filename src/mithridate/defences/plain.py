@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate._artifact import PathLike
 from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.aggregation import RunOffRule
-from mithridate.certificate import Certificate, Scope
-from mithridate.certification import certify
 from mithridate.defences.base import (
     ALL_THREATS,
-    Progress,
-    arrays,
+    Job,
+    Trainable,
     check_training,
-    check_votes,
-    declared_classes,
     in_json,
     network_for,
 )
@@ -42,7 +37,7 @@ _FEW_LABELS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Trained:
+class _Trained(Trainable):
     """What the defences of this module share.
 
     Attributes:
@@ -60,7 +55,6 @@ class _Trained:
     precision: str = "auto"
     threats = ALL_THREATS
     per_prediction = True
-    _mechanism: ClassVar[type[Mechanism]]
 
     def _plan(self, num_train: int, classes: int) -> Plan:
         raise NotImplementedError
@@ -68,10 +62,6 @@ class _Trained:
     def _constants(self) -> dict[str, Any]:
         """What decides the plan, for the recipe."""
         raise NotImplementedError
-
-    def _rule(self) -> Rule | None:
-        """The rule that certifies; None: that of the votes."""
-        return None
 
     def __post_init__(self) -> None:
         for name in ("partitions", "spread", "draws", "instances"):
@@ -96,57 +86,31 @@ class _Trained:
         network = {"model": in_json(self.model), "features": in_json(self.features), "options": options}
         return {**self._constants(), **network, "in_flight": self.in_flight, "precision": self.precision}
 
-    def train(
-        self,
-        training_set: tuple[Any, Any],
-        test_set: Any,
-        *,
-        run_dir: PathLike | None = None,
-        device: str = "auto",
-        progress: Progress | None = None,
-        source: Mapping[str, Any] | None = None,
-        assumptions: Sequence[str] = (),
-    ) -> Votes:
-        """Train all models, many at once; see `Defence.train`."""
+    def _train(self, job: Job) -> Votes:
         from mithridate.ensemble.plain import train_plain
 
-        examples = arrays(training_set)
+        examples = job.examples
         assert examples.y is not None
         features = None if self.model != "auto" and self.features == "auto" else self.features
         model, encoder = network_for(self.model, features, examples)
-        declared = declared_classes(self.options.get("classes"), source)
+        declared = job.declared_classes(self.options.get("classes"))
         classes = declared or max(2, int(examples.y.max()) + 1)
         plan = self._plan(len(examples.x), classes)
         return train_plain(
-            (examples.x, examples.y),
-            test_set,
+            job.training_set,
+            job.test_set,
             model=model,
             plan=plan,
             config=config_for(model, {**self.options, "classes": declared}),
-            run_dir=run_dir,
-            device=device,
+            run_dir=job.run_dir,
+            device=job.device,
             features=encoder,
             in_flight=self.in_flight,
             precision=self.precision,
-            progress=progress,
-            source=source,
-            assumptions=(*assumptions, *self._assumed(plan)),
+            progress=job.progress,
+            source=job.source,
+            assumptions=(*job.assumptions, *self._assumed(plan)),
             preferences=isinstance(plan, Parts) and (classes <= _FEW_LABELS or isinstance(self, RunOffElection)),
-        )
-
-    def certify(
-        self,
-        votes: Votes,
-        *,
-        threat: Threat | str | None = None,
-        failure_prob: float = 1e-3,
-        scope: Scope | str = Scope.PREDICTION,
-        progress: Progress | None = None,
-    ) -> Certificate:
-        """Certify the votes; see `mithridate.certify`."""
-        check_votes(votes, self, self._mechanism)
-        return certify(
-            votes, method=self._rule(), threat=threat, failure_prob=failure_prob, scope=scope, progress=progress
         )
 
 
@@ -185,7 +149,7 @@ class DPA(_Trained):
 
     partitions: int | None = None
     name = "dpa"
-    _mechanism: ClassVar[type[Mechanism]] = Partitioned
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (Partitioned,)
 
     @property
     def title(self) -> str:
@@ -235,7 +199,7 @@ class FiniteAggregation(_Trained):
     partitions: int | None = None
     spread: int = 4
     name = "finite-aggregation"
-    _mechanism: ClassVar[type[Mechanism]] = SpreadPartitions
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (SpreadPartitions,)
 
     @property
     def title(self) -> str:
@@ -266,7 +230,7 @@ class Bagging(_Trained):
     draws: int | None = None
     instances: int = 1000
     name = "bagging"
-    _mechanism: ClassVar[type[Mechanism]] = Bagged
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (Bagged,)
     threats = (Threat.EDIT, *(threat for threat in Threat if threat is not Threat.EDIT))
 
     @property
@@ -300,7 +264,7 @@ class LabelSmoothing(_Trained):
     instances: int = 1000
     name = "label-smoothing"
     threats = (Threat.LABELS,)
-    _mechanism: ClassVar[type[Mechanism]] = NoisyLabels
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NoisyLabels,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -340,7 +304,7 @@ class FeatureSmoothing(_Trained):
     instances: int = 1000
     name = "feature-smoothing"
     threats = (Threat.FEATURES,)
-    _mechanism: ClassVar[type[Mechanism]] = NoisyFeatures
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NoisyFeatures,)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate._artifact import PathLike
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.accounting.statistical import StatisticalBound, statistical_dp
-from mithridate.certificate import Certificate, Scope
-from mithridate.certification import certify
+from mithridate.certificate import Scope
 from mithridate.config import TrainConfig
-from mithridate.defences.base import ALL_THREATS, Progress, arrays, check_training, in_json
+from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, in_json
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Threat
+from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 from mithridate.project import CONFIG_NAMES, compose, refuse_unknown
+from mithridate.rules import Rule
 from mithridate.votes import Votes
 
 METHODS: dict[str, Method] = {
@@ -47,7 +46,7 @@ _TITLES = {
 
 
 @dataclass(frozen=True)
-class _Private:
+class _Private(Trainable):
     """A private ensemble; what `options` leave out is chosen from the size of the task and the time there is.
 
     Attributes:
@@ -57,6 +56,7 @@ class _Private:
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True)
     threats = ALL_THREATS
+    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (SampledGaussian, Subsampled)
 
     def _check_options(self) -> None:
         """Refuse what no run could use, before anything is trained."""
@@ -73,38 +73,23 @@ class _Private:
         """How it trains."""
         return {"type": "private", **{name: in_json(value) for name, value in sorted(self.options.items())}}
 
-    def train(
-        self,
-        training_set: tuple[Any, Any],
-        test_set: Any,
-        *,
-        run_dir: PathLike | None = None,
-        device: str = "auto",
-        progress: Progress | None = None,
-        source: Mapping[str, Any] | None = None,
-        assumptions: Sequence[str] = (),
-    ) -> Votes:
-        """Train the ensemble; see `Defence.train`."""
+    def _train(self, job: Job) -> Votes:
         from mithridate.ensemble.training import pick_device, train
 
-        examples = arrays(training_set)
-        if source is not None and source.get("class_names"):
-            examples = replace(examples, class_names=tuple(source["class_names"]))
-        assert examples.y is not None
-        chosen = compose(self.options, examples, pick_device(device).type)
+        chosen = compose(self.options, job.examples, pick_device(job.device).type)
         runtime = {name: self.options[name] for name in ("in_flight", "precision") if name in self.options}
         declared = self.options.get("num_train") is not None
         return train(
-            (examples.x, examples.y),
-            test_set,
+            job.training_set,
+            job.test_set,
             model=chosen.model,
             features=chosen.features,
             config=chosen.config,
-            run_dir=run_dir,
-            device=device,
-            progress=progress,
-            source=source,
-            assumptions=(*assumptions, *(() if declared else (chosen.assumption,))),
+            run_dir=job.run_dir,
+            device=job.device,
+            progress=job.progress,
+            source=job.source,
+            assumptions=(*job.assumptions, *(() if declared else (chosen.assumption,))),
             **runtime,
         )
 
@@ -142,25 +127,8 @@ class PrivateEnsemble(_Private):
         """For a legend."""
         return f"{_TITLES[self.method]} on {self.on}"
 
-    def certify(
-        self,
-        votes: Votes,
-        *,
-        threat: Threat | str | None = None,
-        failure_prob: float = 1e-3,
-        scope: Scope | str = Scope.PREDICTION,
-        progress: Progress | None = None,
-    ) -> Certificate:
-        """Certify the votes; see `mithridate.certify`."""
-        return certify(
-            votes,
-            method=METHODS[self.method],
-            threat=threat,
-            failure_prob=failure_prob,
-            on=self.on,
-            scope=scope,
-            progress=progress,
-        )
+    def _rule(self) -> Rule | None:
+        return METHODS[self.method]
 
 
 @dataclass(frozen=True)
@@ -185,7 +153,7 @@ class StatisticalDP(_Private):
         _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
         self._check_options()
 
-    def certify(
+    def certify(  # pyright: ignore[reportIncompatibleMethodOverride]  (no prediction is certified)
         self,
         votes: Votes,
         *,
