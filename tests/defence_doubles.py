@@ -69,6 +69,7 @@ class Fake:
         votes = Votes(np.asarray(self.counts), self.mechanism, assumptions=tuple(options["assumptions"]))
         if path is not None:
             path.parent.mkdir(parents=True)
+            path.with_name("run.json").touch()  # a run that could go on
             votes.save(path)
         return votes
 

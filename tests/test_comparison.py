@@ -178,7 +178,7 @@ def test_many_crossings_are_summed_up_and_the_difference_is_named() -> None:
     stretches, tolerance = comparison.leaders
     assert len(stretches) <= 5
     assert 0 < tolerance <= 0.05
-    assert f"(differences of up to {100 * tolerance:g} percentage points aside)" in comparison.headline
+    assert f"(differences of up to {100 * tolerance:g} percentage point" in comparison.headline
 
 
 @pytest.mark.parametrize(

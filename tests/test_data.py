@@ -183,13 +183,21 @@ def test_values_that_are_not_finite_are_found(bad: float) -> None:
         (np.zeros((4, 3), np.float32), r"shape \(2,\)"),
         (np.zeros((4, 2, 1), np.float32), r"shape \(2,\)"),
         (np.zeros((4, 2), np.uint8), "uint8"),
-        (np.zeros((4, 2), np.int64), "integer"),
         (np.array([["a", "b"]]), "text"),
     ],
 )
 def test_inputs_unlike_those_of_training_are_refused(other: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Preparation((2,), "float")(other, "test")
+
+
+def test_whole_numbers_are_numbers_unless_they_are_tokens() -> None:
+    """A single fraction in the training data makes all of it floating-point: inputs must not depend on that."""
+    whole = np.array([[1, 2], [3, 4]])
+    as_floats = Preparation((2,), "float")(whole, "test")
+    assert np.array_equal(as_floats, Preparation((2,), "integer")(whole.astype(np.float64), "test"))
+    with pytest.raises(ConfigError, match="kind integer"):
+        Preparation((2,), "integer", tokens=9)(whole.astype(np.float64), "test")
 
 
 def test_what_cannot_be_scaled_is_refused() -> None:

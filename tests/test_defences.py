@@ -189,6 +189,7 @@ def test_options_reach_what_they_are_for() -> None:
         *((name, {"precision": "half"}, "precision") for name in ("fdp", "bagging")),
         *((name, {"in_flight": -1}, "in_flight") for name in ("fdp", "bagging")),
         ("fdp", {"seconds": "x"}, "seconds"),
+        *((name, {"classes": 0}, "classes") for name in ("kernel-vote", "nearest-neighbours", "dpa", "fdp")),
     ],
 )
 def test_bad_options_are_refused_in_words(name: str, options: dict[str, Any], words: str) -> None:
@@ -235,7 +236,7 @@ def test_votes_of_other_constants_are_refused_in_words(name: str, options: Any, 
         defence(name, **other).certify(votes)
 
 
-@pytest.mark.parametrize("name", ["dpa", "kernel-vote", "fdp"])
+@pytest.mark.parametrize("name", ["dpa", "kernel-vote", "fdp", "statistical-dp"])
 def test_what_is_no_votes_is_refused_in_words(name: str) -> None:
     with pytest.raises(ConfigError, match="votes"):
         defence(name).certify(None)  # pyright: ignore[reportArgumentType]
@@ -279,7 +280,7 @@ def test_an_inserted_fraction_moves_no_other_example() -> None:
     x, y = draws.integers(-9, 9, (120, 3)), draws.integers(0, 3, 120)
     found = FiniteAggregation(partitions=12, spread=1, options={"steps": 5, "batch_size": 8})
     before = found.train((x.tolist(), y), x[:30], device="cpu").evidence["predictions"]
-    after = found.train(([*x.tolist(), [0.5, 0.5, 0.5]], [*y, 0]), x[:30].astype(np.float64), device="cpu")
+    after = found.train(([*x.tolist(), [0.5, 0.5, 0.5]], [*y, 0]), x[:30], device="cpu")
     assert (before != after.evidence["predictions"]).any(axis=0).sum() <= 1
 
 

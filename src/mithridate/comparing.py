@@ -330,8 +330,9 @@ class _Seconds:
         path, before = folder.with_name(f"{folder.name}.seconds"), 0.0
         with suppress(OSError, ValueError):
             before = float(path.read_text(encoding="ascii"))
-        before = before if math.isfinite(before) and before >= 0 else 0.0
-        return cls(path, before, finished=before > 0 and (folder / "votes.npz").exists())
+        # Votes without a run are computed anew every time.
+        goes_on = (folder / "run.json").exists() and math.isfinite(before) and before > 0
+        return cls(path, before if goes_on else 0.0, finished=goes_on and (folder / "votes.npz").exists())
 
     def write(self) -> None:
         """Add the time since; what was finished before costs nothing more."""

@@ -521,7 +521,8 @@ def _ranking(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> s
     if ranked == 1:
         return f"{who} certifies right predictions {end}; no other method here makes a claim of the same kind."
     verb = "certifies" if len(first.names) == 1 else "certify"
-    aside = f" (differences of up to {100 * tolerance:g} percentage points aside)" if tolerance else ""
+    points = "percentage point" if tolerance == 0.01 else "percentage points"
+    aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
     if len(stretches) == 1:
         return f"{who} {verb} most at every radius {end}{aside}."
     start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"

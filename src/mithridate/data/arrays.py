@@ -92,7 +92,7 @@ class Preparation:
         Raises:
             ConfigError: they are not of the shape and kind of the training inputs, or not finite.
         """
-        if (x.shape[1:], kind_of(x)) != (self.shape, self.kind):
+        if x.shape[1:] != self.shape or not self._is_of_kind(kind_of(x)):
             raise ConfigError(
                 f"Expected {what} inputs of shape {self.shape} and kind {self.kind} like the training inputs, "
                 f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
@@ -107,6 +107,10 @@ class Preparation:
                 "repair or leave out such examples."
             )
         return inputs
+
+    def _is_of_kind(self, kind: str) -> bool:
+        """Whole numbers and others are both numbers, unless they stand for tokens."""
+        return kind == self.kind or (not self.tokens and {kind, self.kind} == {"integer", "float"})
 
     def _checked_tokens(self, x: Array, what: str) -> IntArray:
         tokens = np.array(x, dtype=np.int64, order="C")

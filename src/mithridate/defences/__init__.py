@@ -66,7 +66,7 @@ def defence(name: str, **options: Any) -> Defence:
     >>> defence("bagging", draws=500, steps=200).options
     {'steps': 200}
     """
-    if name not in _BUILDERS:
+    if not isinstance(name, str) or name not in _BUILDERS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"There is no method {name!r}; {_hint(name, NAMES)}")
     return _BUILDERS[name](options)
 

@@ -19,6 +19,7 @@ from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
 from mithridate.mechanism import Mechanism, Threat
+from mithridate.plain_config import PlainConfig
 from mithridate.rules import Rule
 from mithridate.votes import Votes
 
@@ -163,7 +164,7 @@ class Trainable:
         Raises:
             ConfigError: they are not votes that this defence, with these constants, could have given.
         """
-        _check_votes(votes, self, self._mechanisms)
+        check_votes(votes, self, self._mechanisms)
         return certify(
             votes,
             method=self._rule(),
@@ -200,7 +201,12 @@ def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Enc
 
 
 def check_training(
-    model: Any = "auto", features: Any = "auto", in_flight: Any = None, precision: Any = "auto", seconds: Any = None
+    model: Any = "auto",
+    features: Any = "auto",
+    in_flight: Any = None,
+    precision: Any = "auto",
+    seconds: Any = None,
+    classes: Any = None,
 ) -> None:
     """Refuse what no training could use, before anything is computed.
 
@@ -218,11 +224,18 @@ def check_training(
     if in_flight is not None:
         _validate.positive_integer(in_flight=in_flight)
     _validate.one_of(PRECISIONS, precision=precision)
+    if classes is not None:
+        PlainConfig(classes=classes)
     if seconds is not None:
         _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
 
 
-def _check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], ...]) -> None:
+def check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], ...]) -> None:
+    """Require votes that this defence, with these constants, could have given.
+
+    Raises:
+        ConfigError: they are of another one.
+    """
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected the votes that {defence.name} gave when it was trained, got {votes!r}.")
     if not isinstance(votes.mechanism, mechanisms):

@@ -81,7 +81,7 @@ class NearestNeighbours(_Near):
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
 
     def __post_init__(self) -> None:
-        check_training(features=self.features)
+        check_training(features=self.features, classes=self.classes)
         if self.neighbours is not None:
             _validate.positive_integer(neighbours=self.neighbours)
 
@@ -123,7 +123,7 @@ class KernelVote(_Near):
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (KernelSum,)
 
     def __post_init__(self) -> None:
-        check_training(features=self.features)
+        check_training(features=self.features, classes=self.classes)
         if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
             raise ConfigError(
                 f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "

@@ -11,7 +11,7 @@ from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.accounting.statistical import StatisticalBound, statistical_dp
 from mithridate.certificate import Scope
 from mithridate.config import TrainConfig
-from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, in_json
+from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, check_votes, in_json
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 from mithridate.project import CONFIG_NAMES, compose, refuse_unknown
@@ -163,6 +163,7 @@ class StatisticalDP(_Private):
         progress: Progress | None = None,
     ) -> StatisticalBound:
         """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified."""
+        check_votes(votes, self, self._mechanisms)
         return statistical_dp(
             votes, failure_prob=failure_prob, delta=self.delta, threat=threat or Threat.SYMMETRIC_DIFFERENCE
         )

@@ -163,7 +163,8 @@ def _distances(task: Task, plan: Plan) -> tuple[str, ...]:
     mean, std = task.preparation.mean, task.preparation.std
     if mean is None or std is None:
         return ("Distances are between inputs as they were given.",)
-    return (f"Distances are between images divided by 255, minus {mean}, divided by {std}.",)
+    shown = [", ".join(f"{number:g}" for number in numbers) for numbers in (mean, std)]
+    return (f"Distances are between images divided by 255, minus {shown[0]}, divided by {shown[1]}.",)
 
 
 def _evidence(task: Task, plan: Plan, preferences: bool) -> tuple[str, ...]:
