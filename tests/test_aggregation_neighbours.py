@@ -26,7 +26,7 @@ def neighbour_votes(orders: Sequence[Order], neighbours: int, classes: int) -> V
     """Votes of lists of labels, all of one length, nearest first."""
     shown = [order[: 2 * neighbours] for order in orders]
     counts = histogram([order[:neighbours] for order in orders], classes)
-    return Votes(counts, NearestExamples(neighbours), evidence={"order": np.array(shown)})
+    return Votes(counts, NearestExamples(neighbours, len(orders[0])), evidence={"order": np.array(shown)})
 
 
 def vote(order: Order, neighbours: int, classes: int) -> int:
@@ -304,6 +304,7 @@ def test_threats_that_need_no_evidence_ask_for_none() -> None:
     ("counts", "order", "message"),
     [
         ([[2, 0]], [[0, 0, 1, 1, 1]], "4 columns"),
+        ([[2, 0]], [[0, 0, 1]], "4 columns.*it has 3"),  # cut short, not all there are
         ([[2, 0]], [[0]], "it has 1, and 2 neighbours voted"),
         ([[2, 0]], [[0, 0, 1, 2]], "labels below 2, got 2"),
         ([[2, 0]], [[0, 1, 0, 0]], "not those of the nearest examples"),

@@ -236,7 +236,7 @@ def test_the_order_is_that_of_whole_numbers(seed: int, columns: int, neighbours:
     orders = [[int(labels[i]) for i in expected_order(x, labels, query)[:kept]] for query in inputs]
     assert votes.evidence["order"].tolist() == orders
     assert votes.counts.tolist() == [[order[:neighbours].count(label) for label in range(5)] for order in orders]
-    assert votes.mechanism == NearestExamples(neighbours)
+    assert votes.mechanism == NearestExamples(neighbours, 21)
 
 
 def test_many_equal_examples_are_ordered_by_hash_alone() -> None:

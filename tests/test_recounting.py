@@ -316,7 +316,7 @@ def test_neighbours_agree_with_every_poisoning(examples: int, neighbours: int, t
         label = nearest_winner(order, neighbours, 3)
         table = Table(
             np.array([histogram(order[:neighbours], 3)]),
-            NearestExamples(neighbours),
+            NearestExamples(neighbours, examples),
             {"order": np.array([order[:shown]], dtype=np.uint8)},
         )
         for radius in range(3 if threat is not Threat.REMOVE else examples + 1):
@@ -335,11 +335,15 @@ def test_neighbours_behind_a_full_list_are_the_rivals() -> None:
     assert right(table, "nearest-neighbours", Threat.REMOVE, 1, 5)
     assert not right(table, "nearest-neighbours", Threat.REMOVE, 1, 6)
     # Seven examples are all there are: one is left, then none, and label 0 is predicted.
-    table = Table(np.array([[0, 4]]), NearestExamples(4), {"order": np.ones((1, 7), dtype=np.int64)})
+    table = Table(np.array([[0, 4]]), NearestExamples(4, 7), {"order": np.ones((1, 7), dtype=np.int64)})
     assert right(table, "nearest-neighbours", Threat.REMOVE, 1, 6)
     assert not right(table, "nearest-neighbours", Threat.REMOVE, 1, 7)
-    table = Table(np.array([[4, 0]]), NearestExamples(4), {"order": np.zeros((1, 7), dtype=np.int64)})
+    table = Table(np.array([[4, 0]]), NearestExamples(4, 7), {"order": np.zeros((1, 7), dtype=np.int64)})
     assert right(table, "nearest-neighbours", Threat.REMOVE, 0, 1000)
+    # The same list, of which nobody says that it is all there is.
+    table = Table(np.array([[4, 0]]), NearestExamples(4), {"order": np.zeros((1, 7), dtype=np.int64)})
+    with pytest.raises(ArtifactError, match="cut short: 7 of 8"):
+        right(table, "nearest-neighbours", Threat.REMOVE, 0, 1)
 
 
 # Kernel votes

@@ -227,18 +227,30 @@ class NearestExamples:
     that a fixed function of their content puts first.
 
     Args:
-        neighbours: how many vote, at least 1.
+        neighbours: how many vote, at least 1; all, where there are fewer examples.
+        num_train: the number of examples of D; it must be said where it is below `2 * neighbours`, and None says that
+            it is not. Otherwise a list that was cut short would pass for all there are.
     """
 
     neighbours: int
+    num_train: int | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(neighbours=self.neighbours)
         object.__setattr__(self, "neighbours", int(self.neighbours))
+        if self.num_train is not None:
+            _validate.positive_integer(num_train=self.num_train)
+            object.__setattr__(self, "num_train", int(self.num_train))
+
+    @property
+    def shown(self) -> int:
+        """How many of the nearest examples a certificate looks at."""
+        most = 2 * self.neighbours
+        return most if self.num_train is None else min(most, self.num_train)
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain JSON values."""
-        return {"type": "nearest-examples", "neighbours": self.neighbours}
+        return {"type": "nearest-examples", "neighbours": self.neighbours, "num_train": self.num_train}
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def neighbour_votes(
         "classes": task.classes,
     }
     counts = _histograms(order[:, :neighbours], task.classes)
-    return _votes(task, counts, NearestExamples(neighbours), recipe, {"order": order}, source, assumptions)
+    return _votes(task, counts, NearestExamples(neighbours, len(rows)), recipe, {"order": order}, source, assumptions)
 
 
 # --- data -----------------------------------------------------------------------------------------------------------

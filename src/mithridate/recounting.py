@@ -261,9 +261,15 @@ class _Neighbours:
     """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted."""
 
     def __init__(self, votes: Voted, threat: Threat) -> None:
-        self._neighbours, self._threat = _expect(votes, NearestExamples).neighbours, threat
+        mechanism = _expect(votes, NearestExamples)
+        self._neighbours, self._threat = mechanism.neighbours, threat
         self._counts = _counts_of(votes)
         self._order = _evidence(votes, "order", (None,), below=len(self._counts[0]))
+        wanted = 2 * mechanism.neighbours
+        if mechanism.num_train is not None and mechanism.num_train < wanted:
+            wanted = mechanism.num_train
+        if self._order.shape[1] != wanted:
+            raise ArtifactError(f"The nearest examples are cut short: {self._order.shape[1]} of {wanted} are there.")
         for example, order in enumerate(self._order):
             if _histogram(order[: self._neighbours], len(self._counts[0])) != self._counts[example]:
                 raise ArtifactError(f"The nearest examples of example {example} do not add up to its counts.")

@@ -69,7 +69,8 @@ class NeighbourRule(PlainRule):
 
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
-        neighbours = mechanism_of(votes, NearestExamples, self).neighbours
+        mechanism = mechanism_of(votes, NearestExamples, self)
+        neighbours = mechanism.neighbours
         if votes.instances > neighbours:
             raise ConfigError(
                 f"Expected votes of at most {neighbours} neighbours, but the counts hold {votes.instances}."
@@ -78,7 +79,7 @@ class NeighbourRule(PlainRule):
         if threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE):
             return Decision(label, in_units(leads(votes.counts, label).min(axis=1), threat))
         order = evidence_of(votes, "order", self, (None,))
-        _check_order(order, votes, neighbours)
+        _check_order(order, votes, mechanism)
         # Where all n vote, n + 1 inserted rivals always win: room for more voters than these changes nothing.
         neighbours = min(neighbours, 2 * order.shape[1] + 1)
         # One small type for both, so that comparing them copies neither.
@@ -96,12 +97,13 @@ class NeighbourRule(PlainRule):
         return Decision(label, radius)
 
 
-def _check_order(order: AnyArray, votes: Votes, neighbours: int) -> None:
+def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> None:
     width = order.shape[1]
-    if width > 2 * neighbours or min(width, neighbours) != votes.instances:
+    if width != mechanism.shown or min(width, mechanism.neighbours) != votes.instances:
         raise ConfigError(
-            f"Expected the evidence 'order' to have {2 * neighbours} columns, or one for each training example where "
-            f"there are fewer; it has {width}, and {votes.instances} neighbours voted."
+            f"Expected the evidence 'order' to have {mechanism.shown} columns, twice the neighbours, or one for each "
+            f"training example where NearestExamples(num_train=...) says that there are fewer; it has {width}, and "
+            f"{votes.instances} neighbours voted."
         )
     if order.max() >= votes.classes:
         raise ConfigError(f"Expected the evidence 'order' to hold labels below {votes.classes}, got {order.max()}.")
