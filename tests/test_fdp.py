@@ -179,6 +179,19 @@ def test_keeping_everything_is_the_inner_mechanism_and_less_never_hurts() -> Non
         assert np.all(curves[-1] >= LEVELS)
 
 
+@pytest.mark.parametrize("keep", [0.08, 0.5])
+@pytest.mark.parametrize("changes", [1, 5, 20])
+def test_without_noise_to_speak_of_the_random_part_alone_protects(keep: float, changes: int) -> None:
+    # Whoever is kept is seen for certain; with probability w nobody is, and then both laws agree. Hence the exact
+    # curves, w x + 1 - w where only D' has more, and x / w where only D has.
+    family = curve_family(Subsampled(keep, SampledGaussian(0.2, 0.5, 200)))
+    nobody = (1 - keep) ** changes
+    for split, exact in (((changes, 0), nobody * LEVELS + 1 - nobody), ((0, changes), LEVELS / nobody)):
+        found = family.curve(*split)(LEVELS)
+        assert np.all(found >= np.minimum(exact, 1.0) - 1e-12)
+        assert found == pytest.approx(np.minimum(exact, 1.0), rel=1e-3, abs=1e-6)
+
+
 def test_mixed_splits_of_a_subsampled_mechanism_are_chained() -> None:
     mechanism = Subsampled(0.5, SampledGaussian(1.5, 0.3, 1))
     family = curve_family(mechanism)

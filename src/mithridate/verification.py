@@ -327,7 +327,10 @@ class _TradeoffRoute:
 
     def _at_nodes(self, kept: int) -> FloatArray:
         if kept not in self._node_values:
-            self._node_values[kept] = self._exact((kept, 0))(_NODES)
+            try:
+                self._node_values[kept] = self._exact((kept, 0))(_NODES)
+            except NumericalError:  # so little noise that whoever is kept is seen: K <= 1 is all that is claimed
+                self._node_values[kept] = np.ones(len(_NODES))
         return self._node_values[kept]
 
     def _exact(self, split: Split) -> ExactTradeoff:

@@ -153,31 +153,43 @@ class SubsampledCurveFamily:
         self._inner.close()
 
     def _mix_deleted(self, changes: int) -> TradeoffCurve:
-        """K = sum_k w_k K_k as lines: a weighted sum of lines, one of each K_k, lies above the sum of the curves."""
+        """K = sum_k w_k K_k as lines: a weighted sum of lines, one of each K_k, lies above the sum of the curves.
+
+        Where the line of a K_k says less than K_k <= 1, that is taken instead.
+        """
         kept = binomial_components(changes, self._keep, _KEEP_DROP)
         at = _nodes()
         intercepts, slopes = np.full(len(at), kept.dropped), np.zeros(len(at))
         budgets: list[ErrorBudget] = []
         for weight, curve in self._weighted(kept.counts, kept.log_weights, deleted=True):
             line = curve.line_at(at)
-            intercepts += weight * curve.intercepts[line]
-            slopes += weight * curve.slopes[line]
+            says = curve.intercepts[line] + curve.slopes[line] * at < 1
+            intercepts += weight * np.where(says, curve.intercepts[line], 1.0)
+            slopes += weight * np.where(says, curve.slopes[line], 0.0)
             budgets.append(curve.budget)
         return _sorted_curve(intercepts, slopes, budgets, kept.dropped)
 
     def _mix_inserted(self, changes: int) -> TradeoffCurve:
-        """K^-1 = sum_j w_j K_j^-1 as lines: x >= sum_j w_j (y - c_j) / s_j for one line (c_j, s_j) of each K_j."""
+        """K^-1 = sum_j w_j K_j^-1 as lines: x >= sum_j w_j (y - c_j) / s_j for one line (c_j, s_j) of some K_j.
+
+        Where the line of a K_j says less than x >= 0, that is taken instead, as for components that are left out: all
+        of them only add to x.
+        """
         kept = binomial_components(changes, self._keep, _KEEP_DROP)
         at = _nodes()
         offset, rate = np.zeros(len(at)), np.zeros(len(at))
         budgets: list[ErrorBudget] = []
         for weight, curve in self._weighted(kept.counts, kept.log_weights, deleted=False):
             line = curve.line_at_height(at)
-            offset += weight * curve.intercepts[line] / curve.slopes[line]
-            rate += weight / curve.slopes[line]
+            intercepts, slopes = curve.intercepts[line], curve.slopes[line]
+            says = at > intercepts
+            offset += np.where(says, weight * intercepts / slopes, 0.0)
+            rate += np.where(says, weight / slopes, 0.0)
             budgets.append(curve.budget)
-        # Components left out only add to x, so leaving them out is safe.
-        return _sorted_curve(offset / rate, 1 / rate, budgets, 0.0)
+        known = rate > 0
+        if not known.any():
+            return _sorted_curve(np.ones(1), np.zeros(1), budgets, 0.0)  # nothing but K <= 1 is known
+        return _sorted_curve(offset[known] / rate[known], 1 / rate[known], budgets, 0.0)
 
     def _weighted(
         self, counts: FloatArray, log_weights: FloatArray, *, deleted: bool
@@ -202,15 +214,20 @@ def _nodes() -> FloatArray:
 def _sorted_curve(
     intercepts: FloatArray, slopes: FloatArray, budgets: list[ErrorBudget], dropped: float
 ) -> TradeoffCurve:
-    """A curve from lines in any order; one line for each slope."""
-    slopes, first = np.unique(slopes * (1 + 1e-13), return_index=True)
+    """A curve from lines in any order: of one slope the lowest, and none that is steeper and higher than another."""
+    order = np.lexsort((intercepts, slopes))
+    slopes, first = np.unique(slopes[order] * (1 + 1e-13), return_index=True)
+    # What is never the lowest would lead the search for the lowest astray.
+    intercepts = np.minimum.accumulate(intercepts[order][first])
+    is_lower = np.append(True, np.diff(intercepts) < 0)
+    slopes, intercepts = slopes[is_lower], intercepts[is_lower]
     budget = ErrorBudget(
         truncation=max(b.truncation for b in budgets) + dropped,
         wrap=max(b.wrap for b in budgets),
         rounding=max(b.rounding for b in budgets),
         loss=max(b.loss for b in budgets),
     )
-    return TradeoffCurve(intercepts[first] * (1 + 1e-13), slopes, budget)
+    return TradeoffCurve(intercepts * (1 + 1e-13), slopes, budget)
 
 
 def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:

@@ -1,0 +1,143 @@
+"""The command that trains what the paper trained: rows, pieces, what is kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from mithridate import Votes
+from mithridate.errors import ConfigError
+
+FOLDER = Path(__file__).parents[1] / "experiments" / "aaai2023"
+PRIVATE = """
+[data]
+name = "digits"
+[train]
+model = "linear"
+features = "oriented-gradients"
+instances = 5
+noise_multiplier = 3.0
+sample_rate = 0.1
+steps = 5
+max_grad_norm = 1.0
+learning_rate = 5.0
+num_train = 1397
+classes = 10
+score_bins = 0
+"""
+BASELINES = """
+[data]
+name = "digits"
+[[methods]]
+name = "bagging"
+draws = 50
+instances = 3
+steps = 5
+[[methods]]
+name = "dpa"
+partitions = 4
+steps = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def reproduce() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("reproduce", FOLDER / "reproduce.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules["reproduce"] = module  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "digits-linear-sigma3.toml").write_text(PRIVATE, encoding="utf-8")
+    (tmp_path / "digits-linear-baselines.toml").write_text(BASELINES, encoding="utf-8")
+    return tmp_path
+
+
+def run(reproduce: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Path:
+    raw = folder / "raw"
+    command = ["reproduce.py", "--device", "cpu", "--raw", str(raw), "--configurations", str(folder), *arguments]
+    monkeypatch.setattr(sys, "argv", command)
+    reproduce.main()
+    return raw
+
+
+def test_every_row_is_trained_and_kept(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    raw = run(reproduce, monkeypatch, folder)
+    instances = {path.stem: Votes.load(path).instances for path in raw.glob("*.npz")}
+    assert instances == {"digits-linear-sigma3": 5, "digits-linear-bagging-50": 3, "digits-linear-dpa-4": 4}
+    for path in raw.glob("*.json"):
+        how = json.loads(path.read_text(encoding="utf-8"))
+        assert how["name"] == path.stem
+        assert how["instances"] == instances[path.stem]
+        assert how["seconds"] > 0
+        assert {"device", "torch", "python", "mithridate", "mechanism", "pieces"} <= set(how)
+
+
+def test_pieces_are_independent_runs_that_add_up(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    raw = run(reproduce, monkeypatch, folder, "digits-linear-sigma3", "--piece", "2")
+    votes = Votes.load(raw / "digits-linear-sigma3.npz")
+    assert votes.instances == 5
+    assert len(set(votes.run_ids)) == 3  # 2 + 2 + 1
+    pieces = json.loads((raw / "digits-linear-sigma3.json").read_text(encoding="utf-8"))["pieces"]
+    assert [piece["instances"] for piece in pieces] == [2, 2, 1]
+    assert votes.score_sums is not None
+    assert np.allclose(votes.score_sums.sum(axis=1), 5, rtol=1e-5)
+
+
+def test_what_is_there_is_not_trained_again(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    raw = run(reproduce, monkeypatch, folder)
+    before = {path.name: path.read_bytes() for path in raw.iterdir()}
+    assert run(reproduce, monkeypatch, folder) == raw
+    assert {path.name: path.read_bytes() for path in raw.iterdir()} == before
+
+
+def test_nothing_is_begun_when_the_time_is_up(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    assert list(run(reproduce, monkeypatch, folder, "--seconds", "0").iterdir()) == []
+
+
+def test_another_recipe_is_never_merged_into_what_is_there(
+    reproduce: ModuleType, monkeypatch: Any, folder: Path
+) -> None:
+    run(reproduce, monkeypatch, folder, "digits-linear-sigma3")
+    changed = PRIVATE.replace("noise_multiplier = 3.0", "noise_multiplier = 4.0").replace(
+        "instances = 5", "instances = 6"
+    )
+    (folder / "digits-linear-sigma3.toml").write_text(changed, encoding="utf-8")
+    with pytest.raises(SystemExit, match="different mechanisms"):
+        run(reproduce, monkeypatch, folder, "digits-linear-sigma3")
+    assert Votes.load(folder / "raw" / "digits-linear-sigma3.npz").instances == 5
+
+
+def test_an_unknown_name_is_refused(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    with pytest.raises(SystemExit, match="There is no sigma9; there are digits-linear"):
+        run(reproduce, monkeypatch, folder, "sigma9")
+
+
+def test_every_configuration_can_be_read(reproduce: ModuleType) -> None:
+    names = [one.name for one in reproduce.experiments()]
+    assert len(names) == len(set(names))
+    for data in ("mnist", "fashion-mnist"):
+        assert {f"{data}-lenet5-sigma{sigma}" for sigma in (1, 2, 3, 4)} <= set(names)
+        assert f"{data}-lenet5-dpa-250" in names
+    assert names[0].startswith("mnist-lenet5")
+
+
+def test_a_configuration_with_an_unknown_option_says_so(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    (folder / "digits-linear-sigma3.toml").write_text(PRIVATE + "noise = 3\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="noise"):
+        run(reproduce, monkeypatch, folder)
+    with pytest.raises(ConfigError):
+        reproduce.experiments(folder)
