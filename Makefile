@@ -15,7 +15,7 @@ PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test lint docs browser bench slow dist format clean help
+.PHONY: demo test lint docs browser bench reproduce figures slow dist format clean help
 
 demo: $(TRAIN)  ## train, certify and report on handwritten digits
 	@$(BIN)/mithridate demo
@@ -42,6 +42,12 @@ bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(BIN)/python benchmarks/certify.py
 	@$(BIN)/python benchmarks/rules.py
 	@$(BIN)/python benchmarks/train.py --model lenet5 --device cpu
+
+reproduce: $(DEV)  ## train what the paper trained; needs a GPU and the data
+	@$(BIN)/python experiments/aaai2023/reproduce.py
+
+figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the raw results
+	@$(BIN)/python experiments/figures.py
 
 slow: $(DEV)  ## run the tests that take minutes
 	@$(PARALLEL) -m slow
@@ -77,5 +83,5 @@ $(TRAIN): $(PINS) | $(BIN)/python
 
 $(DEV): $(PINS) | $(BIN)/python
 	@echo "Installing mithridate with torch and its test, lint and documentation tools into $(VENV)"
-	@$(PIP) -e '.[train,data,report,test,lint,docs]'
+	@$(PIP) -e '.[train,data,report,search,test,lint,docs]'
 	@touch $(TRAIN) $@
