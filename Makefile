@@ -43,8 +43,8 @@ bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(BIN)/python benchmarks/rules.py
 	@$(BIN)/python benchmarks/train.py --model lenet5 --device cpu
 
-reproduce: $(DEV)  ## train what the paper trained; needs a GPU and the data
-	@$(BIN)/python experiments/aaai2023/reproduce.py
+reproduce: $(DEV)  ## train what the experiments need; needs a GPU and the data
+	@$(BIN)/python experiments/reproduce.py
 
 figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the raw results
 	@$(BIN)/python experiments/figures.py

@@ -18,7 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError
-from mithridate.features import NAMES, Frozen, HashedNgrams, OrientedGradients, UnitNorm, encoder, from_dict
+from mithridate.features import (
+    NAMES,
+    Frozen,
+    HashedNgrams,
+    ObjectGradients,
+    OrientedGradients,
+    PhotoGradients,
+    UnitNorm,
+    encoder,
+    from_dict,
+)
 
 SHARED = Path(__file__).parents[2] / "shared"
 MNIST = SHARED / "data" / "mnist"
@@ -65,6 +75,10 @@ def test_an_image_is_encoded_by_itself(
 ) -> None:
     images = random_images(seed, (count, *shape), dtype)
     assert_rows_alone(OrientedGradients(cells=cells, orientations=orientations, coarse_cells=3), images, seed)
+    made = ObjectGradients(cells=cells, orientations=orientations, coarse_cells=3, coarse_weight=0.5)
+    assert_rows_alone(made, images, seed)
+    even = orientations + orientations % 2
+    assert_rows_alone(PhotoGradients(cells=cells, orientations=even, coarse_cells=3), images, seed)
 
 
 @settings(max_examples=25)
@@ -87,7 +101,8 @@ def test_a_text_is_encoded_by_itself(texts: list[str], bias: float) -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(1, (30, 8, 8), np.uint8)
     texts = [f"text {i} of {i * i}" for i in range(30)]
-    cases = [(OrientedGradients(), images), (UnitNorm(), images), (HashedNgrams(dimension=32), texts)]
+    made_of_images = (OrientedGradients(), ObjectGradients(), PhotoGradients(), UnitNorm())
+    cases = [*((made, images) for made in made_of_images), (HashedNgrams(dimension=32), texts)]
     whole = [made.transform(inputs) for made, inputs in cases]
     monkeypatch.setattr("mithridate.features._CHUNK_NUMBERS", 600)
     monkeypatch.setattr("mithridate.features._REMEMBERED_NGRAMS", 10)
@@ -98,7 +113,8 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_input_is_left_alone() -> None:
     images = random_images(2, (4, 8, 8), np.float32)
     kept = images.copy()
-    for made in (OrientedGradients(), UnitNorm(center=1.0), Frozen(double, "double", "nothing")):
+    gradients = (OrientedGradients(), ObjectGradients(), PhotoGradients())
+    for made in (*gradients, UnitNorm(center=1.0), Frozen(double, "double", "nothing")):
         made.transform(images)
         np.testing.assert_array_equal(images, kept)
 
@@ -196,26 +212,31 @@ def test_eight_bits_are_divided_by_255() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.floats(0.3, 3.0))
-def test_brightness_and_contrast_change_nothing(seed: int, shift: float, factor: float) -> None:
+@pytest.mark.parametrize("made", [OrientedGradients(), ObjectGradients(), PhotoGradients()], ids=lambda made: made.name)
+def test_brightness_and_contrast_change_nothing(
+    made: OrientedGradients, seed: int, shift: float, factor: float
+) -> None:
     images = random_images(seed, (2, 10, 10), np.float64)
-    made = OrientedGradients()
     np.testing.assert_allclose(made.transform(images), made.transform(shift + factor * images), atol=1e-3)
 
 
 @pytest.mark.parametrize("level", [0.0, 0.1, 1 / 3, 1.0])
-def test_a_flat_image_is_only_bias(level: float) -> None:
-    flat = np.full((2, 28, 28), level)
-    row = OrientedGradients().transform(flat)
+@pytest.mark.parametrize("kind", [OrientedGradients, ObjectGradients, PhotoGradients])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_flat_grey_image_is_only_bias(channels: int, kind: type[OrientedGradients], level: float) -> None:
+    flat = np.full((2, channels, 28, 28), level)
+    row = kind().transform(flat)
     np.testing.assert_allclose(row[:, -1], 1.0, atol=1e-4)
     np.testing.assert_allclose(row[:, :-1], 0.0, atol=1e-2)  # rounding, not blown up to norm 1
-    black = OrientedGradients(bias=0.0).transform(np.zeros((2, 28, 28)))
+    black = kind(bias=0.0).transform(np.zeros((2, channels, 28, 28)))
     np.testing.assert_array_equal(black, 0.0)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.01, 2.0))
 def test_rows_have_norm_one(seed: int, bias: float) -> None:
     images = random_images(seed, (3, 8, 8), np.uint8)
-    for made in (OrientedGradients(bias=bias), UnitNorm(bias=bias)):
+    for kind in (OrientedGradients, ObjectGradients, PhotoGradients, UnitNorm):
+        made = kind(bias=bias)
         np.testing.assert_allclose(np.linalg.norm(made.transform(images).astype(float), axis=1), 1.0, atol=1e-6)
 
 
@@ -225,6 +246,8 @@ def test_rows_have_norm_one(seed: int, bias: float) -> None:
         ((28, 28), OrientedGradients(cells=2, orientations=3, coarse_cells=4), 12 + 16 + 1),
         ((3, 32, 32), OrientedGradients(cells=2, orientations=3, coarse_cells=4), 12 + 48 + 1),
         ((28, 28), OrientedGradients(cells=2, orientations=3, coarse_weight=0, bias=0), 12),
+        ((28, 28), ObjectGradients(cells=2, orientations=3), 12 + 1),
+        ((3, 32, 32), PhotoGradients(cells=2, orientations=4, coarse_cells=4), 16 + 48 + 1),
     ],
 )
 def test_number_of_columns(shape: tuple[int, ...], made: OrientedGradients, columns: int) -> None:
@@ -253,8 +276,96 @@ def test_number_of_columns(shape: tuple[int, ...], made: OrientedGradients, colu
     ],
 )
 def test_refused_images(images: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        OrientedGradients().transform(images)
+    for made in (OrientedGradients(), ObjectGradients(cells=5), PhotoGradients()):
+        with pytest.raises(ConfigError, match=says):
+            made.transform(images)
+
+
+def draw_body(height: int, width: int, a: float, b: float, p: int) -> np.ndarray:
+    """A superellipse in the middle, pixel by pixel; a and b are half its width and height as parts of the image's."""
+    image = np.zeros((height, width))
+    for y, x in np.ndindex(height, width):
+        across, down = abs(x + 0.5 - width / 2) / (a * width), abs(y + 0.5 - height / 2) / (b * height)
+        inside = (1 - (across**p + down**p) ** (1 / p)) * min(a * width, b * height)
+        image[y, x] = min(1.0, max(0.0, inside + 0.5))
+    return image
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (10, 15)])
+@pytest.mark.parametrize("part", [0.3, 0.8])
+def test_what_drawn_bodies_share_is_taken_out(shape: tuple[int, int], part: float) -> None:
+    constants = {"cells": 3, "orientations": 6, "coarse_weight": 0.0, "bias": 0.0}
+    plain = OrientedGradients(**constants, cell_centering=1.0)
+    sizes = (0.3, 0.4, 0.5)
+    bodies = np.stack([draw_body(*shape, a, b, p) for a in sizes for b in sizes for p in (1, 2, 4, 8)])
+    shared = plain.transform(bodies).astype(float).mean(axis=0)
+    images = random_images(11, (5, *shape), np.uint8)
+    expected = [slow_unit(row - part * shared) for row in plain.transform(images).astype(float)]
+    made = ObjectGradients(**constants, body_centering=part)
+    np.testing.assert_allclose(made.transform(images), expected, atol=1e-5)
+
+
+def test_without_body_centering_object_gradients_are_oriented_gradients() -> None:
+    images = random_images(12, (5, 3, 12, 12), np.uint8)
+    constants = {"cells": 3, "cell_centering": 0.4, "coarse_weight": 0.2}
+    np.testing.assert_array_equal(
+        ObjectGradients(**constants, body_centering=0).transform(images),
+        OrientedGradients(**constants).transform(images),
+    )
+
+
+def test_bodies_are_less_alike_once_what_they_share_is_gone() -> None:
+    disc, box, slim = (draw_body(28, 28, a, b, p) for a, b, p in [(0.4, 0.4, 2), (0.45, 0.45, 8), (0.15, 0.45, 2)])
+    before = OrientedGradients(bias=0.0, coarse_weight=0.0).transform(np.stack([disc, box, slim]))
+    after = ObjectGradients(bias=0.0).transform(np.stack([disc, box, slim]))
+    for i, j in [(0, 1), (0, 2), (1, 2)]:
+        assert after[i] @ after[j] < before[i] @ before[j] - 0.2
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.sampled_from([(8, 8), (1, 7, 10), (2, 8, 8), (3, 9, 12)]),
+    orientations=st.sampled_from([2, 6, 8]),
+    cells=st.integers(1, 4),
+)
+def test_a_mirrored_photograph_has_the_same_features(
+    seed: int, shape: tuple[int, ...], orientations: int, cells: int
+) -> None:
+    images = random_images(seed, (3, *shape), np.uint8)
+    made = PhotoGradients(cells=cells, orientations=orientations, coarse_cells=3)
+    np.testing.assert_allclose(made.transform(images), made.transform(images[..., ::-1]), atol=1e-3)
+
+
+def test_photographs_are_the_mean_of_an_image_and_its_mirror_image() -> None:
+    """Histograms of an image and of its mirror image have one norm, so they may be scaled before or after the mean."""
+    images = random_images(13, (4, 3, 8, 8), np.uint8)
+    plain = OrientedGradients(cells=2, cell_centering=0.25, coarse_weight=0.0, bias=0.0)
+    both = plain.transform(images).astype(float) + plain.transform(images[..., ::-1])
+    made = PhotoGradients(cells=2, coarse_weight=0.0, bias=0.0)
+    np.testing.assert_allclose(made.transform(images), [slow_unit(row) for row in both], atol=1e-5)
+
+
+def test_colours_against_a_loop() -> None:
+    image = random_images(14, (3, 6, 6), np.float64)
+    red, green, blue = image
+    grids = [np.zeros((2, 2)) for _ in range(3)]
+    planes = [(red + green + blue) / 3, red - green, (red + green) / 2 - blue]
+    for grid, plane in zip(grids, planes, strict=True):
+        for i, j in np.ndindex(2, 2):
+            weights = np.outer([slow_share(y, i, 6, 2) for y in range(6)], [slow_share(x, j, 6, 2) for x in range(6)])
+            grid[i, j] = np.average((plane + plane[:, ::-1]) / 2, weights=weights)
+    expected = slow_unit(np.array([grids[0] - grids[0].mean(), 1.5 * grids[1], 1.5 * grids[2]]).ravel())
+    made = PhotoGradients(cells=1, orientations=2, cell_centering=1.0, coarse_cells=2, colour_weight=1.5, bias=0.0)
+    # One cell that loses all of its mean over cells leaves no histograms: only the coarse pixels remain.
+    np.testing.assert_allclose(made.transform(image[None])[0, 2:], expected, atol=1e-4)
+
+
+def test_a_flat_colour_keeps_its_colour() -> None:
+    flat = np.zeros((2, 3, 8, 8))
+    flat[0, 0], flat[1, 2] = 1.0, 1.0
+    red, blue = PhotoGradients(bias=0.0).transform(flat)
+    assert math.isclose(float(np.linalg.norm(red)), 1.0, abs_tol=1e-6)
+    assert red @ blue < 0
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -509,6 +620,10 @@ def test_a_torch_module_is_called_in_evaluation_mode_and_left_as_it_was() -> Non
     "made",
     [
         OrientedGradients(),
+        ObjectGradients(),
+        ObjectGradients(cells=3, body_centering=1),
+        PhotoGradients(),
+        PhotoGradients(orientations=6, colour_weight=np.float32(0.5)),  # pyright: ignore[reportArgumentType]
         OrientedGradients(cells=np.int64(3), bias=np.float32(0.5), coarse_weight=0),  # pyright: ignore[reportArgumentType]
         UnitNorm(),
         UnitNorm(center=[1.0, 2.0], scale=np.array([2.0, 1.0])),  # pyright: ignore[reportArgumentType]
@@ -542,6 +657,13 @@ def test_constants_survive_json(made: Any) -> None:
         ("oriented-gradients", {"cell_centering": 1.5}, "cell_centering"),
         ("oriented-gradients", {"coarse_weight": -1}, "coarse_weight"),
         ("oriented-gradients", {"bias": math.nan}, "bias"),
+        ("object-gradients", {"body_centering": 1.5}, "body_centering"),
+        ("object-gradients", {"body_centering": "much"}, "body_centering"),
+        ("object-gradients", {"cells": 0}, "cells"),
+        ("object-gradients", {"colour_weight": 2.0}, "has no colour_weight"),
+        ("photo-gradients", {"colour_weight": -1}, "colour_weight"),
+        ("photo-gradients", {"orientations": 7}, "even number of orientations"),
+        ("photo-gradients", {"orientations": "many"}, "orientations"),
         ("unit-norm", {"bias": "much"}, "bias"),
         ("unit-norm", {"scale": 0}, "scale"),
         ("unit-norm", {"scale": [1.0, -1.0]}, "scale"),
@@ -585,7 +707,7 @@ def test_the_documented_example_runs() -> None:
 
 def test_the_documented_constants_are_the_defaults() -> None:
     text = DOCS.read_text()
-    for made in (OrientedGradients(), UnitNorm(), HashedNgrams()):
+    for made in (encoder(name) for name in NAMES if name != "frozen"):
         for key, value in made.to_dict().items():
             if key != "name":
                 shown = tuple(value) if isinstance(value, list) else value

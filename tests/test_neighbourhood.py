@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from mithridate import neighbourhood
 from mithridate.aggregation import ExactRule, KernelRule, NeighbourRule
+from mithridate.defences import KernelVote, NearestNeighbours
 from mithridate.errors import ConfigError
 from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
 from mithridate.mechanism import KernelSum, NearestExamples, Threat
@@ -207,14 +208,14 @@ def test_a_copy_weighs_nearly_one_unit(values: list[float]) -> None:
 
 
 def expected_order(x: Array, labels: Array, query: Array) -> list[int]:
-    """Positions by the words of the docstring: larger dot product first, then smaller hash."""
+    """Positions by the words of the docstring: larger dot product first (of the views of a query), smaller hash."""
     rows, _ = whole(x)
-    (asked,), _ = whole(query[None])
+    views, _ = whole(np.atleast_2d(query))
 
     def key(i: int) -> tuple[int, bytes]:
         content = b"".join(n.to_bytes(2, "little", signed=True) for n in rows[i])
         content += int(labels[i]).to_bytes(8, "little", signed=True)
-        return -dot(asked, rows[i]), hashlib.blake2b(content, digest_size=32).digest()
+        return -max(dot(view, rows[i]) for view in views), hashlib.blake2b(content, digest_size=32).digest()
 
     return sorted(range(len(x)), key=key)
 
@@ -385,6 +386,74 @@ def test_no_small_poisoning_changes_a_certified_neighbour_vote(neighbours: int) 
     attack(data, lambda d: neighbour_votes(d, inputs, neighbours=neighbours, classes=2), NeighbourRule(), 2)
 
 
+# --- mirror images --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5)])
+@pytest.mark.parametrize("kernel", [Exponential(0.3), Within(0.2)])
+def test_a_mirrored_weight_is_the_larger_one_of_two(shape: tuple[int, ...], kernel: Kernel) -> None:
+    x, inputs = (np.random.default_rng(seed).normal(size=(30, *shape)) for seed in (0, 1))
+    plain, turned = (pair_weights(x, each, kernel=kernel) for each in (inputs, inputs[..., ::-1]))
+    assert (plain > turned).any()
+    assert (plain < turned).any()
+    found = kernel_votes((x, np.arange(30)), inputs, kernel=kernel, classes=30, mirrored=True, own=True)
+    assert found.counts.tolist() == np.maximum(plain, turned)[:, :30].tolist()
+    # One example for each label, so the winner has one weight of its own: its score.
+    assert (found.evidence["own"].argmax(axis=1) == found.counts.max(axis=1)).all()
+
+
+@given(seed=st.integers(0, 999), neighbours=st.integers(1, 12), chunk=st.integers(1, 60), coarse=st.booleans())
+def test_the_mirrored_order_is_that_of_whole_numbers(seed: int, neighbours: int, chunk: int, coarse: bool) -> None:
+    x, inputs = (drawn(seed + i, count, 6, coarse=coarse).reshape(-1, 2, 3) for i, count in enumerate((21, 5)))
+    labels = np.arange(21) % 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbourhood, "_CHUNK_NUMBERS", chunk)
+        votes = neighbour_votes((x, labels), inputs, neighbours=neighbours, classes=4, mirrored=True)
+    flat = x.reshape(21, 6)
+    for query, order in zip(inputs, votes.evidence["order"].tolist(), strict=True):
+        views = np.array([query.reshape(6), query[:, ::-1].reshape(6)])
+        expected = expected_order(flat, labels, views)[: min(2 * neighbours, 21)]
+        assert order == [int(labels[i]) for i in expected]
+
+
+def test_an_input_and_its_mirror_image_get_the_same_votes() -> None:
+    x, inputs, labels = images(0, 40), images(1, 5), np.arange(40) % 3
+    turned = np.ascontiguousarray(inputs[..., ::-1])
+    options: dict[str, Any] = {"features": "oriented-gradients", "classes": 3}
+    for vote in (kernel_votes, lambda *data, **more: neighbour_votes(*data, neighbours=7, **more)):
+        apart = [vote((x, labels), each, **options).counts for each in (inputs, turned)]
+        assert (apart[0] != apart[1]).any()
+        both = [vote((x, labels), each, mirrored=True, **options) for each in (inputs, turned)]
+        assert both[0].counts.tolist() == both[1].counts.tolist()
+        assert both[0].recipe is not None
+        assert both[0].recipe["mirrored"] is True
+
+
+@pytest.mark.parametrize("neighbours", [4, 5])
+def test_no_small_poisoning_changes_a_certified_mirrored_vote(neighbours: int) -> None:
+    data = [DOMAIN[i] for i in (0, 4, 0, 4, 0, 4, 2, 3, 5)]
+    inputs = np.array([[1.0, 0.1], [0.5, 0.6], [-1.0, 1.0]])[:, None]  # images of one row: the mirror swaps two pixels
+
+    def seen(d: tuple[Array, Array]) -> tuple[Array, Array]:
+        return d[0][:, None], d[1]
+
+    near: dict[str, Any] = {"neighbours": neighbours, "classes": 2, "mirrored": True}
+    attack(data, lambda d: neighbour_votes(seen(d), inputs, **near), NeighbourRule(), 2)
+    kernel: dict[str, Any] = {"kernel": Exponential(0.3), "classes": 2, "own": True, "mirrored": True}
+    attack(data[3:], lambda d: kernel_votes(seen(d), inputs, **kernel), KernelRule(), UNIT)
+
+
+def test_a_mirrored_defence_says_so() -> None:
+    plain, mirrored = NearestNeighbours(5), NearestNeighbours(5, mirrored=True)
+    assert "mirrored" not in plain.recipe
+    assert mirrored.recipe == {**plain.recipe, "mirrored": True}
+    data = (images(0, 40), np.arange(40) % 3)
+    for defence in (mirrored, KernelVote(mirrored=True)):
+        votes = defence.train(data, (images(1, 5), np.zeros(5, dtype=int)))
+        assert votes.recipe is not None
+        assert votes.recipe["mirrored"] is True
+
+
 # --- what votes say about themselves --------------------------------------------------------------------------------
 
 
@@ -487,6 +556,13 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: kernel_votes((X, Y), INPUTS, kernel=Constant(-0.1)), "from 0 to 1"),
         (lambda: kernel_votes((X, Y), INPUTS, kernel=Constant(math.nan)), "from 0 to 1"),
         (lambda: kernel_votes((X, Y), INPUTS, kernel=Constant([1.0, 0.5])), "from 0 to 1"),
+        (lambda: kernel_votes((X, Y), INPUTS, mirrored=True), "leave mirrored out"),
+        (
+            lambda: kernel_votes((np.array(TEXTS), np.arange(7) % 2), TEXTS, features=HashedNgrams(), mirrored=True),
+            "leave mirrored out",
+        ),
+        (lambda: kernel_votes((X, Y), INPUTS, mirrored=1), "true or false"),  # pyright: ignore[reportArgumentType]
+        (lambda: NearestNeighbours(mirrored="yes"), "true or false"),  # pyright: ignore[reportArgumentType]
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=7), "6 training examples"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=0), "neighbours"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=1.5), "neighbours"),  # pyright: ignore[reportArgumentType]

@@ -72,10 +72,10 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
     from mithridate.cli import _parser
 
     arguments = vars(_parser().parse_args(["train"]))
-    no_options = {"project", "train", "test", "run_dir", "root_seed", "json", "run"}
+    no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
     for name in arguments.keys() - no_options:
         texts, flags = (
-            {"model", "features", "device", "precision", "optimizer", "schedule"},
+            {"recipe", "model", "features", "device", "precision", "optimizer", "schedule"},
             {"keep_models", "average_iterates"},
         )
         text, value = ("'x'", "x") if name in texts else ("true", True) if name in flags else ("1", 1)

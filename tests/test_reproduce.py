@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from mithridate import Votes
+from mithridate import Certificate, Votes
+from mithridate.data.named import load_named
+from mithridate.defences import defence
 from mithridate.errors import ConfigError
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "aaai2023"
+FOLDER = Path(__file__).parents[1] / "experiments"
 PRIVATE = """
 [data]
 name = "digits"
@@ -61,17 +63,17 @@ def reproduce() -> ModuleType:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "digits-linear-sigma3.toml").write_text(PRIVATE, encoding="utf-8")
-    (tmp_path / "digits-linear-baselines.toml").write_text(BASELINES, encoding="utf-8")
+    for name in ("aaai2023", "beyond"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "aaai2023" / "digits-linear-sigma3.toml").write_text(PRIVATE, encoding="utf-8")
+    (tmp_path / "aaai2023" / "digits-linear-baselines.toml").write_text(BASELINES, encoding="utf-8")
     return tmp_path
 
 
 def run(reproduce: ModuleType, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> Path:
-    raw = folder / "raw"
-    command = ["reproduce.py", "--device", "cpu", "--raw", str(raw), "--configurations", str(folder), *arguments]
-    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--device", "cpu", "--root", str(folder), *arguments])
     reproduce.main()
-    return raw
+    return folder / "aaai2023" / "raw"
 
 
 def test_every_row_is_trained_and_kept(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
@@ -115,10 +117,30 @@ def test_another_recipe_is_never_merged_into_what_is_there(
     changed = PRIVATE.replace("noise_multiplier = 3.0", "noise_multiplier = 4.0").replace(
         "instances = 5", "instances = 6"
     )
-    (folder / "digits-linear-sigma3.toml").write_text(changed, encoding="utf-8")
+    (folder / "aaai2023" / "digits-linear-sigma3.toml").write_text(changed, encoding="utf-8")
     with pytest.raises(SystemExit, match="different mechanisms"):
         run(reproduce, monkeypatch, folder, "digits-linear-sigma3")
-    assert Votes.load(folder / "raw" / "digits-linear-sigma3.npz").instances == 5
+    assert Votes.load(folder / "aaai2023" / "raw" / "digits-linear-sigma3.npz").instances == 5
+
+
+def test_methods_that_need_more_than_counts_keep_their_radii(
+    reproduce: ModuleType, monkeypatch: Any, folder: Path
+) -> None:
+    methods = "".join(f'[[methods]]\nname = "{name}"\n' for name in ("kernel-vote", "nearest-neighbours"))
+    text = f'[data]\nname = "digits"\n{methods}neighbours = 100\n'
+    (folder / "beyond" / "best-digits.toml").write_text(text, encoding="utf-8")
+    run(reproduce, monkeypatch, folder, "digits-kernel-vote", "digits-nearest-neighbours-100")
+    digits = load_named("digits")
+    for row, method in (
+        ("digits-kernel-vote", defence("kernel-vote")),
+        ("digits-nearest-neighbours-100", defence("nearest-neighbours", neighbours=100)),
+    ):
+        kept = reproduce.read_radii(folder / "beyond" / "raw" / f"{row}.npz")
+        expected = method.certify(method.train(digits.train, digits.test))
+        assert isinstance(expected, Certificate)
+        assert np.array_equal(kept["label"], expected.label)
+        assert np.array_equal(kept["radius"], expected.radius)
+        assert np.array_equal(kept["y"], digits.test[1])
 
 
 def test_an_unknown_name_is_refused(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
@@ -136,7 +158,7 @@ def test_every_configuration_can_be_read(reproduce: ModuleType) -> None:
 
 
 def test_a_configuration_with_an_unknown_option_says_so(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
-    (folder / "digits-linear-sigma3.toml").write_text(PRIVATE + "noise = 3\n", encoding="utf-8")
+    (folder / "aaai2023" / "digits-linear-sigma3.toml").write_text(PRIVATE + "noise = 3\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="noise"):
         run(reproduce, monkeypatch, folder)
     with pytest.raises(ConfigError):

@@ -157,6 +157,7 @@ def kernel_votes(
     *,
     features: str | Encoder | None = None,
     kernel: Kernel | None = None,
+    mirrored: bool = False,
     classes: int | None = None,
     own: bool = False,
     progress: Progress | None = None,
@@ -180,6 +181,8 @@ def kernel_votes(
         kernel: by default one for these features; a function of the cosine with values from 0 to 1, multiplied by
             `UNIT` and rounded. The cosine is that of rows rounded to multiples of about 1/4096, and then rounded toward
             0 to a multiple of about 1/65536: a copy of the input can have a cosine slightly below 1.
+        mirrored: for images [n, H, W] or [n, channels, H, W]: an example is as near as it is to the input or to its
+            mirror image, left and right exchanged, whichever is nearer.
         classes: number of labels; by default one more than the largest in the training set.
         own: also count by weight the examples of the predicted label, `evidence["own"]`, which threats without
             insertions need.
@@ -190,17 +193,17 @@ def kernel_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be.
     """
-    task = _task(training_set, test_set, features, classes)
+    task = _task(training_set, test_set, features, classes, mirrored)
     kernel = task.kernel if kernel is None else kernel
     table = _table(kernel, task.scale)
     examples = _ByLabel.of(task.rows, task.labels)
-    scores = np.zeros((len(task.queries), task.classes), dtype=np.int64)
-    histograms = np.zeros((len(task.queries), UNIT + 1), dtype=np.uint32) if own else None
-    for part in _chunks(len(task.queries), _CHUNK_INPUTS, progress):
-        scores[part] = _scores(task.queries[part], examples, table, task.classes)
+    scores = np.zeros((task.inputs, task.classes), dtype=np.int64)
+    histograms = np.zeros((task.inputs, UNIT + 1), dtype=np.uint32) if own else None
+    for part in _chunks(task.inputs, _CHUNK_INPUTS, progress):
+        scores[part] = _scores(task.views[:, part], examples, table, task.classes)
         if histograms is not None:
-            histograms[part] = _own_weights(task.queries[part], examples, table, scores[part].argmax(axis=1))
-    recipe = {"method": "kernel-vote", "features": task.features, "kernel": kernel.to_dict(), "classes": task.classes}
+            histograms[part] = _own_weights(task.views[:, part], examples, table, scores[part].argmax(axis=1))
+    recipe = {"method": "kernel-vote", **task.recipe, "kernel": kernel.to_dict()}
     evidence = {} if histograms is None else {"own": histograms}
     return _votes(task, scores, KernelSum(UNIT), recipe, evidence, source, assumptions)
 
@@ -211,6 +214,7 @@ def neighbour_votes(
     *,
     neighbours: int,
     features: str | Encoder | None = None,
+    mirrored: bool = False,
     classes: int | None = None,
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
@@ -220,9 +224,10 @@ def neighbour_votes(
 
     Guarantee: `evidence["order"][x]` holds the labels of the 2 * `neighbours` examples (all, if there are fewer) that
     come first on input x, in order, and `counts[x]` counts the first `neighbours` of them. Of two examples that one
-    comes first whose features, rounded to whole numbers, have the larger dot product with those of x; with equal ones,
-    that one whose content (rounded features and label) has the smaller BLAKE2b hash; examples of equal content are
-    interchangeable. So which of two comes first is a function of x and these two alone, bit for bit.
+    comes first whose features, rounded to whole numbers, have the larger dot product with those of x (with `mirrored`,
+    with those of x or of its mirror image, whichever is larger); with equal ones, that one whose content (rounded
+    features and label) has the smaller BLAKE2b hash; examples of equal content are interchangeable. So which of two
+    comes first is a function of x and these two alone, bit for bit.
 
     Assumes: the features were fixed before anyone looked at the training set, and what `votes.assumptions` lists.
 
@@ -231,6 +236,7 @@ def neighbour_votes(
         test_set: inputs to vote on, or a pair with their true labels.
         neighbours: how many examples vote.
         features: see `kernel_votes`.
+        mirrored: see `kernel_votes`.
         classes: number of labels; by default one more than the largest in the training set.
         progress: called with the number of inputs that are done and their total.
         source: how the data was read; see `mithridate.train`.
@@ -240,22 +246,17 @@ def neighbour_votes(
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
     """
     _validate.positive_integer(neighbours=neighbours)
-    task = _task(training_set, test_set, features, classes)
+    task = _task(training_set, test_set, features, classes, mirrored)
     if neighbours > len(task.rows):
         raise ConfigError(
             f"There are {len(task.rows)} training examples, fewer than neighbours={neighbours}; ask for fewer."
         )
     by_hash = _hash_order(task.rows, task.labels)
     rows, labels = task.rows[by_hash], task.labels[by_hash]
-    order = np.empty((len(task.queries), min(2 * neighbours, len(rows))), dtype=np.int64)
+    order = np.empty((task.inputs, min(2 * neighbours, len(rows))), dtype=np.int64)
     for part in _chunks(len(order), max(1, min(_CHUNK_INPUTS, _CHUNK_NUMBERS // len(rows))), progress):
-        order[part] = labels[_nearest(task.queries[part] @ rows.T, order.shape[1])]
-    recipe = {
-        "method": "nearest-neighbours",
-        "features": task.features,
-        "neighbours": int(neighbours),
-        "classes": task.classes,
-    }
+        order[part] = labels[_nearest(_products(task.views[:, part], rows), order.shape[1])]
+    recipe = {"method": "nearest-neighbours", **task.recipe, "neighbours": int(neighbours)}
     counts = _histograms(order[:, :neighbours], task.classes)
     return _votes(task, counts, NearestExamples(neighbours, len(rows)), recipe, {"order": order}, source, assumptions)
 
@@ -270,11 +271,11 @@ class _Task:
     Attributes:
         rows: of the training set.
         labels: of the training set.
-        queries: rows of the test inputs.
+        views: rows of the test inputs, 1 x inputs x columns; with their mirror images, 2 x inputs x columns.
         true_labels: of the test inputs, where known.
         classes: number of labels.
         scale: what a feature of 1 became.
-        features: what the encoder says about itself.
+        recipe: features and classes, as the recipes of votes name them.
         kernel: for these features, where none is given.
         fingerprints: of training set and test inputs.
         assumptions: what is taken for granted.
@@ -282,17 +283,23 @@ class _Task:
 
     rows: FloatArray
     labels: IntArray
-    queries: FloatArray
+    views: FloatArray
     true_labels: IntArray | None
     classes: int
     scale: int
-    features: dict[str, Any]
+    recipe: dict[str, Any]
     kernel: Kernel
     fingerprints: tuple[str, str]
     assumptions: tuple[str, ...]
 
+    @property
+    def inputs(self) -> int:
+        """Number of test inputs."""
+        return self.views.shape[1]
 
-def _task(training_set: Any, test_set: Any, features: Any, classes: int | None) -> _Task:
+
+def _task(training_set: Any, test_set: Any, features: Any, classes: int | None, mirrored: bool) -> _Task:
+    check_mirrored(mirrored)
     if classes is not None:
         _validate.positive_integer(classes=classes)
     x, y = pair_of("training_set", training_set)
@@ -307,21 +314,44 @@ def _task(training_set: Any, test_set: Any, features: Any, classes: int | None) 
     # An encoder may sum a row in the order in which it lies in memory: always the same one.
     inputs = prepare(np.ascontiguousarray(x), "training")
     _require_exact_products()
-    queries, scale = _whole_rows(prepare(np.ascontiguousarray(test), "test"))
+    rows, scale = _whole_rows(inputs)
+    seen = [test, _mirror_images(test, prepare.kind)] if mirrored else [test]
+    views = np.stack([_whole_rows(prepare(np.ascontiguousarray(view), "test"))[0] for view in seen])
+    recipe = {"features": prepare.encoder.to_dict(), "classes": count}
     trusted = isinstance(prepare.encoder, Frozen)
     return _Task(
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
         fingerprints=(fingerprint(x, y, *([inputs] if trusted else [])), fingerprint(test)),
-        rows=_whole_rows(inputs)[0],
+        rows=rows,
         labels=y,
-        queries=queries,
+        views=views,
         true_labels=true_labels,
         classes=count,
         scale=scale,
-        features=prepare.encoder.to_dict(),
+        # Only where it is so: the recipes of other votes, and their fingerprints, stay what they were.
+        recipe={**recipe, "mirrored": True} if mirrored else recipe,
         kernel=_default_kernel(prepare.encoder, prepare.channels),
         assumptions=_assumptions(prepare.encoder, count if classes is None else None),
     )
+
+
+def check_mirrored(mirrored: Any) -> None:
+    """Require true or false.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(mirrored, bool):
+        raise ConfigError(f"Expected mirrored to be true or false, got {mirrored!r}.")
+
+
+def _mirror_images(images: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    if kind == "text" or images.ndim not in (3, 4):
+        raise ConfigError(
+            f"Only images [n, H, W] or [n, channels, H, W] have mirror images, got shape {images.shape} of {kind}; "
+            "leave mirrored out."
+        )
+    return images[..., ::-1]
 
 
 def _encoder(features: Any, kind: str) -> Encoder | None:
@@ -400,6 +430,14 @@ def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
     return rows, scale
 
 
+def _products(views: FloatArray, rows: FloatArray) -> FloatArray:
+    """Dot products of inputs and rows, inputs x rows; of several views of an input, the largest."""
+    products = views[0] @ rows.T
+    for view in views[1:]:
+        np.maximum(products, view @ rows.T, out=products)
+    return products
+
+
 def _require_exact_products() -> None:
     """Refuse a library of matrix products that rounds its inputs: the proof of `_whole_rows` needs all 24 bits."""
     odd = np.diag(np.full(256, _LARGEST_NORM - 1, dtype=np.float32))
@@ -445,30 +483,30 @@ class _ByLabel:
         return self.rows[first:last]
 
 
-def _weights(queries: FloatArray, rows: FloatArray, table: FloatArray) -> FloatArray:
-    """Whole numbers, queries x rows."""
+def _weights(views: FloatArray, rows: FloatArray, table: FloatArray) -> FloatArray:
+    """Whole numbers, inputs x rows."""
     # Divided by a power of two, whole numbers stay as exact as they were.
-    dots = (queries * np.float32(1 / _STEP)) @ rows.T
+    dots = _products(views * np.float32(1 / _STEP), rows)
     return np.take(table, dots.astype(np.int64), mode="wrap")
 
 
-def _scores(queries: FloatArray, examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
-    scores = np.zeros((len(queries), classes), dtype=np.int64)
+def _scores(views: FloatArray, examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
+    scores = np.zeros((views.shape[1], classes), dtype=np.int64)
     for rows, starts, labels in examples.blocks():
         # At most 2^13 weights of at most 2^10: exact in single precision.
-        sums = np.add.reduceat(_weights(queries, rows, table), starts, axis=1)
+        sums = np.add.reduceat(_weights(views, rows, table), starts, axis=1)
         scores[:, labels] += sums.astype(np.int64)
     return scores
 
 
-def _own_weights(queries: FloatArray, examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
-    """How many examples of the predicted label have each weight, queries x (UNIT + 1)."""
-    counts = np.zeros((len(queries), UNIT + 1), dtype=np.int64)
+def _own_weights(views: FloatArray, examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
+    """How many examples of the predicted label have each weight, inputs x (UNIT + 1)."""
+    counts = np.zeros((views.shape[1], UNIT + 1), dtype=np.int64)
     for label in np.unique(predicted):
         mine = np.flatnonzero(predicted == label)
         rows = examples.of_label(int(label))
         for start in range(0, len(rows), _BLOCK_EXAMPLES):
-            weights = _weights(queries[mine], rows[start : start + _BLOCK_EXAMPLES], table)
+            weights = _weights(views[:, mine], rows[start : start + _BLOCK_EXAMPLES], table)
             counts[mine] += _histograms(weights.astype(np.int64), UNIT + 1)
     return counts
 

@@ -8,6 +8,7 @@
     kind = "table"               # and the rest of a declaration, see docs/data.md
 
     [train]
+    recipe = "mnist-strong"      # a preset; where [data] is left out, also its data set
     instances = 1000             # anything that `mithridate train` has a flag for
 
 What is left out is chosen (`recipes`), from the size of the task and the time there is.
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mithridate import _validate, recipes
+from mithridate import _validate, presets, recipes
 from mithridate._artifact import PathLike
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import kind_of
@@ -40,8 +41,8 @@ HOLDOUT = 0.2
 CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(TrainConfig))
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
-_OPTIONS = (*CONFIG_NAMES, "model", "features", "device", "seconds", "in_flight", "precision", "keep_models")
-_TEXTS = ("model", "features", "device", "precision", "optimizer", "schedule")
+_OPTIONS = (*CONFIG_NAMES, "recipe", "model", "features", "device", "seconds", "in_flight", "precision", "keep_models")
+_TEXTS = ("recipe", "model", "features", "device", "precision", "optimizer", "schedule")
 _FLAGS = ("keep_models", "average_iterates")
 _LARGEST_FILE = 1 << 24
 
@@ -70,6 +71,17 @@ class Project:
     run_dir: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def data_name(self) -> str | None:
+        """The well-known data set that is trained on: the one that is named, or that of the preset where none is.
+
+        Raises:
+            ConfigError: there is no preset of this name.
+        """
+        recipe = self.options.get("recipe")
+        own = None if recipe is None else presets.preset(recipe).data
+        return own if self.name is None and self.train is None else self.name
+
     def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
         """The training data, and the inputs to vote on.
 
@@ -80,8 +92,16 @@ class Project:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
-        if self.name is not None:
-            return examples_of(load_named(self.name, data_dir=self.data_dir, progress=progress))
+        if (name := self.data_name) is not None:
+            if self.test is not None:
+                raise ConfigError(
+                    f"The test file {self.test} does not go with {name}, which has its own; leave it out."
+                )
+            return examples_of(load_named(name, data_dir=self.data_dir, progress=progress))
+        if self.data_dir is not None:
+            raise ConfigError(
+                "A data folder belongs to a well-known data set: name one in [data], give a recipe, or leave it out."
+            )
         if self.train is None:
             raise ConfigError("There is no training data; name it with --train, or in a project file.")
         training = read(self.train, self.declaration, labels=True)
@@ -216,21 +236,24 @@ def is_complete(options: Mapping[str, Any]) -> bool:
     return all(options.get(name) is not None for name in _ESSENTIAL)
 
 
-def compose(options: Mapping[str, Any], training: Examples, device: str) -> Recipe:
+def compose(options: Mapping[str, Any], training: Examples, device: str, *, data: str | None = None) -> Recipe:
     """The recipe of a run: what the options say, and the rest chosen by the size of the task and the time there is.
 
     Options that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing else is
-    changed from the defaults of `TrainConfig`.
+    changed from the defaults of `TrainConfig`. Those of a preset (`recipe`) hold where no other is given.
 
     Args:
-        options: by the names of `TrainConfig` and of `recipes.choose`.
+        options: by the names of `TrainConfig` and of `recipes.choose`, and `recipe`.
         training: the training data; only its size, the shape of an input and the classes are used.
         device: `cpu`, `cuda` or `mps`.
+        data: name of the data set, where it has one.
 
     Raises:
         ConfigError: an option is not what it should be.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    if "recipe" in given:
+        return _composed_by_preset(given, training, device, data)
     constants = {name: given[name] for name in CONFIG_NAMES if name in given}
     if training.class_names is not None:
         constants.setdefault("classes", len(training.class_names))
@@ -257,6 +280,15 @@ def compose(options: Mapping[str, Any], training: Examples, device: str) -> Reci
         return replace(recipe, config=replace(base or recipe.config, **constants))
     except TypeError as error:  # a file may hold anything
         raise ConfigError(f"An option is of the wrong kind: {error}.") from error
+
+
+def _composed_by_preset(given: dict[str, Any], training: Examples, device: str, data: str | None) -> Recipe:
+    """The recipe of a preset, with the constants that are given beside it."""
+    preset = presets.preset(given.pop("recipe"))
+    decided = preset.options(given.get("num_train") or recipes.public_size(len(training.x)))
+    recipe = compose({**decided, **given}, training, device)
+    reason = f"The constants are those of the recipe {preset.name}. {preset.description}"
+    return replace(recipe, reasons=(*recipe.reasons, reason), assumptions=(preset.assumption(data),))
 
 
 _HEADER = """\

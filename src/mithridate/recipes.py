@@ -130,6 +130,7 @@ class Recipe:
         method: how privacy becomes a radius.
         threat: how the data may have been changed.
         failure_prob: probability with which a claim may fail.
+        assumptions: what every certificate must say about how the recipe was chosen, a sentence each.
     """
 
     model: Any
@@ -145,6 +146,7 @@ class Recipe:
     method: Method
     threat: Threat
     failure_prob: float
+    assumptions: tuple[str, ...] = ()
 
     @cached_property
     def plan(self) -> Plan:
@@ -165,10 +167,7 @@ class Recipe:
     @property
     def assumption(self) -> str:
         """What a certificate takes for granted where the recipe was chosen by a size that was not declared."""
-        return (
-            f"The recipe was chosen for {self.num_train} training examples, their number rounded to two digits; the "
-            "certificate assumes that this is public and fixed."
-        )
+        return size_assumption(self.num_train)
 
     def in_words(self) -> str:
         """A few short lines, to be shown before training starts."""
@@ -196,6 +195,7 @@ class Recipe:
             "reach": {f"{share:g}": radius for share, radius in self.reach.items()},
             "reasons": list(self.reasons),
             "warnings": list(self.warnings),
+            "assumptions": list(self.assumptions),
         }
 
 
@@ -208,6 +208,14 @@ def public_size(number: int) -> int:
     (1600, 60000, 7)
     """
     return round(number, min(0, 2 - len(str(int(number)))))
+
+
+def size_assumption(num_train: int) -> str:
+    """What a certificate takes for granted where the recipe follows a number of examples that nobody declared."""
+    return (
+        f"The recipe was chosen for {num_train} training examples, their number rounded to two digits; the "
+        "certificate assumes that this is public and fixed."
+    )
 
 
 def choose(

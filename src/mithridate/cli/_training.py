@@ -40,16 +40,19 @@ class Work:
         test: the inputs to vote on.
         run_dir: where the run is kept.
         options: what the user decided; see `project.compose`.
+        data: name of the data set, where it has one.
     """
 
     training: Examples
     test: Examples
     run_dir: Path
     options: Mapping[str, Any]
+    data: str | None = None
 
     def recipe(self) -> Recipe:
         """What will be trained."""
-        return compose(self.options, self.training, device_type(self.options.get("device", "auto")))
+        device = device_type(self.options.get("device", "auto"))
+        return compose(self.options, self.training, device, data=self.data)
 
     def train(self, recipe: Recipe, root_seed: bytes | None = None) -> tuple[Votes, "Clock"]:
         """Train, or go on with it, showing how far it is."""
@@ -73,8 +76,10 @@ class Work:
         return votes, clock
 
     def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
-        is_declared = self.options.get("num_train") is not None or is_complete(self.options)
-        return () if is_declared else (recipe.assumption,)
+        # A preset is made for the number of examples, whatever else is given beside it.
+        by_hand = is_complete(self.options) and self.options.get("recipe") is None
+        is_declared = self.options.get("num_train") is not None or by_hand
+        return recipe.assumptions if is_declared else (*recipe.assumptions, recipe.assumption)
 
     def _may_be_kept(self, recipe: Recipe) -> bool:
         from mithridate import models

@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from mithridate import presets
 from mithridate.cli import _options, _output
 from mithridate.cli._training import RUNTIME, Clock, Work, accuracy
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
+from mithridate.data import Examples
 from mithridate.errors import ArtifactError
 from mithridate.project import CONFIG_NAMES, Project, read_project
 from mithridate.votes import Votes
@@ -19,6 +21,7 @@ from mithridate.votes import Votes
 _EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml
   mithridate train flowers.toml
+  mithridate train --recipe mnist-strong
   mithridate train --train digits.npz --test more-digits.npz --run-dir runs/digits
   mithridate train --train mnist-train.npz --test mnist-test.npz --model lenet5 --run-dir runs/mnist \\
       --instances 1000 --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --max-grad-norm 0.8 --learning-rate 0.1
@@ -27,6 +30,8 @@ What is left out is chosen from the number of examples, the classes and the time
 starts. Files are what `mithridate init` was shown, or .npz with arrays 'x' (inputs) and 'y' (labels; optional for
 --test). After an interruption of any kind the same command goes on where it ended.
 """
+# Flags that are options of a project file, too.
+_NAMES = (*CONFIG_NAMES, "recipe", "model", "features", "seconds", *RUNTIME)
 # More than any seed has; a device would have no end.
 _SEED_CHARACTERS = 1 << 12
 
@@ -44,11 +49,14 @@ def add_to(commands: Any) -> None:
     files = parser.add_argument_group("data and model (flags go before the file)")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
+    files.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="folder with a well-known data set (else MITHRIDATE_DATA)"
+    )
     files.add_argument("--model", metavar="NAME", help="auto, linear, mlp, lenet5, opa-tut or resnet18")
     files.add_argument(
         "--features", metavar="NAME", help="train on fixed features: oriented-gradients, unit-norm or hashed-ngrams"
     )
-    files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/CONFIG)")
+    files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/NAME)")
     _options.add_mechanism(parser, required=False)
     _add_recipe(parser)
     _add_constants(parser)
@@ -59,6 +67,12 @@ def add_to(commands: Any) -> None:
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("recipe (fixed before anyone looks at the training data)")
+    group.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help=f"a preset: {', '.join(presets.NAMES)}; other flags change single constants of it, and without data it is "
+        "trained on the data set it was found for",
+    )
     group.add_argument("--instances", type=int, metavar="P", help="number of models that vote (1000)")
     group.add_argument("--seconds", type=float, metavar="S", help="about how long training may take (60)")
     group.add_argument("--max-grad-norm", type=float, metavar="C", help="clipping norm")
@@ -105,8 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Train and print."""
     project = _project(arguments)
     root_seed = _root_seed(arguments.root_seed)
-    training, test = project.examples()
-    work = Work(training, test, project.run_dir or Path("run"), project.options)
+    training, test = _examples(project)
+    work = Work(training, test, project.run_dir or Path("run"), project.options, project.data_name)
     console = _output.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
@@ -131,11 +145,24 @@ def run(arguments: argparse.Namespace) -> int:
 def _project(arguments: argparse.Namespace) -> Project:
     """The project file, if there is one, with the flags taking precedence."""
     project = Project() if arguments.project is None else read_project(arguments.project)
-    flags = {name: getattr(arguments, name) for name in (*CONFIG_NAMES, "model", "features", "seconds", *RUNTIME)}
+    flags = {name: getattr(arguments, name) for name in _NAMES}
     given = {name: value for name, value in flags.items() if value is not None}
-    files = {name: getattr(arguments, name) for name in ("train", "test", "run_dir")}
+    files = {name: getattr(arguments, name) for name in ("train", "test", "data_dir", "run_dir")}
     files = {name: value for name, value in files.items() if value is not None}
-    return dataclasses.replace(project, **files, options={**project.options, **given})
+    if "train" in files:  # in place of the data set of the file
+        project = dataclasses.replace(project, name=None, data_dir=None)
+    project = dataclasses.replace(project, **files, options={**project.options, **given})
+    if project.run_dir is None and arguments.recipe is not None:
+        return dataclasses.replace(project, run_dir=Path("runs") / presets.preset(arguments.recipe).name)
+    return project
+
+
+def _examples(project: Project) -> tuple[Examples, Examples]:
+    """The training data and the inputs to vote on, with a bar where something may be downloaded."""
+    if project.data_name is None:
+        return project.examples()
+    with _output.progress_bar("downloading") as progress:
+        return project.examples(progress)
 
 
 def _root_seed(path: Path | None) -> bytes | None:

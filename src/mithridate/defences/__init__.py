@@ -49,6 +49,7 @@ _Builder = Callable[[_Options], Defence]
 
 _PRIVATE_OPTIONS = (*CONFIG_NAMES, *OPTIONS)
 _PLAIN_OPTIONS = tuple(field.name for field in dataclasses.fields(PlainConfig))
+_NEAR_OPTIONS = ("features", "classes", "mirrored")
 _KERNEL_OPTIONS = ("width", "full", "cosine")
 
 
@@ -98,12 +99,12 @@ def _plain(kind: Any) -> _Builder:
 
 
 def _nearest(options: _Options) -> Defence:
-    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", "features", "classes"))
+    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", *_NEAR_OPTIONS))
     return NearestNeighbours(**options)
 
 
 def _kernel(options: _Options) -> Defence:
-    _refuse_unknown(KernelVote.name, options, (*_KERNEL_OPTIONS, "features", "classes"))
+    _refuse_unknown(KernelVote.name, options, (*_KERNEL_OPTIONS, *_NEAR_OPTIONS))
     chosen = {key: options.pop(key) for key in _KERNEL_OPTIONS if key in options}
     if "cosine" in chosen and len(chosen) > 1:
         raise ConfigError("cosine (all examples within it weigh the same) excludes width and full; give one kind.")

@@ -17,7 +17,7 @@ from mithridate.defences.base import (
 )
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import KernelSum, Mechanism, NearestExamples
-from mithridate.neighbourhood import Kernel, kernel_votes, neighbour_votes
+from mithridate.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
 from mithridate.recipes import public_size
 from mithridate.votes import Votes
 
@@ -29,15 +29,26 @@ class _Near(Trainable):
     Attributes:
         features: name of an encoder, an encoder, None for inputs as they are, or `auto`: those of the private ensemble.
         classes: number of labels; by default as many as have names, else one more than the largest in the data.
+        mirrored: for images: an example is as near as it is to the input or to its mirror image.
     """
 
     features: Any = "auto"
     classes: int | None = None
+    mirrored: bool = False
     threats = ALL_THREATS
     per_prediction = True
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         raise NotImplementedError
+
+    def _check(self) -> None:
+        check_training(features=self.features, classes=self.classes)
+        check_mirrored(self.mirrored)
+
+    def _shared(self) -> dict[str, Any]:
+        """What the recipes of both say alike."""
+        mirrored = {"mirrored": True} if self.mirrored else {}
+        return {"classes": self.classes, "features": in_json(self.features), **mirrored}
 
     def _train(self, job: Job) -> Votes:
         """Compare all inputs with all examples: there is nothing to train, and the device does not matter."""
@@ -46,6 +57,7 @@ class _Near(Trainable):
             job.training_set,
             job.test_set,
             features,
+            mirrored=self.mirrored,
             classes=job.declared_classes(self.classes),
             progress=job.progress,
             source=job.source,
@@ -81,7 +93,7 @@ class NearestNeighbours(_Near):
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
 
     def __post_init__(self) -> None:
-        check_training(features=self.features, classes=self.classes)
+        self._check()
         if self.neighbours is not None:
             _validate.positive_integer(neighbours=self.neighbours)
 
@@ -93,8 +105,7 @@ class NearestNeighbours(_Near):
     @property
     def recipe(self) -> dict[str, Any]:
         """How it votes."""
-        constants = {"neighbours": self.neighbours, "classes": self.classes}
-        return {"type": self.name, **constants, "features": in_json(self.features)}
+        return {"type": self.name, "neighbours": self.neighbours, **self._shared()}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         count = self.neighbours
@@ -123,7 +134,7 @@ class KernelVote(_Near):
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (KernelSum,)
 
     def __post_init__(self) -> None:
-        check_training(features=self.features, classes=self.classes)
+        self._check()
         if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
             raise ConfigError(
                 f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "
@@ -138,8 +149,7 @@ class KernelVote(_Near):
     @property
     def recipe(self) -> dict[str, Any]:
         """How it votes."""
-        constants = {"kernel": in_json(self.kernel), "classes": self.classes}
-        return {"type": self.name, **constants, "features": in_json(self.features)}
+        return {"type": self.name, "kernel": in_json(self.kernel), **self._shared()}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         return kernel_votes(training_set, test_set, kernel=self.kernel, features=features, own=True, **options)

@@ -1,0 +1,311 @@
+"""Named recipes: their constants, how they are asked for, and what certificates say about how they were chosen."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cli import run
+
+from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify, presets, project
+from mithridate.data import Examples
+from mithridate.data.named import NAMES as DATA_NAMES
+from mithridate.data.named import NamedData
+from mithridate.features import OrientedGradients, UnitNorm, from_dict
+from mithridate.presets import Preset, preset
+from mithridate.project import Project, compose, read_project
+
+ROOT = Path(__file__).parents[1]
+STUDIES = ROOT / "experiments" / "beyond" / "studies"
+SEED = bytes(range(32))
+SMALL: dict[str, Any] = {"instances": 6, "steps": 2}
+CONSTANTS = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "average_iterates")
+named = pytest.mark.parametrize("name", presets.NAMES)
+
+
+def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes: bars that stand, bars that lie."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 2
+    x = rng.integers(0, 40, (count, 1, 28, 28), dtype=np.uint8)
+    for image, label in zip(x[:, 0], y, strict=True):
+        place = rng.integers(8, 18)
+        (image if label else image.T)[place : place + 3] = 255
+    return x, y
+
+
+TRAIN, TEST = images(120, 0), images(30, 1)
+
+
+@pytest.fixture
+def fake_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Few made-up images under the names of the real data sets; the list says what was asked for."""
+    asked: list[str] = []
+
+    def load(name: str, **_: Any) -> NamedData:
+        asked.append(name)
+        return NamedData(name, TRAIN, TEST, ("lying", "standing"))  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(project, "load_named", load)
+    monkeypatch.chdir(tmp_path)
+    return asked
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    np.savez(tmp_path / "train.npz", x=TRAIN[0], y=TRAIN[1])
+    np.savez(tmp_path / "test.npz", x=TEST[0], y=TEST[1])
+    return ["--train", str(tmp_path / "train.npz"), "--test", str(tmp_path / "test.npz")]
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+@named
+def test_a_preset_knows_its_name_its_data_and_constants_that_can_be_trained(name: str) -> None:
+    found = preset(name)
+    assert (found.name, found.data in DATA_NAMES) == (name, True)
+    assert name == f"{found.data}-strong"
+    assert found.config.num_train is not None
+    assert found.config_for(found.config.num_train) == found.config
+    assert from_dict(found.features.to_dict()) == found.features
+    assert found.description.endswith(".")
+
+
+@named
+def test_the_constants_are_those_of_a_trial_of_the_search(name: str) -> None:
+    found = preset(name)
+    path = STUDIES / f"{found.data}.json"
+    if not path.exists():
+        pytest.skip("the studies lie beside the source and not in an installation")
+    trials = json.loads(path.read_text())["best"]
+    ours = (found.model, found.features.to_dict(), *(getattr(found.config, constant) for constant in CONSTANTS))
+    theirs = [(one["model"], one["features"], *(one["config"][constant] for constant in CONSTANTS)) for one in trials]
+    assert ours in theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("mnist-strnog", "did you mean 'mnist-strong'"), ("zebra", "there are mnist-strong"), (7, "there are")],
+)
+def test_a_name_that_nobody_knows_gets_a_suggestion(name: Any, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        preset(name)
+
+
+@named
+@pytest.mark.parametrize("num_train", [2_000, 30_000, 1_000_000])
+def test_other_sizes_keep_batch_and_signal(name: str, num_train: int) -> None:
+    own, other = preset(name).config, preset(name).config_for(num_train)
+    assert own.num_train is not None
+    batch = own.sample_rate * own.num_train
+    assert other.sample_rate * num_train == pytest.approx(min(batch, num_train), rel=0.006)
+    assert other.num_train == num_train
+    assert other.sample_rate <= 1
+    signal = own.sample_rate * own.num_train / own.noise_multiplier
+    assert other.sample_rate * num_train / other.noise_multiplier == pytest.approx(signal, rel=0.012)
+    same = {"num_train": None, "sample_rate": 0.5, "noise_multiplier": 1.0}
+    assert replace(other, **same) == replace(own, **same)
+
+
+@pytest.mark.parametrize("num_train", [0, -1, 1.5, "many"])
+def test_sizes_that_are_none_are_refused(num_train: Any) -> None:
+    with pytest.raises(ConfigError, match="num_train"):
+        preset("mnist-strong").config_for(num_train)
+
+
+# --- what is said about the choice ----------------------------------------------------------------------------------
+
+
+@named
+def test_the_assumption_names_the_recipe_and_the_data_and_knows_its_own(name: str) -> None:
+    found = preset(name)
+    own, other = found.assumption(found.data), found.assumption(None)
+    for sentence in (own, other):
+        assert f"The recipe {name} was chosen on a held-out part of the training set of" in sentence
+        assert "a look at the data that the certificate does not account for" in sentence
+    assert "the data set of this run" in own
+    assert "shares examples with it" in other
+    assert found.assumption("digits") == other
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def composed(data: str | None = None, **options: Any) -> Any:
+    return compose({"recipe": "mnist-strong", **options}, Examples(*TRAIN), "cpu", data=data)
+
+
+def test_a_preset_decides_everything() -> None:
+    found, recipe = preset("mnist-strong"), composed()
+    assert (recipe.model, recipe.features) == (found.model, found.features)
+    assert recipe.config == found.config_for(120)
+    assert recipe.assumptions == (found.assumption(None),)
+    assert composed(data="mnist").assumptions == (found.assumption("mnist"),)
+    assert not [sentence for sentence in recipe.warnings if "longer than" in sentence]
+    assert recipe.to_dict()["assumptions"] == list(recipe.assumptions)
+    assert any("mnist-strong" in reason for reason in recipe.reasons)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("instances", 7), ("steps", 3), ("noise_multiplier", 2.5), ("learning_rate", 0.25), ("schedule", "cosine")],
+)
+def test_single_constants_can_be_other_ones(name: str, value: Any) -> None:
+    assert composed(**{name: value}).config == replace(composed().config, **{name: value})
+
+
+def test_model_features_and_size_can_be_other_ones() -> None:
+    assert composed(model="mlp").model == "mlp"
+    assert composed(features="unit-norm").features == UnitNorm()
+    assert composed(num_train=1000).config == preset("mnist-strong").config_for(1000)
+
+
+def test_without_a_preset_nothing_is_assumed_about_one() -> None:
+    assert compose({"instances": 6}, Examples(*TRAIN), "cpu").assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("[train]\nrecipe = 'cifar10-strong'\n", "cifar10"),
+        ("[data]\nname = 'mnist'\n[train]\nrecipe = 'cifar10-strong'\n", "mnist"),
+        ("[data]\ntrain = 'mine.npz'\n[train]\nrecipe = 'cifar10-strong'\n", None),
+        ("[data]\nname = 'mnist'\n", "mnist"),
+        ("[train]\n", None),
+    ],
+)
+def test_the_data_of_a_preset_stands_in_where_none_is_named(tmp_path: Path, text: str, data: str | None) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert read_project(path).data_name == data
+
+
+# --- training -------------------------------------------------------------------------------------------------------
+
+
+def train_flags(*more: str) -> list[str]:
+    return ["train", "--recipe", "mnist-strong", "--instances", "6", "--steps", "2", "--device", "cpu", *more]
+
+
+def test_the_command_runs_alone_and_every_certificate_says_how_the_recipe_was_chosen(
+    fake_mnist: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    outcome = run(capsys, *train_flags("--json"))
+    assert outcome.code == 0, outcome.err
+    assert fake_mnist == ["mnist"]
+    content = json.loads(outcome.out)
+    assert content["run_dir"] == str(Path("runs", "mnist-strong"))
+    votes = Votes.load(tmp_path / "runs" / "mnist-strong" / "votes.npz")
+    assert votes.mechanism == replace(preset("mnist-strong").config_for(120), **SMALL).mechanism
+    assert votes.recipe is not None
+    assert votes.recipe["features"] == preset("mnist-strong").features.to_dict()
+    sentence = preset("mnist-strong").assumption("mnist")
+    certificate = certify(votes)
+    certificate.save(tmp_path / "certificate.json")
+    assert sentence in Certificate.load(tmp_path / "certificate.json").assumptions
+    assert any("chosen for 120 training examples" in assumed for assumed in certificate.assumptions)
+
+
+def test_files_of_ones_own_go_before_the_data_of_the_preset(
+    fake_mnist: list[str], files: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run(capsys, *train_flags(*files, "--json"))
+    assert outcome.code == 0, outcome.err
+    assert fake_mnist == []
+    assert preset("mnist-strong").assumption(None) in json.loads(outcome.out)["assumptions"]
+
+
+def test_files_of_ones_own_go_before_the_data_that_a_file_names(
+    fake_mnist: list[str], files: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.toml").write_text("[data]\nname = 'mnist'\ndata_dir = 'nowhere'\n")
+    outcome = run(capsys, *train_flags(*files, "--json"), "mine.toml")
+    assert outcome.code == 0, outcome.err
+    assert fake_mnist == []
+    content = json.loads(outcome.out)
+    assert content["run_dir"] == str(Path("runs", "mine"))
+    assert preset("mnist-strong").assumption(None) in content["assumptions"]
+
+
+def test_a_preset_says_its_size_even_where_all_constants_are_given(
+    files: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = ["--noise-multiplier", "2", "--sample-rate", "0.5", "--max-grad-norm", "1", "--learning-rate", "0.5"]
+    outcome = run(capsys, *train_flags(*files, *given, "--run-dir", str(tmp_path / "run"), "--json"))
+    assert outcome.code == 0, outcome.err
+    assumed = json.loads(outcome.out)["assumptions"]
+    assert preset("mnist-strong").assumption(None) in assumed
+    assert any("chosen for 120 training examples" in sentence for sentence in assumed)
+
+
+def test_python_and_the_command_give_the_same_votes(
+    fake_mnist: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "root").write_text(SEED.hex())
+    assert run(capsys, *train_flags("--root-seed", "root")).code == 0
+    theirs = Votes.load(tmp_path / "runs" / "mnist-strong" / "votes.npz")
+    ours = preset("mnist-strong").train(TRAIN, TEST, data="mnist", device="cpu", root_seed=SEED, **SMALL)
+    assert np.array_equal(ours.counts, theirs.counts)
+    assert ours.mechanism == theirs.mechanism
+    for sentence in (preset("mnist-strong").assumption("mnist"), "chosen for 120 training examples"):
+        assert any(sentence in assumed for assumed in ours.assumptions)
+
+
+def test_in_python_a_declared_size_is_not_assumed_and_other_assumptions_stay() -> None:
+    mine = "The images are from the archive."
+    votes = preset("mnist-strong").train(TRAIN, TEST, num_train=120, device="cpu", assumptions=[mine], **SMALL)
+    assert mine in votes.assumptions
+    assert not any("rounded to two digits" in sentence for sentence in votes.assumptions)
+    assert preset("mnist-strong").assumption(None) in votes.assumptions
+
+
+def test_a_good_recipe_learns() -> None:
+    config = TrainConfig(20, 0.5, 0.5, 20, 0.5, 5.0, average_iterates=True, num_train=120)
+    votes = Preset("x", "X.", "mnist", "linear", OrientedGradients(), config).train(
+        TRAIN, TEST, device="cpu", root_seed=SEED
+    )
+    assert np.mean(votes.counts.argmax(axis=1) == TEST[1]) > 0.9
+    assert votes.mechanism == config.mechanism
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--recipe", "mnist-strnog"], "did you mean 'mnist-strong'"),
+        (["--recipe", "zebra", "--train", "train.npz"], "there are mnist-strong"),
+        (["--recipe", "mnist-strong", "--test", "test.npz"], "which has its own"),
+        (["--recipe", "mnist-strong", "--train", "train.npz", "--data-dir", "."], "belongs to a well-known data set"),
+        (["--recipe", "mnist-strong", "--instances", "0"], "instances"),
+        (["--data-dir", "."], "belongs to a well-known data set"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    fake_mnist: list[str], files: list[str], capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    outcome = run(capsys, "train", *flags)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("value", ["3", "true", "['mnist-strong']"])
+def test_a_recipe_in_a_file_is_a_name(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[train]\nrecipe = {value}\n")
+    with pytest.raises(ConfigError, match="a name in quotes"):
+        read_project(path)
+
+
+def test_an_unknown_recipe_in_a_file_is_refused_before_any_data_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("[data]\ntrain = 'nowhere.npz'\n[train]\nrecipe = 'mnist-week'\n")
+    with pytest.raises(ConfigError, match="mnist-week"):
+        read_project(path).examples()
+    with pytest.raises(ConfigError, match="mnist-week"):
+        _ = Project(options={"recipe": "mnist-week"}).data_name
