@@ -41,6 +41,7 @@ from mithridate.config import TrainConfig
 from mithridate.data.arrays import Dataset
 from mithridate.ensemble.engine import Engine
 from mithridate.ensemble.initialisation import initial_weights
+from mithridate.ensemble.randomness import Seeds
 from mithridate.recipes import Recipe, choose
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +50,7 @@ PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- scaling -->", "<!-- end of scaling -->"
 _BLOCK = re.compile(f"{BEGIN}\n.*?{END}\n", re.DOTALL)
 _GIB = 2**30
-_ROOT_SEED = bytes(range(32))
+_SEEDS = Seeds.of(bytes(range(32)))
 
 # --- what is measured ------------------------------------------------------------------------------------------------
 
@@ -281,7 +282,7 @@ def seconds_of_start(module: nn.Module, instances: int) -> float:
     """Of drawing initial weights, which does not grow with the steps; of a part, where there are many."""
     part = range(min(instances, 1000))
     start = time.thread_time()
-    initial_weights(module, _ROOT_SEED, part)
+    initial_weights(module, _SEEDS, part)
     return (time.thread_time() - start) * instances / len(part)
 
 

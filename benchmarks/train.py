@@ -37,12 +37,13 @@ from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import Dataset
 from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.engine import Engine
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import plan_ranges
 
 CLASSES = 10
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")
 WARM_UP_STEPS = 10
-_ROOT_SEED = bytes(range(32))
+_SEEDS = Seeds.of(bytes(range(32)))
 _GIB = 2**30
 
 
@@ -242,7 +243,7 @@ def train_together(
 def warm_up(engine: Engine, in_flight: int, steps: int) -> int:
     """Compile, tune and capture on the shapes to come; returns the models in flight that memory allows."""
     try:
-        engine.train(_ROOT_SEED, range(in_flight), stop_after(in_flight * min(WARM_UP_STEPS, steps)))
+        engine.train(_SEEDS, range(in_flight), stop_after(in_flight * min(WARM_UP_STEPS, steps)))
     except _WarmEnough:
         return in_flight
     except torch.OutOfMemoryError:
@@ -272,7 +273,7 @@ def one_run(engine: Engine, in_flight: int, instances: int, device: torch.device
     wait_for(device)
     start = time.perf_counter()
     for group in plan_ranges(0, instances, in_flight):
-        engine.train(_ROOT_SEED, group, None)
+        engine.train(_SEEDS, group, None)
     wait_for(device)
     return time.perf_counter() - start
 

@@ -45,6 +45,7 @@ from mithridate.ensemble.engine import Engine
 from mithridate.ensemble.layers import Conv
 from mithridate.ensemble.network import FastNetwork, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
+from mithridate.ensemble.randomness import Seeds
 from mithridate.models import BasicBlock, build
 
 Check = Callable[[torch.device], None]
@@ -726,7 +727,7 @@ def check_cancelling_positions(device: torch.device) -> None:
 
 # --- training (GPU only) ----------------------------------------------------------------------------------------------
 
-SEED = bytes(range(32))
+SEEDS = Seeds.of(bytes(range(32)))
 
 
 def engine(device: torch.device, model: str = "lenet5", precision: str = "float32", **changes: Any) -> Engine:
@@ -743,12 +744,12 @@ def engine(device: torch.device, model: str = "lenet5", precision: str = "float3
 def check_training_twice_is_equal_bit_for_bit(device: torch.device) -> None:
     for precision in ("float32", "tf32"):
         trained = engine(device, precision=precision)
-        first, second = (trained.train(SEED, range(8)).cpu() for _ in range(2))
+        first, second = (trained.train(SEEDS, range(8)).cpu() for _ in range(2))
         require(torch.equal(first, second), f"two runs differ by {float((first - second).abs().max())}")
     optimisers: tuple[dict[str, Any], ...] = ({"momentum": 0.9}, {"optimizer": "adam", "average_iterates": True})
     for changes in optimisers:
         trained = engine(device, "mlp", **changes)
-        first, between, second = (trained.train(SEED, part).cpu() for part in (range(4), range(4, 8), range(4)))
+        first, between, second = (trained.train(SEEDS, part).cpu() for part in (range(4), range(4, 8), range(4)))
         require(torch.equal(first, second), "what another group left behind is still there")
         require(not torch.equal(first, between), "two groups are the same")
 
@@ -756,8 +757,8 @@ def check_training_twice_is_equal_bit_for_bit(device: torch.device) -> None:
 def check_groups_are_equal_to_rounding(device: torch.device) -> None:
     for model in ("lenet5", "linear"):
         trained = engine(device, model)
-        together = trained.train(SEED, range(8)).cpu()
-        apart = torch.cat([trained.train(SEED, part).cpu() for part in (range(3), range(3, 4), range(4, 8))])
+        together = trained.train(SEEDS, range(8)).cpu()
+        apart = torch.cat([trained.train(SEEDS, part).cpu() for part in (range(3), range(3, 4), range(4, 8))])
         torch.testing.assert_close(together, apart, rtol=1e-3, atol=1e-4)
         require(len({tuple(row.tolist()) for row in together}) == 8, "two instances are the same")
 
@@ -772,8 +773,8 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
         ("linear", {"keep": 0.3, "sample_rate": 0.2}),
     ):
         constants: dict[str, Any] = {"noise_multiplier": 1e-9, **changes}
-        here = engine(device, model, **constants).train(SEED, range(4)).cpu()
-        there = engine(torch.device("cpu"), model, **constants).train(SEED, range(4))
+        here = engine(device, model, **constants).train(SEEDS, range(4)).cpu()
+        there = engine(torch.device("cpu"), model, **constants).train(SEEDS, range(4))
         torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
 
 
@@ -783,10 +784,10 @@ def check_widening_batches(device: torch.device) -> None:
     from mithridate.ensemble.graphs import ReplayedStep
     from mithridate.ensemble.sampling import Block
 
-    here = trained.train(SEED, range(2)).cpu()
+    here = trained.train(SEEDS, range(2)).cpu()
     there = engine(
         torch.device("cpu"), "linear", noise_multiplier=1e-9, sample_rate=0.002, steps=3000, learning_rate=0.01
-    ).train(SEED, range(2))
+    ).train(SEEDS, range(2))
     torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
     # And directly: sums of indices over batches of growing width, through the same replayed steps.
     total = torch.zeros(2, dtype=torch.int64, device=device)
@@ -812,8 +813,8 @@ def check_noise_of_training(device: torch.device) -> None:
     trained = engine(device, "mlp", noise_multiplier=2.0, sample_rate=1e-9, steps=1, learning_rate=1.0, divisor=4.0)
     from mithridate.ensemble.engine import initial_weights
 
-    start = initial_weights(build("mlp", (12,), CLASSES), SEED, range(64))
-    moved = (trained.train(SEED, range(64)).cpu() - start).double() / (2.0 * 0.5 / 4.0)
+    start = initial_weights(build("mlp", (12,), CLASSES), SEEDS, range(64))
+    moved = (trained.train(SEEDS, range(64)).cpu() - start).double() / (2.0 * 0.5 / 4.0)
     count = moved.numel()
     # Differences of weights in single precision add an error of 1e-7: nothing beside 1/4.
     require(abs(float(moved.square().sum()) - count) < 6.5 * math.sqrt(2 * count), "the scale of the noise is wrong")

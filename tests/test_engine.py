@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble import randomness
 from mithridate.ensemble.engine import Engine, initial_weights
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.sampling import blocks
 from mithridate.models import build
 
-SEED = bytes(range(32))
+SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")
 FEATURES, CLASSES, EXAMPLES = 6, 3, 40
 LEVEL = 1e-8
@@ -58,7 +58,7 @@ def engine(model: Any = None, data: Dataset | None = None, **changes: Any) -> En
 
 def slow_training(module: nn.Module, data: Dataset, config: TrainConfig, instance: int) -> Tensor:
     """One instance in float64: the same draws, one example at a time, PyTorch's own optimiser."""
-    row = initial_weights(module, SEED, [instance])[0].double().requires_grad_()
+    row = initial_weights(module, SEEDS, [instance])[0].double().requires_grad_()
     optimiser: torch.optim.Optimizer
     if config.optimizer == "adam":
         optimiser = torch.optim.Adam([row], config.learning_rate, config.betas, weight_decay=config.weight_decay)
@@ -67,8 +67,8 @@ def slow_training(module: nn.Module, data: Dataset, config: TrainConfig, instanc
             [row], config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
         )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
-    batches = randomness.generator(SEED, instance, "batches")
-    noise = randomness.generator(SEED, instance, "noise")
+    batches = SEEDS.generator(instance, "batches")
+    noise = SEEDS.generator(instance, "noise")
     iterates = []
     for block in blocks([batches], len(data.labels), config.sample_rate, config.steps, config.keep):
         for indices, sizes in block:
@@ -102,7 +102,7 @@ def slow_training(module: nn.Module, data: Dataset, config: TrainConfig, instanc
 )
 def test_training_is_the_slow_loop(changes: dict[str, Any]) -> None:
     module = small()
-    trained = engine(module, **changes).train(SEED, range(2, 4))
+    trained = engine(module, **changes).train(SEEDS, range(2, 4))
     for row, instance in zip(trained, (2, 3), strict=True):
         exact = slow_training(module, dataset(), recipe(**changes), instance)
         torch.testing.assert_close(row.double(), exact, rtol=2e-3, atol=2e-4)
@@ -117,15 +117,15 @@ def test_training_is_the_slow_loop_for_other_networks(name: str) -> None:
     data = dataset(shape=shape)
     trainer = engine(module, data, steps=4)
     assert trainer.path == ("general" if name == "general" else "fast")
-    row = trainer.train(SEED, range(1))[0]
+    row = trainer.train(SEEDS, range(1))[0]
     torch.testing.assert_close(row.double(), slow_training(module, data, recipe(steps=4), 0), rtol=2e-3, atol=2e-4)
 
 
 def test_sums_are_divided_by_the_constant_and_never_by_the_batch() -> None:
     # The same draws: one step of a quarter of the divisor is four times as long, whatever the batch was.
-    start = initial_weights(small(), SEED, range(4))
+    start = initial_weights(small(), SEEDS, range(4))
     moved = [
-        engine(steps=1, divisor=divisor).train(SEED, range(4)).double() - start.double() for divisor in (32.0, 8.0)
+        engine(steps=1, divisor=divisor).train(SEEDS, range(4)).double() - start.double() for divisor in (32.0, 8.0)
     ]
     torch.testing.assert_close(4.0 * moved[0], moved[1], rtol=1e-3, atol=1e-6)
 
@@ -137,7 +137,7 @@ def test_one_example_more_moves_a_step_by_at_most_the_bound() -> None:
     for at in range(0, EXAMPLES, 7):
         others = Dataset(np.delete(whole.inputs, at, axis=0), np.delete(whole.labels, at), "")
         one, two = (
-            engine(data=data, steps=1, sample_rate=1.0, divisor=divisor, num_train=EXAMPLES).train(SEED, range(2))
+            engine(data=data, steps=1, sample_rate=1.0, divisor=divisor, num_train=EXAMPLES).train(SEEDS, range(2))
             for data in (whole, others)
         )
         distance = (one - two).double().norm(dim=1) * divisor / rate
@@ -151,8 +151,8 @@ def test_one_example_more_moves_a_step_by_at_most_the_bound() -> None:
 def noise_of(steps: int, instances: range, **changes: Any) -> npt.NDArray[np.float64]:
     """What was added in all steps together, in units of what each step should add: no example is ever sampled."""
     constants = {"noise_multiplier": 2.5, "max_grad_norm": 0.3, "learning_rate": 1.0, "divisor": 5.0, **changes}
-    moved = engine(steps=steps, sample_rate=1e-12, **constants).train(SEED, instances).double()
-    start = initial_weights(small(), SEED, instances).double()
+    moved = engine(steps=steps, sample_rate=1e-12, **constants).train(SEEDS, instances).double()
+    start = initial_weights(small(), SEEDS, instances).double()
     return ((start - moved) * 5.0 / (2.5 * 0.3)).numpy()
 
 
@@ -192,8 +192,8 @@ def test_noise_does_not_depend_on_the_data() -> None:
     # The residual after what the exact clipped sum explains is the same noise as without any data.
     module, data = small(), dataset()
     config = recipe(steps=1, sample_rate=1.0)
-    start = initial_weights(module, SEED, range(50))
-    moved = engine(module, data, steps=1, sample_rate=1.0).train(SEED, range(50)).double()
+    start = initial_weights(module, SEEDS, range(50))
+    moved = engine(module, data, steps=1, sample_rate=1.0).train(SEEDS, range(50)).double()
     assert config.divisor is not None
     everyone = torch.ones(50, EXAMPLES, dtype=torch.bool)
     inputs = torch.from_numpy(data.inputs).expand(50, -1, -1)
@@ -236,11 +236,11 @@ def one_thread() -> Iterator[None]:
 def test_instances_that_are_trained_at_the_same_time_do_not_disturb_each_other(model: str) -> None:
     module, shape = model_and_shape(model)
     trainer = engine(module, dataset(shape=shape), steps=4)
-    alone = torch.cat([trainer.train(SEED, range(at, at + 1)) for at in range(6)])
-    first = trainer.train(SEED, range(6))
+    alone = torch.cat([trainer.train(SEEDS, range(at, at + 1)) for at in range(6)])
+    first = trainer.train(SEEDS, range(6))
     assert_equal_to_rounding(first, alone)
     for _ in range(10):
-        assert torch.equal(trainer.train(SEED, range(6)), first)
+        assert torch.equal(trainer.train(SEEDS, range(6)), first)
 
 
 def assert_equal_to_rounding(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -253,34 +253,41 @@ def assert_equal_to_rounding(one: torch.Tensor, other: torch.Tensor) -> None:
 def test_groups_are_equal_to_rounding(model: str) -> None:
     module, shape = model_and_shape(model)
     trainer = engine(module, dataset(shape=shape), steps=4)
-    together = trainer.train(SEED, range(6))
-    pairs = torch.cat([trainer.train(SEED, range(at, at + 2)) for at in (4, 0, 2)])[[2, 3, 4, 5, 0, 1]]
-    singles = torch.cat([trainer.train(SEED, range(at, at + 1)) for at in range(6)])
+    together = trainer.train(SEEDS, range(6))
+    pairs = torch.cat([trainer.train(SEEDS, range(at, at + 2)) for at in (4, 0, 2)])[[2, 3, 4, 5, 0, 1]]
+    singles = torch.cat([trainer.train(SEEDS, range(at, at + 1)) for at in range(6)])
     assert_equal_to_rounding(together, pairs)
     assert_equal_to_rounding(together, singles)
-    assert torch.equal(together, trainer.train(SEED, range(6)))
+    assert torch.equal(together, trainer.train(SEEDS, range(6)))
     assert len({tuple(row.tolist()) for row in together}) == 6
 
 
 def test_the_number_of_instances_of_the_run_changes_nothing() -> None:
     few, many = engine(instances=3), engine(instances=50)
-    assert torch.equal(few.train(SEED, range(3)), many.train(SEED, range(3)))
+    assert torch.equal(few.train(SEEDS, range(3)), many.train(SEEDS, range(3)))
 
 
 def test_another_seed_is_another_run() -> None:
     trainer = engine()
-    one, two = trainer.train(SEED, range(3)), trainer.train(bytes(32), range(3))
+    one, two = trainer.train(SEEDS, range(3)), trainer.train(Seeds.of(bytes(32)), range(3))
     assert not (one == two).all(dim=1).any()
+
+
+def test_an_instance_needs_no_seed_but_its_own() -> None:
+    trainer = engine()
+    assert torch.equal(trainer.train(SEEDS.only(range(2, 5)), range(2, 5)), trainer.train(SEEDS, range(2, 5)))
+    with pytest.raises(LookupError, match="lacks the seed of instance 5"):
+        trainer.train(SEEDS.only(range(2, 5)), range(2, 6))
 
 
 def test_the_global_generators_neither_matter_nor_move() -> None:
     trainer = engine()
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = trainer.train(SEED, range(3))
+    first = trainer.train(SEEDS, range(3))
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(trainer.train(SEED, range(3)), first)
+    assert torch.equal(trainer.train(SEEDS, range(3)), first)
 
 
 # --- fresh starts -----------------------------------------------------------------------------------------------------
@@ -293,7 +300,7 @@ def test_initial_weights_have_the_law_of_the_reset_of_pytorch(how: str) -> None:
     def build_anew() -> nn.Module:
         return nn.Sequential(nn.Linear(25, 8), nn.GroupNorm(2, 8), nn.Linear(8, 2))
 
-    rows = initial_weights(module if how == "module" else build_anew, SEED, range(100))
+    rows = initial_weights(module if how == "module" else build_anew, SEEDS, range(100))
     assert rows.dtype == torch.float32
     first = rows[:, : 26 * 8].double().numpy() * 5.0  # U(-1/sqrt(25), 1/sqrt(25)), weights and biases
     assert float(stats.kstest(first.ravel(), "uniform", args=(-1, 2)).pvalue) > LEVEL
@@ -309,11 +316,11 @@ def test_initial_weights_have_the_law_of_the_reset_of_pytorch(how: str) -> None:
 
 def test_initial_weights_do_not_depend_on_the_module_s_own() -> None:
     module = small()
-    rows = initial_weights(module, SEED, range(3))
+    rows = initial_weights(module, SEEDS, range(3))
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(7.0)
-    assert torch.equal(initial_weights(module, SEED, range(3)), rows)
+    assert torch.equal(initial_weights(module, SEEDS, range(3)), rows)
     assert all((parameter == 7.0).all() for parameter in module.parameters())
 
 
@@ -328,8 +335,8 @@ def test_a_parameter_that_nobody_initialises_is_refused() -> None:
             return self.head(x * self.scale)
 
     with pytest.raises(ConfigError, match=r"scale.*reset_parameters"):
-        engine(Bare()).train(SEED, range(1))
-    assert engine(Bare).train(SEED, range(1)).shape == (1, FEATURES + CLASSES * (FEATURES + 1))
+        engine(Bare()).train(SEEDS, range(1))
+    assert engine(Bare).train(SEEDS, range(1)).shape == (1, FEATURES + CLASSES * (FEATURES + 1))
 
 
 # --- a part of the data -----------------------------------------------------------------------------------------------
@@ -339,12 +346,12 @@ def test_examples_outside_the_part_never_influence_an_instance() -> None:
     instances, examples = 8, 12
     constants: dict[str, Any] = {"keep": 0.5, "sample_rate": 1.0, "steps": 3, "num_train": examples}
     data = dataset(examples)
-    clean = engine(data=data, **constants).train(SEED, range(instances))
+    clean = engine(data=data, **constants).train(SEEDS, range(instances))
     influence = np.zeros((instances, examples), dtype=bool)
     for at in range(examples):
         inputs = data.inputs.copy()
         inputs[at] = -3.0 * inputs[at]
-        poisoned = engine(data=Dataset(inputs, data.labels, ""), **constants).train(SEED, range(instances))
+        poisoned = engine(data=Dataset(inputs, data.labels, ""), **constants).train(SEEDS, range(instances))
         influence[:, at] = (poisoned != clean).any(dim=1).numpy()
     # At rate 1 every kept example is in every batch: the parts are what has an influence. Binomial(12, 1/2) each.
     assert float(stats.binomtest(int(influence.sum()), influence.size, 0.5).pvalue) > LEVEL
@@ -355,14 +362,14 @@ def test_examples_outside_the_part_never_influence_an_instance() -> None:
         inputs[~influence[instance]] = np.nan
         labels[~influence[instance]] = 0
         alone = range(instance, instance + 1)
-        poisoned = engine(data=Dataset(inputs, labels, ""), **constants).train(SEED, alone)
-        assert torch.equal(poisoned, engine(data=data, **constants).train(SEED, alone))
+        poisoned = engine(data=Dataset(inputs, labels, ""), **constants).train(SEEDS, alone)
+        assert torch.equal(poisoned, engine(data=data, **constants).train(SEEDS, alone))
 
 
 def test_keeping_everything_is_training_on_everything_in_law() -> None:
     # Not bit for bit: the part is drawn from the same stream. But with rate 1 nothing is left to chance but the noise.
-    whole = engine(sample_rate=1.0, divisor=8.0).train(SEED, range(2))
-    kept = engine(sample_rate=1.0, divisor=8.0, keep=1.0).train(SEED, range(2))
+    whole = engine(sample_rate=1.0, divisor=8.0).train(SEEDS, range(2))
+    kept = engine(sample_rate=1.0, divisor=8.0, keep=1.0).train(SEEDS, range(2))
     assert torch.equal(whole, kept)
 
 
@@ -372,7 +379,7 @@ def test_keeping_everything_is_training_on_everything_in_law() -> None:
 @pytest.mark.parametrize("instances", [1, 5])
 def test_on_step_counts_every_model_step_once(instances: int) -> None:
     counts: list[int] = []
-    engine(steps=7).train(SEED, range(instances), counts.append)
+    engine(steps=7).train(SEEDS, range(instances), counts.append)
     assert sum(counts) == 7 * instances
     assert min(counts) > 0
 
@@ -387,11 +394,11 @@ def test_an_interruption_ends_training_and_leaves_torch_as_it_was() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        engine(steps=300, instances=40).train(SEED, range(40), interrupt)
+        engine(steps=300, instances=40).train(SEEDS, range(40), interrupt)
     assert torch.get_num_threads() == threads
     # Whatever was under way may end, but nothing new is begun.
     assert len(seen) <= 300 * (threads + 1)
-    assert torch.equal(engine().train(SEED, range(2)), engine().train(SEED, range(2)))
+    assert torch.equal(engine().train(SEEDS, range(2)), engine().train(SEEDS, range(2)))
 
 
 def test_precisions() -> None:
@@ -411,7 +418,7 @@ def test_models_in_flight_are_at_least_one_and_at_most_the_instances() -> None:
 def test_the_data_are_left_as_they_were() -> None:
     data = dataset()
     inputs, labels = data.inputs.copy(), data.labels.copy()
-    engine(data=data).train(SEED, range(3))
+    engine(data=data).train(SEEDS, range(3))
     assert np.array_equal(data.inputs, inputs)
     assert np.array_equal(data.labels, labels)
 
@@ -419,12 +426,12 @@ def test_the_data_are_left_as_they_were() -> None:
 def test_an_example_without_a_finite_gradient_stops_nothing() -> None:
     data = dataset()
     data.inputs[3] = np.nan
-    assert engine(data=data, sample_rate=1.0).train(SEED, range(3)).isfinite().all()
+    assert engine(data=data, sample_rate=1.0).train(SEEDS, range(3)).isfinite().all()
 
 
 def test_a_diverged_instance_still_votes() -> None:
     trainer = engine(instances=4, learning_rate=1e30, weight_decay=1e30)
-    weights = trainer.train(SEED, range(4))
+    weights = trainer.train(SEEDS, range(4))
     assert not weights.isfinite().all()
     tally = trainer.tally(weights, dataset(7, seed=5).inputs)
     assert (tally.counts.sum(axis=1) == 4).all()
@@ -435,7 +442,7 @@ def test_a_diverged_instance_still_votes() -> None:
 def test_votes_are_those_of_the_weights() -> None:
     module = small()
     trainer = engine(module, score_bins=8)
-    weights = trainer.train(SEED, range(5))
+    weights = trainer.train(SEEDS, range(5))
     inputs = dataset(9, seed=6).inputs
     expected = np.zeros((9, CLASSES), dtype=np.int64)
     for row in weights:
@@ -452,7 +459,7 @@ def test_votes_are_those_of_the_weights() -> None:
 
 
 def accuracy(trainer: Engine, instances: int, inputs: Any, labels: Any) -> float:
-    tally = trainer.tally(trainer.train(SEED, range(instances)), inputs)
+    tally = trainer.tally(trainer.train(SEEDS, range(instances)), inputs)
     return float((tally.counts.argmax(axis=1) == labels).mean())
 
 

@@ -19,11 +19,11 @@ from torch.func import functional_call
 from mithridate import ConfigError
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
-from mithridate.ensemble import plain, plain_engine, randomness
+from mithridate.ensemble import plain, plain_engine
 from mithridate.ensemble.initialisation import initial_weights
 from mithridate.ensemble.plain import train_plain
 from mithridate.ensemble.plain_engine import PlainEngine, _with_others_replaced
-from mithridate.ensemble.randomness import PUBLIC_SEED
+from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
 from mithridate.ensemble.sight import Sight, moved, visits
 from mithridate.features import Frozen
 from mithridate.mechanism import Bagged, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
@@ -40,6 +40,7 @@ from mithridate.plain_config import (
 )
 
 SEED = bytes(range(32))
+SEEDS, PUBLIC_SEEDS = Seeds.of(SEED), Seeds.of(PUBLIC_SEED)
 CPU = torch.device("cpu")
 FEATURES, CLASSES = 6, 3
 LEVEL = 1e-8
@@ -80,9 +81,12 @@ def engine(
     return PlainEngine(module or small(), dataset, recipe, sight, TEST[0] if data[0].ndim == 2 else data[0], device=CPU)
 
 
+def seeds_of(plan: Plan) -> Seeds:
+    return PUBLIC_SEEDS if plan.is_deterministic else SEEDS
+
+
 def trained(plan: Plan, data: tuple[np.ndarray, np.ndarray] = TRAIN, **changes: Any) -> Tensor:
-    seed = PUBLIC_SEED if plan.is_deterministic else SEED
-    return engine(plan, data, **changes).train(seed, range(plan.instances))
+    return engine(plan, data, **changes).train(seeds_of(plan), range(plan.instances))
 
 
 def train(plan: Plan, data: Any = TRAIN, test: Any = TEST, **options: Any) -> Any:
@@ -117,11 +121,11 @@ def test_a_model_is_to_the_bit_a_function_of_its_part(name: str) -> None:
         module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Softmax(dim=1), nn.Linear(5, CLASSES))
     one = engine(Parts(6), data, module, steps=4)
     assert one.path == ("general" if name == "general" else "fast")
-    weights = one.train(PUBLIC_SEED, range(6))
+    weights = one.train(PUBLIC_SEEDS, range(6))
     members = parts(content_hashes(*data), 6)
     for model in (0, 3):
         other = engine(Parts(6), with_everything_else_changed(data, members[model], model), module, steps=4)
-        again = other.train(PUBLIC_SEED, range(6))
+        again = other.train(PUBLIC_SEEDS, range(6))
         assert torch.equal(weights[model], again[model])
         assert not torch.equal(weights[5], again[5])
         inputs = TEST[0] if data is TRAIN else data[0][:20]
@@ -182,7 +186,7 @@ def test_an_empty_part_leaves_its_model_as_it_started() -> None:
     sizes = [len(part) for part in parts(content_hashes(x, y), 9)]
     assert 0 in sizes
     machine = engine(Parts(9), (x, y))
-    weights, start = machine.train(PUBLIC_SEED, range(9)), initial_weights(machine._model, PUBLIC_SEED, range(9))
+    weights, start = machine.train(PUBLIC_SEEDS, range(9)), initial_weights(machine._model, PUBLIC_SEEDS, range(9))
     assert [torch.equal(*rows) for rows in zip(weights, start, strict=True)] == [size == 0 for size in sizes]
 
 
@@ -206,13 +210,13 @@ def replaying_engine() -> PlainEngine:
 
 
 def test_models_in_fixed_places_are_those_that_are_trained_alone_up_to_rounding() -> None:
-    together = replaying_engine().train(PUBLIC_SEED, range(6))
+    together = replaying_engine().train(PUBLIC_SEEDS, range(6))
     torch.testing.assert_close(together, trained(Parts(6)), rtol=1e-4, atol=1e-5)
 
 
 def test_the_rehearsal_replaces_all_but_what_is_kept() -> None:
     machine = engine(Parts(6))
-    group = machine._group(PUBLIC_SEED, range(6))
+    group = machine._group(PUBLIC_SEEDS, range(6))
     kept = torch.arange(6) % 2 == 1
     other = _with_others_replaced(group, kept)
     for slot in range(6):
@@ -230,7 +234,7 @@ def test_a_device_on_which_models_disturb_each_other_is_refused(leak: str, monke
     else:
         monkeypatch.setattr(network, "logits", lambda w, x: logits(w, x) + 1e-6 * w.nan_to_num().mean())
     with pytest.raises(ConfigError, match=r"depends on those that are trained beside it.*device='cpu'"):
-        machine.train(PUBLIC_SEED, range(6))
+        machine.train(PUBLIC_SEEDS, range(6))
 
 
 def test_a_network_that_starts_anew_each_time_is_refused() -> None:
@@ -291,16 +295,16 @@ def test_out_of_memory_later_ends_a_run_whose_shapes_are_fixed(monkeypatch: pyte
 
     monkeypatch.setattr(machine.network, "clipped_sums", full)
     with pytest.raises(ConfigError, match="another run_dir with in_flight=4"):
-        machine.train(PUBLIC_SEED, range(6))
+        machine.train(PUBLIC_SEEDS, range(6))
 
 
 # --- training, against a loop -----------------------------------------------------------------------------------------
 
 
-def slow_training(machine: PlainEngine, module: nn.Module, root_seed: bytes, instance: int, inputs: Tensor) -> Tensor:
+def slow_training(machine: PlainEngine, module: nn.Module, seeds: Seeds, instance: int, inputs: Tensor) -> Tensor:
     """One instance in double precision by PyTorch's own loss and optimisers, on the same batches."""
     recipe = machine._recipe
-    group = machine._group(root_seed, [instance])
+    group = machine._group(seeds, [instance])
     row = group.start[0].double().requires_grad_()
     if recipe.optimizer == "adam":
         optimiser: Any = torch.optim.Adam([row], recipe.learning_rate, recipe.betas, weight_decay=recipe.weight_decay)
@@ -335,11 +339,11 @@ def slow_training(machine: PlainEngine, module: nn.Module, root_seed: bytes, ins
 @pytest.mark.parametrize("plan", [Parts(6), Bootstrap(6, 12), FlippedLabels(6, 0.4)], ids=str)
 def test_training_is_the_slow_loop(plan: Plan, changes: dict[str, Any]) -> None:
     module = small()
-    machine, seed = engine(plan, module=module, **changes), PUBLIC_SEED if plan.is_deterministic else SEED
-    rows = machine.train(seed, range(6))
+    machine, seeds = engine(plan, module=module, **changes), seeds_of(plan)
+    rows = machine.train(seeds, range(6))
     for instance in (1, 4):
-        seen = torch.from_numpy(TRAIN[0][machine._sight.of(seed, instance).members])
-        exact = slow_training(machine, module.double(), seed, instance, seen)
+        seen = torch.from_numpy(TRAIN[0][machine._sight.of(seeds, instance).members])
+        exact = slow_training(machine, module.double(), seeds, instance, seen)
         torch.testing.assert_close(rows[instance].double(), exact, rtol=1e-3, atol=1e-4)
         module.float()
 
@@ -347,14 +351,14 @@ def test_training_is_the_slow_loop(plan: Plan, changes: dict[str, Any]) -> None:
 def test_convolutions_are_trained_like_the_slow_loop() -> None:
     data, module = make_data(40, shape=(1, 16, 16)), small_images()
     machine = engine(Parts(3), data, module, steps=4, shift=0)
-    rows = machine.train(PUBLIC_SEED, range(3))
-    seen = torch.from_numpy(data[0][machine._sight.of(PUBLIC_SEED, 1).members])
-    exact = slow_training(machine, module.double(), PUBLIC_SEED, 1, seen)
+    rows = machine.train(PUBLIC_SEEDS, range(3))
+    seen = torch.from_numpy(data[0][machine._sight.of(PUBLIC_SEEDS, 1).members])
+    exact = slow_training(machine, module.double(), PUBLIC_SEEDS, 1, seen)
     torch.testing.assert_close(rows[1].double(), exact, rtol=1e-3, atol=1e-4)
 
 
 def test_clipping_bounds_the_gradient_of_every_example() -> None:
-    start = initial_weights(small(), SEED, range(6))
+    start = initial_weights(small(), SEEDS, range(6))
     moved = trained(Bootstrap(6, 12), steps=1, momentum=0.0, max_grad_norm=1e-3, learning_rate=2.0) - start
     assert (moved.norm(dim=1) <= 2.0 * 1e-3 * (1 + 1e-4)).all()
     free = trained(Bootstrap(6, 12), steps=1, momentum=0.0, learning_rate=2.0) - start
@@ -372,7 +376,7 @@ def test_images_are_moved_as_far_as_is_said() -> None:
 
 def test_moves_are_uniform_anew_at_every_visit_and_leave_the_visits_as_they_are() -> None:
     still, moving = (
-        np.concatenate([block.indices for block in visits(SEED, [0, 1], [20, 30], steps=900, batch_size=8, ways=ways)])
+        np.concatenate([block.indices for block in visits(SEEDS, [0, 1], [20, 30], steps=900, batch_size=8, ways=ways)])
         for ways in (1, 9)
     )
     assert np.array_equal(moving // 9, still)
@@ -382,7 +386,7 @@ def test_moves_are_uniform_anew_at_every_visit_and_leave_the_visits_as_they_are(
 
 
 def test_every_example_is_visited_equally_often() -> None:
-    order = np.concatenate([block.indices[:, 0].ravel() for block in visits(SEED, [0], [23], steps=900, batch_size=8)])
+    order = np.concatenate([block.indices[:, 0].ravel() for block in visits(SEEDS, [0], [23], steps=900, batch_size=8)])
     rounds = order[: len(order) // 23 * 23].reshape(-1, 23)
     assert len(rounds) > 300
     assert (np.sort(rounds, axis=1) == np.arange(23)).all()
@@ -394,7 +398,7 @@ def test_every_example_is_visited_equally_often() -> None:
 
 def test_a_bootstrap_draws_uniformly_with_replacement_and_independently() -> None:
     machine = engine(Bootstrap(2000, 30))
-    draws = np.stack([machine._sight.of(SEED, instance).members for instance in range(2000)])
+    draws = np.stack([machine._sight.of(SEEDS, instance).members for instance in range(2000)])
     counts = np.bincount(draws.ravel(), minlength=60)
     assert stats.chisquare(counts).pvalue > LEVEL
     # The number of different examples among 30 draws of 60: mean 60 (1 - (59/60)^30).
@@ -409,7 +413,7 @@ def test_labels_are_replaced_with_the_probability_that_is_said_by_any_other_labe
     machine = engine(FlippedLabels(3000, 0.3))
     flips = np.zeros((CLASSES, CLASSES), int)
     for instance in range(3000):
-        seen = machine._sight.of(SEED, instance)
+        seen = machine._sight.of(SEEDS, instance)
         np.add.at(flips, (TRAIN[1][seen.members], seen.labels), 1)
     for label in range(CLASSES):
         expected = np.full(CLASSES, 0.15 * flips[label].sum())
@@ -419,7 +423,7 @@ def test_labels_are_replaced_with_the_probability_that_is_said_by_any_other_labe
 
 def test_inputs_get_gaussian_noise_once_for_each_instance() -> None:
     machine = engine(NoisedFeatures(4, 0.5))
-    group = machine._group(SEED, range(4))
+    group = machine._group(SEEDS, range(4))
     tables = []
     for _ in range(2):
         table = machine._new_table(4, machine._sight.longest)
@@ -437,18 +441,18 @@ def test_inputs_get_gaussian_noise_once_for_each_instance() -> None:
 def test_what_is_trained_on_is_the_noisy_set_at_every_visit() -> None:
     module = small()
     machine = engine(NoisedFeatures(6, 0.5), module=module, batch_size=25)
-    row = machine.train(SEED, range(6))[2]
-    group = machine._group(SEED, [2])
+    row = machine.train(SEEDS, range(6))[2]
+    group = machine._group(SEEDS, [2])
     table = machine._new_table(1, machine._sight.longest)
     machine._fill(table, group)
     assert table.inputs is not None
-    exact = slow_training(machine, module.double(), SEED, 2, table.inputs[0])
+    exact = slow_training(machine, module.double(), SEEDS, 2, table.inputs[0])
     torch.testing.assert_close(row.double(), exact, rtol=1e-3, atol=1e-4)
 
 
 def test_only_what_is_visited_is_drawn_and_it_is_any_part_of_the_data() -> None:
     machine = engine(FlippedLabels(500, 0.2), steps=2, batch_size=8)
-    seen = np.stack([machine._sight.of(SEED, instance).members for instance in range(500)])
+    seen = np.stack([machine._sight.of(SEEDS, instance).members for instance in range(500)])
     assert seen.shape == (500, 16)
     assert all(len(set(row)) == 16 for row in seen.tolist())
     counts = np.bincount(seen.ravel(), minlength=60)
@@ -457,10 +461,18 @@ def test_only_what_is_visited_is_drawn_and_it_is_any_part_of_the_data() -> None:
 
 @pytest.mark.parametrize("plan", RANDOM_PLANS, ids=str)
 def test_random_instances_come_from_the_root_seed_and_their_number(plan: Plan) -> None:
-    whole, some = engine(plan).train(SEED, range(6)), engine(plan).train(SEED, range(4, 6))
+    whole, some = engine(plan).train(SEEDS, range(6)), engine(plan).train(SEEDS, range(4, 6))
     torch.testing.assert_close(some, whole[4:], rtol=1e-4, atol=1e-5)
-    assert not torch.equal(whole, engine(plan).train(bytes(32), range(6)))
+    assert not torch.equal(whole, engine(plan).train(Seeds.of(bytes(32)), range(6)))
     assert len({tuple(row) for row in whole.tolist()}) == 6
+
+
+@pytest.mark.parametrize("plan", [*RANDOM_PLANS, Parts(6)], ids=str)
+def test_an_instance_needs_no_seed_but_its_own(plan: Plan) -> None:
+    machine, seeds = engine(plan), seeds_of(plan)
+    assert torch.equal(machine.train(seeds.only(range(2, 5)), range(2, 5)), machine.train(seeds, range(2, 5)))
+    with pytest.raises(LookupError, match="lacks the seed of instance 5"):
+        machine.train(seeds.only(range(2, 5)), range(2, 6))
 
 
 @pytest.mark.parametrize("plan", RANDOM_PLANS, ids=str)
@@ -495,7 +507,7 @@ def test_votes_say_what_was_run(plan: Plan) -> None:
 
 def test_predictions_and_preferences_are_those_of_the_models() -> None:
     machine = engine(Parts(6))
-    weights = machine.train(PUBLIC_SEED, range(6))
+    weights = machine.train(PUBLIC_SEEDS, range(6))
     logits = machine.network.logits(weights, torch.from_numpy(TEST[0])).numpy()
     spread = train_plain(TRAIN, TEST, model=small(), plan=SpreadParts(6, 1), config=CONFIG, device="cpu")
     assert np.array_equal(spread.evidence["predictions"], logits.argmax(axis=2).T)
@@ -672,11 +684,11 @@ def test_noise_on_a_gpu_is_gaussian() -> None:
 
     values = torch.zeros(2, 500_000, device="cuda")
     for instance in range(2):
-        add_normals(values[instance], 2.0, SEED, instance)
+        add_normals(values[instance], 2.0, SEEDS, instance)
     drawn = values.cpu().numpy() / 2.0
     assert stats.kstest(drawn.ravel(), "norm").pvalue > LEVEL
     assert abs((drawn[0] * drawn[1]).mean()) < 6 / np.sqrt(500_000)
     again = torch.zeros(500_000, device="cuda")
-    add_normals(again, 2.0, SEED, 1)
+    add_normals(again, 2.0, SEEDS, 1)
     assert torch.equal(again, values[1])
-    assert randomness.key(SEED, 0, "features") != randomness.key(SEED, 1, "features")
+    assert SEEDS.key(0, "features") != SEEDS.key(1, "features")

@@ -1,5 +1,6 @@
 """The run directory: what it holds, what it refuses, and that nothing in it is ever half written."""
 
+import hashlib
 import json
 import os
 import stat
@@ -168,6 +169,9 @@ def test_the_public_name_is_a_function_of_the_seed_and_shows_nothing_of_it() -> 
     assert all(len(name) == 32 and int(name, 16) >= 0 for name in names)
     assert run_id_of(SEED) == run_id_of(bytes(SEED))
     assert run_id_of(SEED) not in SEED.hex()
+    # A second computation: a directory is resumed by whoever gives its seed the name that is written there.
+    digest = hashlib.blake2b(b"\0\0\0\0\0\0\0\0run id", key=SEED, digest_size=16).digest()
+    assert run_id_of(SEED) == digest[::-1].hex()
 
 
 def test_another_seed_is_another_run(tmp_path: Path) -> None:

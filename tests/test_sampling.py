@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mithridate.ensemble import randomness, sampling
+from mithridate.ensemble import sampling
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.sampling import Block, blocks, sample_batches
 
 # A right sampler fails a test with at most this probability.
@@ -26,7 +27,8 @@ Sampler = Callable[[np.random.Generator, int, float, int], Incidence]
 
 
 def streams(count: int, seed: int = 0) -> list[np.random.Generator]:
-    return [randomness.generator(seed.to_bytes(32, "little"), at, "batches") for at in range(count)]
+    seeds = Seeds.of(seed.to_bytes(32, "little"))
+    return [seeds.generator(at, "batches") for at in range(count)]
 
 
 def incidence_of_batches(random: np.random.Generator, examples: int, rate: float, steps: int) -> Incidence:

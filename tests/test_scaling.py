@@ -317,7 +317,8 @@ def test_the_page_is_written_between_its_markers_only(scaling: Any, folder: Path
 
 def test_what_was_skipped_is_on_the_page(scaling: Any, folder: Path) -> None:
     result = imagined(scaling)
-    result["skipped"] = [{**result["cases"].pop(), "why": "did not fit into 150 s"}]
+    most = max(range(len(result["cases"])), key=lambda place: result["cases"][place]["instances"])
+    result["skipped"] = [{**result["cases"].pop(most), "why": "did not fit into 150 s"}]
     (folder / "scaling-x.json").write_text(json.dumps(result))
     words = " ".join(scaling.section().split())
     assert "Not run: linear with 100,000 instances of 60,000 examples (did not fit into 150 s)." in words

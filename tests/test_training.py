@@ -28,6 +28,7 @@ from mithridate import (
     verify,
 )
 from mithridate.ensemble import training
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import RunDirectory, models_path
 from mithridate.features import Frozen, HashedNgrams
 
@@ -335,6 +336,28 @@ def test_the_stored_number_in_flight_counts_unless_another_is_asked_for(fake: An
     fake.reset()
     run(tmp_path / "run", in_flight=2)
     assert fake.trained == [range(6, 8), range(8, 10)]
+
+
+def test_an_engine_holds_the_seeds_of_the_group_that_it_trains_and_no_others(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[list[int]] = []
+    plain = fake.train
+
+    def train_and_look(engine: FakeEngine, seeds: Seeds, instances: range, on_step: Any) -> Any:
+        held.append([instance for instance in range(100) if is_held(seeds, instance)])
+        return plain(engine, seeds, instances, on_step)
+
+    def is_held(seeds: Seeds, instance: int) -> bool:
+        try:
+            seeds.key(instance, "noise")
+        except LookupError:
+            return False
+        return True
+
+    monkeypatch.setattr(fake, "train", train_and_look)
+    run(in_flight=4)
+    assert held == [[*group] for group in fake.trained] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
 
 
 def test_a_finished_run_gives_its_votes_without_training(fake: Any, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import torch
 from mithridate import TrainConfig, Votes
 from mithridate.ensemble import prediction, training
 from mithridate.ensemble.engine import Tally
-from mithridate.ensemble.randomness import generator
+from mithridate.ensemble.randomness import Seeds
 
 CLASSES, WIDTH = 3, 5
 SEED = bytes(range(32))
@@ -45,7 +45,7 @@ def make_config(**changes: Any) -> TrainConfig:
 
 
 class FakeEngine:
-    """Weights that are a function of (root seed, instance), at no cost.
+    """Weights that are a function of the seed of each instance, at no cost.
 
     Attributes:
         trained: the groups that were trained, in order.
@@ -76,7 +76,7 @@ class FakeEngine:
     def models_in_flight(self) -> int:
         return self.guess
 
-    def train(self, root_seed: bytes, instances: range, on_step: Callable[[int], None] | None) -> torch.Tensor:
+    def train(self, seeds: Seeds, instances: range, on_step: Callable[[int], None] | None) -> torch.Tensor:
         self.before_group(instances)
         if len(instances) > self.capacity:
             raise self.error()
@@ -84,7 +84,7 @@ class FakeEngine:
             if on_step is not None:
                 on_step(len(instances))
         self.trained.append(instances)
-        rows = [generator(root_seed, i, "fake").normal(size=self.size).astype(np.float32) for i in instances]
+        rows = [seeds.generator(i, "fake").normal(size=self.size).astype(np.float32) for i in instances]
         return torch.from_numpy(np.stack(rows))
 
     def tally(self, weights: torch.Tensor, inputs: np.ndarray) -> Tally:

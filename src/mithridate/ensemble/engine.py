@@ -1,7 +1,7 @@
 """One group of instances through all its steps, and how they vote: the loop of DP-SGD.
 
 The engine is told which instances to train, and knows neither shards nor files. What it draws for an instance depends
-on the root seed and the number of that instance alone.
+on the seed of that instance alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from mithridate import _validate
 from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble import native, plain_ops, randomness, suitability
+from mithridate.ensemble import native, plain_ops, suitability
 from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.general import GeneralNetwork
@@ -32,6 +32,7 @@ from mithridate.ensemble.graphs import ReplayedStep
 from mithridate.ensemble.initialisation import initial_weights
 from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.sampling import Batches, Block, blocks
 from mithridate.ensemble.tally import Counter, Tally
 from mithridate.errors import ConfigError
@@ -73,7 +74,7 @@ class Engine:
     Guarantee: each instance is one independent draw of `config.mechanism` on `data`: true Poisson batches, every
     example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation `noise_multiplier *
     max_grad_norm` in every coordinate, divided by the constant `config.divisor`. On one device it is a function of
-    (root seed, instance), up to rounding; GPUs draw their noise from other streams than CPUs.
+    the instance's seed, up to rounding; GPUs draw their noise from other streams than CPUs.
 
     Args:
         model: a module whose layers know `reset_parameters`, or a function that builds a new one.
@@ -118,45 +119,43 @@ class Engine:
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
         return that_fit(self.network, each, config.instances, free_memory(self._device))
 
-    def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
+    def train(self, seeds: Seeds, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
 
         Args:
-            root_seed: where all randomness comes from.
+            seeds: where all randomness comes from; of these instances at least.
             instances: the numbers of the instances.
             on_step: called now and then with the number of model-steps done since its last call.
 
         Raises:
             torch.OutOfMemoryError: train fewer at a time; the draws will be the same.
         """
-        start = initial_weights(self._model, root_seed, instances)
+        start = initial_weights(self._model, seeds, instances)
         with products(self.precision, self._device):
             if self._device.type == "cpu":
-                return self._train_on_threads(root_seed, instances, start, on_step)
+                return self._train_on_threads(seeds, instances, start, on_step)
             if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
-                return self._train_by_graph(root_seed, instances, start, kernels, on_step)
-            return self._train_together(root_seed, instances, start, on_step)
+                return self._train_by_graph(seeds, instances, start, kernels, on_step)
+            return self._train_together(seeds, instances, start, on_step)
 
-    def _train_on_threads(self, root_seed: bytes, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
+    def _train_on_threads(self, seeds: Seeds, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
         # A function of the number of instances alone: how many are taken together changes the rounding.
         group = min(GROUP, -(-len(instances) // 2))
 
         def train(part: slice, advance: OnStep) -> Tensor:
-            return self._train_together(root_seed, instances[part], start[part], advance)
+            return self._train_together(seeds, instances[part], start[part], advance)
 
         return on_threads(train, len(instances), group, on_step, one_at_a_time=self.path != "fast")
 
-    def _train_together(
-        self, root_seed: bytes, instances: Sequence[int], start: Tensor, on_step: OnStep | None
-    ) -> Tensor:
+    def _train_together(self, seeds: Seeds, instances: Sequence[int], start: Tensor, on_step: OnStep | None) -> Tensor:
         """The plain loop: what every other one must agree with."""
         config = self._config
         weights = start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
         optimiser = Optimiser(config, weights)
-        streams = [randomness.generator(root_seed, instance, "noise") for instance in instances]
+        streams = [seeds.generator(instance, "noise") for instance in instances]
         noise = config.noise_multiplier * config.max_grad_norm
         assert config.divisor is not None
-        for block in self._blocks(root_seed, instances):
+        for block in self._blocks(seeds, instances):
             for indices, sizes in block:
                 chosen = torch.from_numpy(indices).to(self._device)
                 sums = self._clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
@@ -167,14 +166,14 @@ class Engine:
         return optimiser.result()
 
     def _train_by_graph(
-        self, root_seed: bytes, instances: Sequence[int], start: Tensor, kernels: ModuleType, on_step: OnStep | None
+        self, seeds: Seeds, instances: Sequence[int], start: Tensor, kernels: ModuleType, on_step: OnStep | None
     ) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
-        keys = [randomness.key(root_seed, instance, "noise") for instance in instances]
+        keys = [seeds.key(instance, "noise") for instance in instances]
         try:
             resident = self._resident_for(start, keys, kernels)
             with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_SAMPLERS) as samplers:
-                upcoming = self._blocks(root_seed, instances, samplers.map)
+                upcoming = self._blocks(seeds, instances, samplers.map)
                 waiting = ahead.submit(next, upcoming, None)
                 while (block := waiting.result()) is not None:
                     waiting = ahead.submit(next, upcoming, None)
@@ -212,10 +211,10 @@ class Engine:
         return self.network.clipped_sums(weights, inputs, labels, present, self._config.max_grad_norm)
 
     def _blocks(
-        self, root_seed: bytes, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
+        self, seeds: Seeds, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
     ) -> Iterator[Block]:
         config = self._config
-        streams = [randomness.generator(root_seed, instance, "batches") for instance in instances]
+        streams = [seeds.generator(instance, "batches") for instance in instances]
         return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep, mapped)
 
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:

@@ -11,25 +11,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from mithridate.ensemble import randomness, suitability
+from mithridate.ensemble import suitability
 from mithridate.ensemble.network import Model
+from mithridate.ensemble.randomness import Seeds
 
 _UNIFORM = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _CONSTANT = (nn.GroupNorm, nn.LayerNorm)
 
 
-def initial_weights(model: Model, root_seed: bytes, instances: Sequence[int]) -> Tensor:
+def initial_weights(model: Model, seeds: Seeds, instances: Sequence[int]) -> Tensor:
     """Fresh weights of some instances, models x parameters, each drawn from the model's own law of initialisation."""
     law = _uniform_law(model) if isinstance(model, nn.Module) else None
     if law is not None:
         low, width = law
         rows = np.empty((len(instances), len(low)), np.float32)
         for row, instance in zip(rows, instances, strict=True):
-            randomness.generator(root_seed, instance, "initial weights").random(dtype=np.float32, out=row)
+            seeds.generator(instance, "initial weights").random(dtype=np.float32, out=row)
             row *= width
             row += low
         return torch.from_numpy(rows)
-    return _reset_weights(model, root_seed, instances)
+    return _reset_weights(model, seeds, instances)
 
 
 def _uniform_law(module: nn.Module) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
@@ -59,13 +60,13 @@ def _uniform_law(module: nn.Module) -> tuple[npt.NDArray[np.float32], npt.NDArra
     return np.concatenate(low), np.concatenate(width)
 
 
-def _reset_weights(model: Model, root_seed: bytes, instances: Sequence[int]) -> Tensor:
+def _reset_weights(model: Model, seeds: Seeds, instances: Sequence[int]) -> Tensor:
     """By `reset_parameters` of every layer, or by the user's function; PyTorch's generator takes 32 bits of a key."""
     with torch.random.fork_rng(devices=[]):
         draw = _drawing(model)
         rows: list[Tensor] = []
         for instance in instances:
-            torch.default_generator.manual_seed(randomness.key(root_seed, instance, "initial weights") % 2**63)
+            torch.default_generator.manual_seed(seeds.key(instance, "initial weights") % 2**63)
             rows.append(torch.cat([value.detach().float().flatten() for _, value in draw().named_parameters()]))
         return torch.stack(rows)
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from mithridate.config import TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble import randomness, suitability
+from mithridate.ensemble import suitability
 from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.engine import (
@@ -42,6 +42,7 @@ from mithridate.ensemble.graphs import ReplayedStep
 from mithridate.ensemble.initialisation import initial_weights
 from mithridate.ensemble.network import FastNetwork, Model, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
+from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
 from mithridate.ensemble.run_directory import plan_ranges
 from mithridate.ensemble.sampling import Block
 from mithridate.ensemble.sight import NOTHING, Seen, Sight, add_normals, moved, visits, ways_to_move
@@ -61,7 +62,7 @@ _REHEARSED_STEPS = 3
 class _Group:
     """Models that are trained together: where their randomness comes from, what they see, and how they start."""
 
-    root_seed: bytes
+    seeds: Seeds
     instances: Sequence[int]
     seen: Sequence[Seen]
     start: Tensor
@@ -72,13 +73,13 @@ class _Group:
         return len(self.instances)
 
     def __getitem__(self, part: slice) -> _Group:
-        return _Group(self.root_seed, self.instances[part], self.seen[part], self.start[part])
+        return _Group(self.seeds, self.instances[part], self.seen[part], self.start[part])
 
     def filled_up(self, slots: int) -> _Group:
         """With models that see nothing in the places that are left."""
         lack = slots - len(self.seen)
         return _Group(
-            self.root_seed,
+            self.seeds,
             self.instances,
             [*self.seen, *[NOTHING] * lack],
             torch.cat([self.start, self.start.new_zeros(lack, self.start.shape[1])]),
@@ -215,11 +216,11 @@ class PlainEngine:
         """Number of places in a group, the same in all groups of the run."""
         return max(map(len, plan_ranges(0, self._recipe.instances, self.models_in_flight())))
 
-    def train(self, root_seed: bytes, instances: range, on_step: OnStep | None = None) -> Tensor:
+    def train(self, seeds: Seeds, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
 
         Args:
-            root_seed: where all randomness comes from; for a plan of parts, the public one.
+            seeds: where all randomness comes from, of these instances at least; for a plan of parts, the public ones.
             instances: the numbers of the instances.
             on_step: called now and then with the number of model-steps done since its last call.
 
@@ -230,11 +231,11 @@ class PlainEngine:
         with self._one_size():
             self.rehearse()
             with products(self.precision, self._device):
-                return self._train(self._group(root_seed, instances), self._recipe.steps, on_step)
+                return self._train(self._group(seeds, instances), self._recipe.steps, on_step)
 
-    def _group(self, root_seed: bytes, instances: Sequence[int]) -> _Group:
-        seen = [self._sight.of(root_seed, instance) for instance in instances]
-        return _Group(root_seed, instances, seen, initial_weights(self._model, root_seed, instances))
+    def _group(self, seeds: Seeds, instances: Sequence[int]) -> _Group:
+        seen = [self._sight.of(seeds, instance) for instance in instances]
+        return _Group(seeds, instances, seen, initial_weights(self._model, seeds, instances))
 
     def _train(self, group: _Group, steps: int, on_step: OnStep | None = None) -> Tensor:
         if self._device.type == "cpu":
@@ -275,7 +276,7 @@ class PlainEngine:
     def _visits(self, group: _Group, steps: int) -> Iterator[Block]:
         sizes = [len(seen.members) for seen in group.seen]
         batch_size, ways = self._recipe.batch_size, self._ways
-        return visits(group.root_seed, group.instances, sizes, steps=steps, batch_size=batch_size, ways=ways)
+        return visits(group.seeds, group.instances, sizes, steps=steps, batch_size=batch_size, ways=ways)
 
     def _train_by_graph(self, group: _Group, steps: int, kernels: ModuleType, on_step: OnStep | None) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
@@ -357,7 +358,7 @@ class PlainEngine:
         if table.inputs is not None:
             for row, places, instance in zip(table.inputs, table.members, group.instances, strict=False):
                 row.copy_(self._inputs.index_select(0, places))
-                add_normals(row, self._sight.noise, group.root_seed, instance)
+                add_normals(row, self._sight.noise, group.seeds, instance)
 
     # --- models that are functions --------------------------------------------------------------------------------
 
@@ -371,8 +372,8 @@ class PlainEngine:
         if self._is_rehearsed:
             return
         count = min(self._recipe.instances, self._slots or 2)
-        group = self._group(randomness.PUBLIC_SEED, range(count))
-        if not _same_bits(group.start, initial_weights(self._model, randomness.PUBLIC_SEED, range(count))):
+        group = self._group(Seeds.of(PUBLIC_SEED), range(count))
+        if not _same_bits(group.start, initial_weights(self._model, group.seeds, range(count))):
             raise ConfigError(
                 "The model starts from other weights every time that it is built, so it is no function of its data; "
                 "draw them with torch's random numbers only."

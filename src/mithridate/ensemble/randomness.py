@@ -1,12 +1,18 @@
 """Where every random number of a run comes from: a root seed, an instance and a purpose, nothing else.
 
-Each instance owns one stream per purpose (initial weights, batches, noise, its part of the data), keyed by a
-cryptographic hash of the three. So no draw depends on the shard that an instance is in, on the order in which instances
-are trained, on the worker, on a restart, or on how many models are in flight.
+Each instance has a seed of its own, made from the root seed, and one stream per purpose (initial weights, batches,
+noise, its part of the data), made from the seed of the instance. So no draw depends on the shard that an instance is
+in, on the order in which instances are trained, on the worker, on a restart, or on how many models are in flight; and
+who trains some of the instances needs the seeds of these alone.
 """
+
+from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,28 +20,88 @@ SEED_BYTES = 32
 # The root seed of models that are functions of their data: everybody may know it.
 PUBLIC_SEED = hashlib.blake2b(b"mithridate deterministic training 1", digest_size=SEED_BYTES).digest()
 
+_KEY_BYTES = 16
+
 
 def new_root_seed() -> bytes:
     """A root seed from the operating system's entropy: the attacker must not know it."""
     return secrets.token_bytes(SEED_BYTES)
 
 
-def key(root_seed: bytes, instance: int, purpose: str) -> int:
-    """128 bits that belong to one purpose of one instance.
+def derived(secret: bytes, message: bytes, size: int) -> bytes:
+    """So many bytes that belong to a message, and that look random to whoever lacks the secret.
 
-    Guarantee: different (instance, purpose) pairs give independent keys, as far as blake2b is a random function.
+    Guarantee: different (secret, message, size) give independent bytes, as far as blake2b is a random function.
+    """
+    return hashlib.blake2b(message, digest_size=size, key=secret).digest()
 
-    >>> key(bytes(32), 0, "noise") == key(bytes(32), 1, "noise")
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Seeds:
+    """The seeds of the instances of a run: of all of them (`Seeds.of`), or of some and of no other (`only`).
+
+    Guarantee: different (instance, purpose) give independent keys, as far as blake2b is a random function. Whoever
+    holds the seeds of some instances learns nothing about those of others, nor about the root seed. Seeds that are
+    restricted hold no other secrets, and give the same streams as those that they were taken from. Those that hold the
+    root seed can be neither copied nor pickled, so no worker gets it by mistake; and no seed is ever shown.
+
+    >>> seeds = Seeds.of(bytes(32))
+    >>> seeds.key(0, "noise") == seeds.key(1, "noise")
     False
+    >>> seeds.only([1, 2])
+    Seeds(of 2 instances)
     """
-    message = instance.to_bytes(8, "little") + purpose.encode()
-    return int.from_bytes(hashlib.blake2b(message, digest_size=16, key=root_seed).digest(), "little")
 
+    _root: bytes | None
+    _own: Mapping[int, bytes]
 
-def generator(root_seed: bytes, instance: int, purpose: str) -> np.random.Generator:
-    """The stream of one purpose of one instance.
+    @classmethod
+    def of(cls, root_seed: bytes) -> Seeds:
+        """The seeds of all instances, each made when it is asked for."""
+        if len(root_seed) != SEED_BYTES:  # an empty key would be no secret at all
+            raise ValueError(f"a root seed has {SEED_BYTES} bytes, not {len(root_seed)}")
+        return cls(root_seed, {})
 
-    SFC64 is the fastest of numpy's generators; its normals in single precision have tails to eight standard deviations,
-    where `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice.
-    """
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(key(root_seed, instance, purpose))))
+    def only(self, instances: Iterable[int]) -> Seeds:
+        """The seeds of these instances and nothing else, for whoever trains them.
+
+        Raises:
+            LookupError: one of them is not among these seeds.
+        """
+        return Seeds(None, {instance: self._seed(instance) for instance in instances})
+
+    def key(self, instance: int, purpose: str) -> int:
+        """128 bits that belong to one purpose of one instance.
+
+        Raises:
+            LookupError: the instance is not among these seeds.
+        """
+        return int.from_bytes(derived(self._seed(instance), purpose.encode(), _KEY_BYTES), "little")
+
+    def generator(self, instance: int, purpose: str) -> np.random.Generator:
+        """The stream of one purpose of one instance.
+
+        SFC64 is the fastest of numpy's generators; its normals in single precision have tails to eight standard
+        deviations, where `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice.
+
+        Raises:
+            LookupError: the instance is not among these seeds.
+        """
+        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(self.key(instance, purpose))))
+
+    def _seed(self, instance: int) -> bytes:
+        if self._root is not None:
+            return derived(self._root, instance.to_bytes(8, "little"), SEED_BYTES)
+        try:
+            return self._own[instance]
+        except KeyError:
+            # No mistake of a user's: whoever trains an instance must have been handed its seed.
+            raise LookupError(f"a bug in mithridate: {self!r} lacks the seed of instance {instance}") from None
+
+    def __repr__(self) -> str:
+        return "Seeds(of all instances)" if self._root is not None else f"Seeds(of {len(self._own)} instances)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._root is not None:
+            raise TypeError("seeds that hold the root seed stay where they are; copy or send `only` those of some")
+        return self.__dict__

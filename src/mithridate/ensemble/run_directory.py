@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._artifact import PathLike, read_npz, write_atomically
-from mithridate.ensemble.randomness import SEED_BYTES, key, new_root_seed
+from mithridate.ensemble.randomness import SEED_BYTES, derived, new_root_seed
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.votes import Votes
 
@@ -180,11 +180,11 @@ def check_root_seed(root_seed: Any) -> bytes:
 def run_id_of(root_seed: bytes) -> str:
     """The public name of the run of a seed, 128 bits as hexadecimal digits.
 
-    It is drawn like everything else, from the seed for a purpose of its own, so whoever lacks the seed learns no more
-    from it than from a random number. And two runs of one seed, whose instances are the same, have the same name: their
-    votes never merge, and a seed that was moved to another directory is recognised.
+    It is derived from the seed like the seeds of its instances, so whoever lacks the seed learns no more from it than
+    from a random number. And two runs of one seed, whose instances are the same, have the same name: their votes never
+    merge, and a seed that was moved to another directory is recognised.
     """
-    return f"{key(root_seed, 0, 'run id'):032x}"
+    return f"{int.from_bytes(derived(root_seed, bytes(8) + b'run id', 16), 'little'):032x}"
 
 
 class MemoryRun:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mithridate.data import Dataset
 from mithridate.data.partition import IndexArray
-from mithridate.ensemble import randomness
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.sampling import Block
 from mithridate.plain_config import Bootstrap, FlippedLabels, NoisedFeatures, PlainRecipe
 
@@ -37,7 +37,7 @@ class Sight:
     """What every instance of a plan sees of the training set.
 
     Guarantee: for a plan of parts, what an instance sees is its part, in the canonical order. For the others it is an
-    independent draw, as the plan's mechanism says, from the stream of the root seed, the instance and its purpose.
+    independent draw, as the plan's mechanism says, from the stream of the instance and its purpose.
 
     Of noisy labels and inputs only those are drawn that a step will look at: the rest is independent of the model.
 
@@ -57,21 +57,21 @@ class Sight:
         else:
             self.longest = min(len(data.labels), recipe.steps * recipe.batch_size)
 
-    def of(self, root_seed: bytes, instance: int) -> Seen:
+    def of(self, seeds: Seeds, instance: int) -> Seen:
         """What one instance sees; at most `longest` examples."""
         if self._parts is not None:
             members = self._parts[instance]
             return Seen(members, self._labels[members])
         if isinstance(self._plan, Bootstrap):
-            random = randomness.generator(root_seed, instance, "bootstrap")
+            random = seeds.generator(instance, "bootstrap")
             members = random.integers(len(self._labels), size=self.longest)
             return Seen(members, self._labels[members])
         members = np.arange(len(self._labels))
         if self.longest < len(members):
-            members = randomness.generator(root_seed, instance, "visited").permutation(members)[: self.longest]
+            members = seeds.generator(instance, "visited").permutation(members)[: self.longest]
         labels = self._labels[members]
         if isinstance(self._plan, FlippedLabels):
-            labels = self._flipped(labels, self._plan.flip_prob, randomness.generator(root_seed, instance, "labels"))
+            labels = self._flipped(labels, self._plan.flip_prob, seeds.generator(instance, "labels"))
         return Seen(members, labels)
 
     def _flipped(
@@ -101,7 +101,7 @@ class _Order:
 
 
 def visits(
-    root_seed: bytes, instances: Sequence[int], sizes: Sequence[int], *, steps: int, batch_size: int, ways: int = 1
+    seeds: Seeds, instances: Sequence[int], sizes: Sequence[int], *, steps: int, batch_size: int, ways: int = 1
 ) -> Iterator[Block]:
     """All batches of some models, a block of steps at a time; those of a model that sees nothing are empty.
 
@@ -109,7 +109,7 @@ def visits(
     is drawn for a model depends on its instance and on how much it sees.
 
     Args:
-        root_seed: where all randomness comes from.
+        seeds: where all randomness comes from.
         instances: the numbers of the instances; models beyond them see nothing.
         sizes: how many examples each model sees.
         steps: number of steps.
@@ -117,10 +117,9 @@ def visits(
         ways: see `moved`.
     """
     orders = [
-        _Order(randomness.generator(root_seed, instance, "batches"), size)
-        for instance, size in zip(instances, sizes, strict=False)
+        _Order(seeds.generator(instance, "batches"), size) for instance, size in zip(instances, sizes, strict=False)
     ]
-    moves = [randomness.generator(root_seed, instance, "moves") for instance in instances]
+    moves = [seeds.generator(instance, "moves") for instance in instances]
     filled = np.array([batch_size if size else 0 for size in sizes], np.int32)
     length = max(1, _VISITS_PER_BLOCK // batch_size)
     for done in range(0, steps, length):
@@ -149,17 +148,17 @@ def moved(images: Tensor, way: Tensor, shift: int) -> Tensor:
     return images.flatten(2).gather(2, places.expand(-1, images.shape[1], -1)).view_as(images)
 
 
-def add_normals(values: Tensor, scale: float, root_seed: bytes, instance: int) -> None:
+def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> None:
     """Add Gaussian noise to the inputs that an instance sees, in place, from its own stream.
 
     On a GPU it is drawn there in double precision, whose tails reach beyond eight standard deviations.
     """
     flat = values.view(-1)
     if values.device.type != "cuda":
-        random = randomness.generator(root_seed, instance, "features")
+        random = seeds.generator(instance, "features")
         flat.add_(torch.from_numpy(random.standard_normal(len(flat), dtype=np.float32)).to(values.device), alpha=scale)
         return
-    random = torch.Generator(values.device).manual_seed(randomness.key(root_seed, instance, "features") % 2**63)
+    random = torch.Generator(values.device).manual_seed(seeds.key(instance, "features") % 2**63)
     for at in range(0, len(flat), _NORMALS):
         part = flat[at : at + _NORMALS]
         drawn = torch.randn(len(part), dtype=torch.float64, device=values.device, generator=random)

@@ -38,6 +38,7 @@ from mithridate.data.arrays import (
 )
 from mithridate.ensemble import suitability
 from mithridate.ensemble.engine import Engine, Tally
+from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import (
     EVIDENCE,
     TALLY,
@@ -82,7 +83,7 @@ class AnyEngine(Protocol):
         """How many models to train at a time."""
         ...
 
-    def train(self, root_seed: bytes, instances: range, on_step: Callable[[int], None] | None) -> Tensor:
+    def train(self, seeds: Seeds, instances: range, on_step: Callable[[int], None] | None) -> Tensor:
         """Models x parameters."""
         ...
 
@@ -509,7 +510,7 @@ def _train_group(
 ) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
-        weights = machine.train(run.root_seed, group, meter.advance)
+        weights = machine.train(Seeds.of(run.root_seed).only(group), group, meter.advance)
         tally = as_arrays(machine.tally(weights, test))
         models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
     except (RuntimeError, MemoryError) as error:
