@@ -48,6 +48,7 @@ reproduce: $(DEV)  ## train what the experiments need; needs a GPU and the data
 
 figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the raw results
 	@$(BIN)/python experiments/figures.py
+	@$(BIN)/python benchmarks/scaling.py --page
 
 slow: $(DEV)  ## run the tests that take minutes
 	@$(PARALLEL) -m slow

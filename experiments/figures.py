@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from aaai2023 import tables
 from aaai2023.results import ROWS, Certified, Results, Row
+from beyond.tables import Beyond, Curve
+from beyond.tables import blocks as beyond_blocks
 
 from mithridate.accounting import RDP
 from mithridate.report.comparison_chart import COLOURS
@@ -150,6 +152,27 @@ def _groups_panel(results: Results, row: Row) -> Panel:
     return Panel(f"{row.title}: sigma = {row.sigma}", lines)
 
 
+def beyond_figure(beyond: Beyond) -> Figure:
+    """The best of every kind beside the paper's recipe."""
+    alt = "Certified accuracy against radius: the paper's recipe, and the best recipes found"
+    panels = [Panel(task.title, tuple(_beyond_lines(beyond.curves(task)))) for task in beyond.tasks]
+    return Figure("beyond", alt, tuple(panels))
+
+
+def _beyond_lines(curves: Sequence[Curve]) -> Iterator[Line]:
+    neighbours = iter(COLOURS[2:])
+    for curve in curves:
+        how = curve.title.partition(": ")[2]
+        if not curve.is_sound:
+            yield _line(f"paper's recipe: {how}", curve.certified, COLOURS[0], _NO_GUARANTEE)
+        elif curve.title.startswith("the same"):
+            yield _line(f"paper's recipe: {how}", curve.certified, COLOURS[4])
+        elif curve.title.startswith("DP"):
+            yield _line("DP ensemble", curve.certified, COLOURS[1])
+        else:
+            yield _line(curve.title, curve.certified, next(neighbours))
+
+
 def _line(title: str, found: Certified, colour: str, style: Any = _GUARANTEE) -> Line:
     return Line(title, lambda radii: found.accuracy(radii.tolist()), found.largest, colour, style)
 
@@ -197,6 +220,7 @@ def pictures(drawn: list[Figure]) -> dict[str, str]:
         "figures": "\n".join(by_name[key] for key in keys),
         "figure of groups": by_name.get("group-privacy", ""),
         "figure of noise": by_name.get("noise-fdp", ""),
+        "figure of beyond": by_name.get("beyond", ""),
     }
 
 
@@ -208,10 +232,16 @@ def filled(page: str, blocks: dict[str, str]) -> str:
     return page
 
 
-def main() -> None:
+def everything() -> tuple[list[Figure], dict[str, str]]:
+    """All figures, and all blocks of the pages."""
     results = Results()
-    drawn = list(figures(results))
-    blocks = {**tables.blocks(results), **pictures(drawn)}
+    beyond = Beyond(results)
+    drawn = [*figures(results), *([beyond_figure(beyond)] if beyond.tasks else [])]
+    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **pictures(drawn)}
+
+
+def main() -> None:
+    drawn, blocks = everything()
     for figure in drawn:
         draw(figure, FIGURES / f"{figure.name}.svg")
     for page in PAGES:

@@ -80,6 +80,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (good / "counts.csv").write_text("200,0,0\n30,160,10\n")
     votes = Votes.from_counts([[200, 0], [30, 170]], mechanism=SampledGaussian(20.0, 1.0, 4), labels=[0, 1])
     votes.save(good / "votes.npz")
+    replace(votes, run_ids=("more",)).save(good / "more.npz")
     certify(votes, method=ADP()).save(good / "certificate.json")
     for name, data in GARBAGE.items():
         for end in ENDS:
@@ -172,6 +173,7 @@ WORKING = {
     "compare": [["c.toml"]],
     "demo": [[]],
     "init": [["train.csv", "--label", "kind", "-o", "../out/i.toml"], ["train.npz", "-o", "../out/i.toml"]],
+    "merge": [["votes.npz", "more.npz", "-o", "../out/m.npz"]],
     "plan": [[*_MECHANISM, "--instances", "200", "--classes", "3"]],
     "predict": [["run", "test.csv"]],
     "report": [["certificate.json", "-o", "../out/r.html"], ["run", "-o", "../out/r.html"]],
@@ -260,6 +262,7 @@ def test_garbage_wherever_a_file_is_named(world: Path, kind: str) -> None:
             ["train", "--root-seed", bad, "p.toml"],
             ["train", "p.toml", "--run-dir", bad],
             ["certify", bad],
+            ["merge", "votes.npz", bad, "-o", "../out/m.npz"],
             ["predict", "run", bad],
             ["predict", bad, "test.csv"],
             ["report", bad],
@@ -275,6 +278,7 @@ def test_garbage_wherever_a_file_is_named(world: Path, kind: str) -> None:
     before = everything_in(world / "bad" / f"run-{kind}")
     for typed in (
         ["certify", run],
+        ["merge", run, "votes.npz", "-o", "../out/m.npz"],
         ["predict", run, "test.csv"],
         ["report", run],
         ["train", "p.toml", "--run-dir", run],
@@ -307,7 +311,11 @@ def test_damaged_files(world: Path, name: str, changes: list[tuple[int, bytes]],
         "train.csv": [["init", path, "--label", "kind", "-o", "../out/i.toml"]],
         "train.npz": [["train", "--train", path, "--run-dir", "../out/run", "--instances", "8"]],
         "certificate.json": [["report", path], ["verify", path]],
-        "votes.npz": [["certify", path], ["report", path.parent]],
+        "votes.npz": [
+            ["certify", path],
+            ["report", path.parent],
+            ["merge", path, "more.npz", "-o", "../out/m.npz"],
+        ],
         "run/run.json": [["predict", path.parent, "train.csv"], ["train", "p.toml", "--run-dir", path.parent]],
     }[name]:
         check(*map(str, typed))

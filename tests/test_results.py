@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mithridate import RDP, Votes, certify
+from mithridate import RDP, Votes, certify, presets
 from mithridate.comparison_file import read_comparison
 from mithridate.config import TrainConfig
 from mithridate.mechanism import Bagged, Partitioned, SampledGaussian
@@ -22,7 +22,10 @@ from mithridate.votes import read_votes
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
-RAW = sorted(EXPERIMENTS.glob("*/raw/*.npz"))
+ALL = sorted(EXPERIMENTS.glob("*/raw/*.npz"))
+# What counts neighbours keeps labels and radii: its votes are too large.
+RADII = [path for path in ALL if "nearest-neighbours" in path.stem]
+RAW = [path for path in ALL if path not in RADII]
 PAGE = ROOT / "docs" / "results.md"
 MEBIBYTE = 1 << 20
 
@@ -30,7 +33,7 @@ MEBIBYTE = 1 << 20
 _NAMES = ("LeNet-5", "ResNet-18", "CIFAR-10", "AAAI 2023", "aaai2023")
 _BLOCK = re.compile(r"<!-- ([a-z ]+) -->\n(.*?)<!-- end of \1 -->", re.DOTALL)
 # Sections of other experiments, with tests of their own.
-_ELSEWHERE = {"beyond", "scaling"}
+_ELSEWHERE = {"scaling"}
 
 raw = pytest.mark.parametrize("path", RAW, ids=[path.stem for path in RAW])
 
@@ -47,8 +50,8 @@ def module(name: str) -> ModuleType:
 
 
 @cache
-def results() -> Any:
-    return module("aaai2023.results").Results()
+def everything() -> tuple[list[Any], dict[str, str]]:
+    return module("figures").everything()
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -61,9 +64,10 @@ def blocks_of(page: Path) -> dict[str, str]:
 def test_every_number_of_the_page_comes_from_the_raw_votes() -> None:
     """What `make figures` would write is what stands there, on every page that has a block."""
     figures = module("figures")
-    wanted = {**module("aaai2023.tables").blocks(results()), **figures.pictures(list(figures.figures(results())))}
+    _, wanted = everything()
     shown = blocks_of(PAGE)
-    assert shown.keys() - _ELSEWHERE == wanted.keys()
+    assert shown.keys() - _ELSEWHERE == wanted.keys() - {"summary"}  # which is for the first page
+    assert {"headline", "summary"} <= blocks_of(ROOT / "README.md").keys()
     for page in figures.PAGES:
         for name, text in blocks_of(page).items():
             if name in wanted:
@@ -80,7 +84,7 @@ def test_prose_holds_no_numbers() -> None:
 def test_figures_are_those_of_the_raw_votes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need: pip install -e '.[report]'")
     figures = module("figures")
-    drawn = list(figures.figures(results()))
+    drawn, _ = everything()
     assert {path.stem for path in figures.FIGURES.glob("*.svg")} >= {figure.name for figure in drawn}
     for figure in drawn:
         figures.draw(figure, tmp_path / "figure.svg")
@@ -154,13 +158,16 @@ def entries(values: Any) -> Iterator[tuple[str, Any]]:
 def test_a_raw_file_ran_what_its_configuration_says(path: Path) -> None:
     votes, own = Votes.load(path), path.parents[1] / f"{path.stem}.toml"
     if own.exists():
-        constants = {name: value for name, value in read_project(own).options.items() if name in CONFIG_NAMES}
+        options = read_project(own).options
+        if "recipe" in options:
+            options = {**presets.preset(options["recipe"]).options(options["num_train"]), **options}
+        constants = {name: value for name, value in options.items() if name in CONFIG_NAMES}
         assert votes.mechanism == TrainConfig(**constants).mechanism
         assert votes.recipe is not None
         trained = votes.recipe["config"]
         # A run may have been ended before all of its instances were trained, and can be looked at all the same.
         wanted = {name: value for name, value in constants.items() if name != "instances"}
-        assert {name: trained[name] for name in wanted} == wanted
+        assert {name: tuple(t) if isinstance(t := trained[name], list) else t for name in wanted} == wanted
     elif found := re.fullmatch(r"(.+)-(bagging|dpa)-(\d+)", path.stem):
         numbers = [
             one["draws" if found[2] == "bagging" else "partitions"]
@@ -174,8 +181,24 @@ def test_a_raw_file_ran_what_its_configuration_says(path: Path) -> None:
         pytest.skip("a run without a configuration of its own")
 
 
+@pytest.mark.parametrize("path", RADII, ids=[path.stem for path in RADII])
+def test_kept_radii_are_those_of_a_configuration(path: Path) -> None:
+    assert path.stat().st_size < MEBIBYTE
+    note = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    with np.load(path, allow_pickle=False) as file:
+        label, radius, y = (file[name] for name in ("label", "radius", "y"))
+    assert label.shape == radius.shape == y.shape == (10_000,)
+    assert np.mean(label == y) == note["accuracy"]
+    data, number = re.fullmatch(r"(.+)-nearest-neighbours-(\d+)", path.stem).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    asked = [one["neighbours"] for one in read_comparison(path.parents[1] / f"best-{data}.toml").methods]
+    assert int(number) in asked
+    assert note["mechanism"]["neighbours"] == int(number)
+    assert -1 <= radius.min()
+    assert radius.max() <= int(number) // 2  # as many of the voters would have to be replaced, each a change of two
+
+
 def test_raw_files_together_are_small() -> None:
-    assert sum(path.stat().st_size for path in RAW) < 20 * MEBIBYTE
+    assert sum(path.stat().st_size for path in ALL) < 20 * MEBIBYTE
 
 
 # --- the paper's rules ----------------------------------------------------------------------------------------------

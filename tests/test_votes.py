@@ -1,9 +1,10 @@
 """Votes: what is refused, what is kept, and how foreign files are read."""
 
 import io
+import itertools
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rival_votes import EXACT, RIVALS
 
-from mithridate import ArtifactError, ConfigError, MithridateError, SampledGaussian, Subsampled, Votes, read_votes
-from mithridate.mechanism import Bagged, KernelSum, Partitioned
+from mithridate import (
+    ArtifactError,
+    ConfigError,
+    MithridateError,
+    SampledGaussian,
+    Subsampled,
+    Votes,
+    certify,
+    read_votes,
+)
+from mithridate.aggregation import RunOffRule
+from mithridate.mechanism import Bagged, KernelSum, NearestExamples, Partitioned, SpreadPartitions
 
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]
 ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")
-PLAIN = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe")
+PLAIN = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards")
 
 
 RECIPE: dict[str, Any] = {"config": {"instances": 50, "steps": 4}, "model": "linear", "features": None}
@@ -198,6 +209,7 @@ def test_equals_sees_every_difference() -> None:
         "run_ids": (),
         "assumptions": (),
         "recipe": {**RECIPE, "model": "mlp"},
+        "shards": {"run-a": ((0, 50),)},
     }
     assert votes.equals(Votes(**values))
     for name, value in changes.items():
@@ -501,6 +513,10 @@ def _header(**changes: Any) -> Any:
         (_header(assumptions=None), "header"),
         (_header(assumptions=[1]), "sentences"),
         (_header(recipe=[1]), "dictionary"),
+        (_header(run_ids="run"), "header"),
+        (_header(run_ids=3), "header"),
+        (_header(run_ids=[{}]), "run_ids"),
+        (_header(run_ids=["a", "a"]), "run_ids"),
         (np.array("{}"), "header"),
         (np.array("[1, 2"), "header"),
         (np.array("[" * 100_000), "header"),
@@ -623,3 +639,344 @@ def test_arrays_of_foreign_files_are_no_evidence(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"counts": np.array(COUNTS), "evidence.order": np.zeros((2, 4))}
     np.savez(tmp_path / "foreign.npz", **arrays)
     assert read_votes(tmp_path / "foreign.npz", mechanism=GAUSSIAN).evidence == {}
+
+
+# --- parts of runs ----------------------------------------------------------------------------------------------------
+
+INSTANCES = 12
+VOTED = np.random.default_rng(5).integers(0, 3, size=(4, INSTANCES))  # example instance
+SCORES = np.random.default_rng(6).dirichlet([3.0, 2.0, 1.0], size=(INSTANCES, 4))  # instance example class
+PAIR = st.tuples(st.integers(0, INSTANCES), st.integers(0, INSTANCES))
+
+
+def part(instances: Sequence[int], run: str = "a", mechanism: Any = GAUSSIAN, **changes: Any) -> Votes:
+    """What some instances of a run voted; sums of scores depend on the order in which they are added."""
+    chosen = list(instances)
+    values: dict[str, Any] = {
+        "score_sums": SCORES[chosen].sum(axis=0),
+        "score_squares": (SCORES[chosen] ** 2).sum(axis=0),
+        "labels": np.array([0, 1, 2, 0]),
+        "data_fingerprint": "sha256:1234",
+        "run_ids": (run,),
+        "assumptions": ("n is public.",),
+        "recipe": {"config": {"instances": INSTANCES, "steps": 4}},
+        "shards": {run: [(number, number + 1) for number in chosen]},
+    }
+    counts = (VOTED[:, chosen, None] == np.arange(3)).sum(axis=1)
+    return Votes(counts, mechanism, **{**values, **changes})
+
+
+def whole(run: str = "a", **changes: Any) -> Votes:
+    return part(range(INSTANCES), run, **{"shards": {}, **changes})
+
+
+def shares_of(owners: Sequence[int], count: int) -> list[list[int]]:
+    """The numbers of the instances that each of `count` owners has; owners without any are left out."""
+    shares = [[number for number, owner in enumerate(owners) if owner == one] for one in range(count)]
+    return [share for share in shares if share]
+
+
+def is_the_same(one: Votes, other: Votes) -> bool:
+    """Whether two merged votes hold the same instances; sums of scores may differ by rounding."""
+    for name in ("score_sums", "score_squares"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-12)
+    return replace(one, score_sums=None, score_squares=None) == replace(other, score_sums=None, score_squares=None)
+
+
+def test_shards_are_sorted_and_joined() -> None:
+    counts = np.array([[9, 0]])
+    given: Any = {"a": [[5, 7], [np.int64(0), 2], (2, 3)], "b": ((4, 8),)}
+    votes = Votes(counts, GAUSSIAN, run_ids=("b", "a"), shards=given)
+    assert votes.shards == {"a": ((0, 3), (5, 7)), "b": ((4, 8),)}
+    assert "'a': ((0, 3), (5, 7))" in repr(votes)
+    given["a"].append([9, 10])
+    assert votes.shards["a"] == ((0, 3), (5, 7))
+    assert Votes(counts, GAUSSIAN, run_ids=("a", "b"), shards={"a": ((3, 8),)}).shards == {"a": ((3, 8),)}
+
+
+BAD_SHARDS: list[Any] = [
+    None, 3, "a", [], [["a", 0, 9]], {"b": [[0, 9]]}, {"a": None}, {"a": 9}, {"a": []}, {"a": [0, 9]}, {"a": "09"},
+    {"a": [[0, 9, 1]]}, {"a": [[9]]}, {"a": [[]]}, {"a": [[9, 0]]}, {"a": [[3, 3], [0, 9]]}, {"a": [[-1, 8]]},
+    {"a": [[0.0, 9]]}, {"a": [[0, 9.0]]}, {"a": [[0, float("nan")]]}, {"a": [[0, float("inf")]]}, {"a": [["0", "9"]]},
+    {"a": [[False, True], [1, 9]]}, {"a": [[None, 9]]}, {"a": {"0": 9}}, {"a": [{"0": 9, "1": 2}]},
+    {"a": [[[0], [9]]]}, {"a": [[0, 8]]}, {"a": [[0, 10]]}, {"a": [[0, 2**53 + 1]]}, {"a": [[0, 10**4000]]},
+    {"a": [[10**4000, 10**4000 + 9]]}, {"a": [[0, 5], [4, 8]]}, {"a": [[0, 9], [0, 9]]}, {"a": [[0, 9], [3, 4]]},
+    {"a": [[0, 9]], "b": [[0, 9]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shards", BAD_SHARDS, ids=range(len(BAD_SHARDS)))
+def test_shards_that_cannot_be_are_refused(tmp_path: Path, shards: Any) -> None:
+    with pytest.raises(ConfigError, match="shards") as caught:
+        Votes(np.array([[9, 0]]), GAUSSIAN, run_ids=("a",), shards=shards)
+    assert len(str(caught.value)) < 300
+    path = tmp_path / "votes.npz"
+    np.savez(path, mithridate=_header(run_ids=["a"], shards=shards), counts=np.array([[9, 0]]))
+    with pytest.raises(ConfigError, match=r"votes\.npz: .*shards"):
+        Votes.load(path)
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "[" * 20_000 + "]" * 20_000], ids=["digits", "nesting"])
+def test_numbers_and_nesting_without_end_are_damage(tmp_path: Path, number: str) -> None:
+    header = str(_header(run_ids=["a"], shards="HERE")).replace('"HERE"', f'{{"a": [[0, {number}]]}}')
+    np.savez(tmp_path / "votes.npz", mithridate=np.array(header), counts=np.array([[9, 0]]))
+    with pytest.raises(ArtifactError, match="header"):
+        Votes.load(tmp_path / "votes.npz")
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    name = "a" * 10**5
+    with pytest.raises(ConfigError, match="aaa") as caught:
+        Votes(np.array([[9, 0]]), GAUSSIAN, run_ids=(name,), shards={name: ((3, 2),)})
+    assert len(str(caught.value)) < 300
+
+
+def test_parts_beside_whole_runs_leave_room_for_them() -> None:
+    shards = {"a": ((0, 7),)}
+    assert Votes(np.array([[9, 0]]), GAUSSIAN, run_ids=("a", "b", "c"), shards=shards).instances == 9
+    with pytest.raises(ConfigError, match="name 7 instances and those of 3 whole runs, but 9 voted"):
+        Votes(np.array([[9, 0]]), GAUSSIAN, run_ids=("a", "b", "c", "d"), shards=shards)
+    with pytest.raises(ConfigError, match="those of 1 whole run, but 7 voted"):
+        Votes(np.array([[7, 0]]), GAUSSIAN, run_ids=("a", "b"), shards=shards)
+
+
+def test_shards_come_back_from_files_and_are_not_there_where_nothing_is_said(tmp_path: Path) -> None:
+    votes = part([0, 1, 5])
+    votes.save(tmp_path / "part.npz")
+    assert Votes.load(tmp_path / "part.npz") == votes == read_votes(tmp_path / "part.npz")
+    assert votes != replace(votes, shards={"a": ((0, 3),)})
+    whole().save(tmp_path / "whole.npz")
+    with np.load(tmp_path / "whole.npz") as file:
+        header = json.loads(str(file["mithridate"]))
+    assert list(header) == ["schema", "mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe"]
+    assert Votes.load(tmp_path / "whole.npz").shards == {}
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.sampled_from([0, 3, 9, 2**53]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", ""]), inner, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(
+    shards=ANY_JSON | st.dictionaries(st.sampled_from(["a", "b"]), st.lists(PAIR, max_size=3), max_size=2),
+    run_ids=ANY_JSON | st.sampled_from([["a"], ["a", "b"], []]),
+)
+def test_any_header_is_read_rightly_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, shards: Any, run_ids: Any
+) -> None:
+    path = tmp_path_factory.mktemp("header") / "votes.npz"
+    np.savez(path, mithridate=_header(run_ids=run_ids, shards=shards), counts=np.array([[9, 0]]))
+    try:
+        votes = Votes.load(path)
+    except MithridateError:
+        return
+    assert list(votes.run_ids) == list(run_ids)
+    numbers = [(run, n) for run, parts in votes.shards.items() for first, stop in parts for n in range(first, stop)]
+    assert len(set(numbers)) == len(numbers) <= 9
+    given = [(run, n) for run, parts in shards.items() for first, stop in parts for n in range(first, stop)]
+    assert sorted(numbers) == sorted(given)
+    votes.save(path)
+    assert Votes.load(path) == votes
+
+
+# --- merging parts ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    owners=st.lists(st.integers(0, 4), min_size=INSTANCES, max_size=INSTANCES),
+    order=st.permutations(range(5)),
+    split=st.integers(1, 4),
+)
+def test_any_parts_in_any_order_make_up_the_run(owners: list[int], order: list[int], split: int) -> None:
+    shares = shares_of(owners, 5)
+    parts = [part(shares[at]) for at in order if at < len(shares)]
+    merged = parts[0].merge(*parts[1:])
+    assert merged.counts.tolist() == whole().counts.tolist()
+    assert merged.shards == {"a": ((0, INSTANCES),)}
+    assert merged.run_ids == ("a",)
+    assert merged.recipe == whole().recipe
+    assert is_the_same(merged, whole(shards={"a": ((0, INSTANCES),)}))
+    # One call adds in an order of its own, whatever that of its arguments.
+    assert merged == parts[-1].merge(*parts[:-1])
+    # Several calls give the same but for rounding.
+    some = [group for group in (parts[:split], parts[split:]) if group]
+    groups = [group[0].merge(*group[1:]) for group in some]
+    assert is_the_same(groups[-1].merge(*groups[:-1]), merged)
+
+
+@given(owners=st.lists(st.integers(0, 3), min_size=INSTANCES, max_size=INSTANCES), twice=st.integers(0, INSTANCES - 1))
+def test_no_instance_ever_counts_twice(owners: list[int], twice: int) -> None:
+    parts = [part(share) for share in shares_of(owners, 4)]
+    whole_run = parts[0].merge(*parts[1:])
+    for again in (part([twice]), part(range(twice + 1)), whole()):
+        for one, other in itertools.permutations((whole_run, again)):
+            with pytest.raises(ConfigError, match=r"These votes share a run, 'a': .* would count twice"):
+                one.merge(other)
+        with pytest.raises(ConfigError, match="would count twice"):
+            again.merge(*parts)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "says"),
+    [
+        (part([0, 1]), part([1, 2]), "'a': the instance 1 would"),
+        (part(range(8)), part(range(2, 12)), "'a': the instances 2 to 7 would"),
+        (part([0, 1, 6, 7, 8]), part([3, 4, 7, 8]), "'a': the instances 7 to 8 would"),
+        (part([3, 4, 5]), whole(), "'a': the instances 3 to 5 would"),
+        (whole(), whole(), "'a': all its instances would"),
+        (whole("b").merge(part([3], "a")), part([2, 3], "a"), "'a': the instance 3 would"),
+        (whole("b").merge(part([3], "a")), part([2, 3], "b"), "'b': the instances 2 to 3 would"),
+    ],
+)
+def test_what_would_count_twice_is_named(one: Votes, two: Votes, says: str) -> None:
+    for first, second in ((one, two), (two, one)):
+        with pytest.raises(ConfigError, match=says):
+            first.merge(second)
+
+
+def test_parts_of_several_runs_merge_with_one_another() -> None:
+    first, second = part([0, 1]).merge(part([4], "b"), whole("c")), part([2]).merge(part([0, 1], "b"))
+    merged = first.merge(second)
+    assert merged.run_ids == ("a", "b", "c")
+    assert merged.shards == {"a": ((0, 3),), "b": ((0, 2), (4, 5))}
+    assert merged.instances == 6 + INSTANCES
+    assert merged.recipe == {"config": {"instances": 6 + INSTANCES, "steps": 4}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"mechanism": SampledGaussian(4.0, 1.0, 5)}, "different mechanisms"),
+        ({"data_fingerprint": "sha256:5"}, "different data"),
+        ({"labels": None}, "different true labels"),
+        ({"recipe": None}, "different recipes"),
+    ],
+)
+def test_parts_of_something_else_never_merge(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        part([0, 1]).merge(part([2], **changes))
+
+
+@given(order=st.permutations(range(4)), named=st.booleans())
+def test_the_order_of_runs_does_not_change_a_bit(order: list[int], named: bool) -> None:
+    scale = [1.0, 1e-3, 0.1, 1 / 3]
+    runs = [
+        whole(str(at), score_sums=scale[at] * SCORES.sum(axis=0), **({} if named else {"run_ids": ()})) for at in order
+    ]
+    expected = [whole(str(at), score_sums=scale[at] * SCORES.sum(axis=0)) for at in range(4)]
+    merged = runs[0].merge(*runs[1:])
+    assert merged == runs[2].merge(runs[3], runs[1], runs[0])
+    if named:
+        assert merged == expected[0].merge(*expected[1:])
+
+
+def test_sums_of_scores_do_depend_on_their_order() -> None:
+    """So that the tests above can fail."""
+    runs = [whole(str(at), score_sums=factor * SCORES.sum(axis=0)) for at, factor in enumerate([1.0, 1e-3, 0.1, 1 / 3])]
+    forth, back = (
+        np.sum([np.asarray(run.score_sums) for run in order], axis=0) for order in (runs, list(reversed(runs)))
+    )
+    assert not np.array_equal(forth, back)
+
+
+def test_merged_runs_without_a_name_say_so() -> None:
+    named, unnamed = whole("b"), whole(run_ids=())
+    for merged in (named.merge(unnamed), unnamed.merge(unnamed), unnamed.merge(named, whole("c"))):
+        assert any("without a name" in sentence for sentence in merged.assumptions)
+        for one, two in itertools.permutations((merged, part([3], "d"))):
+            with pytest.raises(ConfigError, match="merge only with votes that name their runs"):
+                one.merge(two)
+    assert named.merge(whole("c")).assumptions == named.assumptions
+    with pytest.raises(ConfigError, match="merge only with votes that name their runs"):
+        unnamed.merge(part([3], "d"))
+
+
+def test_histograms_with_other_bins_are_dropped() -> None:
+    fine, coarse = (np.zeros((4, 3, bins), int) for bins in (8, 4))
+    fine[..., 0] = coarse[..., 0] = INSTANCES
+    merged = whole("a", score_histograms=fine).merge(whole("b", score_histograms=coarse))
+    assert merged.score_histograms is None
+
+
+def test_odd_numbers_of_instances_in_recipes_are_no_trouble() -> None:
+    odd = [whole(run, recipe={"config": {"instances": "many"}}) for run in "ab"]
+    assert odd[0].merge(odd[1]).recipe == {"config": {"instances": 2 * INSTANCES}}
+
+
+# --- parts of functions of the data -----------------------------------------------------------------------------------
+
+PREFERRED = np.random.default_rng(7).random((INSTANCES, 4, 3))  # model example label
+
+
+def models(instances: Sequence[int], kind: str, **changes: Any) -> Votes:
+    """Some models of a deterministic defence, with what its rule reads."""
+    chosen = list(instances)
+    scores = PREFERRED[chosen]
+    predictions = scores.argmax(axis=2)
+    above = (scores[..., :, None] > scores[..., None, :]).sum(axis=0)
+    values: dict[str, Any] = {
+        "evidence": {"predictions": predictions.T, "preferences": above},
+        "mechanism": SpreadPartitions(6, (0, 5)) if kind == "spread" else Partitioned(INSTANCES),
+        **changes,
+    }
+    votes = part(chosen, mechanism=values.pop("mechanism"), score_sums=None, score_squares=None)
+    return replace(votes, counts=(predictions[..., None] == np.arange(3)).sum(axis=0), **values)
+
+
+@pytest.mark.parametrize("kind", ["spread", "parts"])
+@given(owners=st.lists(st.integers(0, 3), min_size=INSTANCES, max_size=INSTANCES), order=st.permutations(range(4)))
+def test_parts_of_a_function_certify_what_the_whole_certifies(kind: str, owners: list[int], order: list[int]) -> None:
+    shares = shares_of(owners, 4)
+    parts = [models(shares[at], kind) for at in order if at < len(shares)]
+    merged = parts[0].merge(*parts[1:])
+    trained_at_once = models(range(INSTANCES), kind)
+    assert merged == trained_at_once
+    for method in (None, RunOffRule()) if kind == "parts" else (None,):
+        assert np.array_equal(certify(merged, method=method).radius, certify(trained_at_once, method=method).radius)
+    if len(parts) > 1:
+        assert parts[0].merge(*parts[1:-1]).instances < INSTANCES
+        for method in (None, RunOffRule()) if kind == "parts" else (None,):
+            with pytest.raises(ConfigError, match=f"one vote from each of {INSTANCES} models"):
+                certify(parts[0].merge(*parts[1:-1]), method=method)
+            with pytest.raises(ConfigError, match=f"one vote from each of {INSTANCES} models"):
+                certify(parts[-1], method=method)
+
+
+def test_models_are_never_taken_for_other_models() -> None:
+    """The number of votes alone would let the same part twice, or parts of two runs, pass for all models."""
+    first, second = models(range(6), "parts"), models(range(6, 12), "parts")
+    with pytest.raises(ConfigError, match="the instances 0 to 5 would count twice"):
+        first.merge(models(range(6), "parts"))
+    renamed = replace(second, run_ids=("b",), shards={"b": ((6, 12),)})
+    for other in (renamed, models(range(12), "parts", shards={}), replace(second, shards={})):
+        for one, two in ((first, other), (other, first)):
+            with pytest.raises(ConfigError, match="nothing to merge but parts of one run"):
+                one.merge(two)
+    with pytest.raises(ConfigError, match="shards of the models 0 to 11"):
+        replace(second, shards={"a": ((6, 11), (12, 13))})
+    with pytest.raises(ConfigError, match="shards of one run"):
+        models(range(12), "parts", run_ids=("a", "b"), shards={"a": ((0, 6),), "b": ((0, 6),)})
+
+
+@pytest.mark.parametrize("mechanism", [KernelSum(9), NearestExamples(9)])
+def test_one_function_has_no_shards(mechanism: Any) -> None:
+    with pytest.raises(ConfigError, match="which has no shards"):
+        Votes(np.array([[9, 0]]), mechanism, run_ids=("a",), shards={"a": ((0, 9),)})
+
+
+def test_evidence_that_does_not_fit_never_merges() -> None:
+    first, second = models(range(6), "spread"), models(range(6, 12), "spread")
+    assert first.merge(replace(second, evidence={})).evidence == {}
+    with pytest.raises(ConfigError, match="does not hold a vote of each model"):
+        first.merge(replace(second, evidence={"predictions": np.zeros((4, 7), int)}))
+    with pytest.raises(ConfigError, match="different shapes"):
+        first.merge(replace(second, evidence={"preferences": np.zeros((4, 2, 2), int)}))
+
+
+def test_preferences_of_many_models_do_not_overflow() -> None:
+    values = {"counts": np.full((4, 3), 2), "evidence": {"preferences": np.full((4, 3, 3), 200)}}
+    first, second = (replace(models(range(at, at + 6), "parts"), **values) for at in (0, 6))  # type: ignore[arg-type]
+    assert first.evidence["preferences"].dtype == np.uint8
+    assert first.merge(second).evidence["preferences"].max() == 400

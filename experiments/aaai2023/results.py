@@ -21,6 +21,7 @@ from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.accounting.rdp import PaperDivergence, largest_after
 from mithridate.accounting.statistical import StatisticalBound, statistical_dp
 from mithridate.mechanism import Bagged, Random, SampledGaussian, Threat
+from mithridate.project import read_project
 
 HERE = Path(__file__).parent
 RAW = HERE / "raw"
@@ -106,8 +107,13 @@ class Results:
         return tuple(sorted((path.stem for path in self.folder.glob("*.npz")), key=_place))
 
     def has(self, name: str) -> bool:
-        """Whether a run is there."""
-        return name in self.names
+        """Whether a run is there, with all of its instances."""
+        return name in self.names and self.votes(name).instances >= self.wanted(name)
+
+    def wanted(self, name: str) -> int:
+        """How many instances the configuration of a run asks for; 0 where it has none of its own."""
+        path = self.folder.parent / f"{name}.toml"
+        return int(read_project(path).options["instances"]) if path.exists() else 0
 
     @property
     def rows(self) -> tuple[Row, ...]:

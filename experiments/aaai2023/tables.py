@@ -137,10 +137,17 @@ def runs(results: Results) -> str:
         devices = sorted({str(note["device"]) for note in notes})
         parts.append(f"Trained on {listed(devices)} with {'; '.join(sorted({_versions(note) for note in notes}))}.\n")
     wanted = [row.run(sigma) for row in ROWS for sigma in row.sigmas]
-    missing = [name for name in wanted if not results.has(name)]
+    missing = [f"{name}{_so_far(results, name)}" for name in wanted if not results.has(name)]
     missing += [f"{row.key} with bagging" for row in ROWS if not results.bagging_runs(row)]
     missing += [f"{row.key} with DPA" for row in ROWS if results.dpa_run(row) is None]
     return "\n".join([*parts, *([f"Not run: {listed(missing)}.\n"] if missing else [])])
+
+
+def _so_far(results: Results, name: str) -> str:
+    """How far a run is that is not complete."""
+    if name not in results.names:
+        return ""
+    return f" (only {results.votes(name).instances} of {results.wanted(name)} instances)"
 
 
 def _run(results: Results, row: Row, name: str) -> list[str]:
@@ -183,7 +190,7 @@ def medians(results: Results) -> str:
     for row in ROWS:
         parts.append(f"### {row.title}\n")
         if not results.has(row.main):
-            parts.append(f"{row.main}: {NOT_RUN}.\n")
+            parts.append(f"{row.main}: {NOT_RUN}{_so_far(results, row.main)}.\n")
             continue
         votes = results.votes(row.main)
         parts.append(f"{votes.instances:,} instances; {in_words(votes.mechanism)}.\n")
@@ -495,7 +502,7 @@ def resnet_sigma(results: Results) -> str:
     ]
     if results.has(CODE_RESNET):
         sentences.append(_learnt(results.votes(CODE_RESNET), f"With the constants of the code ({CODE_RESNET})"))
-    if results.has(row.main):
+    if row.main in results.names:
         sentences.append(_learnt(results.votes(row.main), f"With that of the text ({row.main})"))
     return " ".join(sentences) + "\n"
 

@@ -77,12 +77,19 @@ START: dict[str, Any] = {
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {
-        "features": "object-gradients", "object-gradients.cells": 6, "object-gradients.orientations": 8,
+        "features": "object-gradients",
+        "object-gradients.cells": 6,
+        "object-gradients.orientations": 8,
         "object-gradients.sharpness": 8,
     },
     {
-        "features": "object-gradients", "object-gradients.cells": 8, "object-gradients.orientations": 12,
-        "object-gradients.sharpness": 12, "signal": 2.8, "logit_step": 1.15, "max_grad_norm": 0.18,
+        "features": "object-gradients",
+        "object-gradients.cells": 8,
+        "object-gradients.orientations": 12,
+        "object-gradients.sharpness": 12,
+        "signal": 2.8,
+        "logit_step": 1.15,
+        "max_grad_norm": 0.18,
     },
     {"features": "photo-gradients", "photo-gradients.cells": 5, "photo-gradients.coarse_weight": 0.6},
     {"oriented-gradients.cells": 6, "oriented-gradients.coarse_weight": 0.15},

@@ -174,6 +174,7 @@ class Certificate:
             **self._claim(),
             "data_fingerprint": self.votes.data_fingerprint,
             "run_ids": list(self.votes.run_ids),
+            **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
             "training_assumptions": list(self.votes.assumptions),
             "recipe": self.votes.recipe,
             "label": self.label,
@@ -206,6 +207,7 @@ class Certificate:
                 mechanism=mechanism_from_dict(content["mechanism"]),
                 data_fingerprint=content["data_fingerprint"],
                 run_ids=tuple(content["run_ids"]),
+                shards=content.get("shards", {}),
                 # Files of version 0.1 say nothing about training.
                 assumptions=tuple(content.get("training_assumptions", ())),
                 recipe=content.get("recipe"),

@@ -30,7 +30,7 @@ from mithridate.bounds import bound_votes
 from mithridate.certification import certify, default_bounds
 from mithridate.config import TrainConfig
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, UnitNorm, encoder
+from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, UnitNorm, pick_encoder
 from mithridate.mechanism import Private, Threat
 from mithridate.planning import Plan, plan
 from mithridate.votes import Votes
@@ -344,13 +344,11 @@ class _Task:
 
 def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tuple[str, ...]]:
     """The encoder, and why."""
-    if isinstance(asked, str) and asked != "auto":
-        asked = encoder(asked)
+    if asked != "auto":
+        asked = pick_encoder(asked)
     if asked is None and task.kind == "text":
         raise ConfigError("Text needs features: leave features='auto', or give numbers instead of strings.")
     if not isinstance(asked, str):
-        if asked is not None and not isinstance(asked, Encoder):
-            raise ConfigError(f"Expected features to be 'auto', a name, an encoder or None, got {asked!r}.")
         return asked, ()
     if task.kind == "text":
         return HashedNgrams(dimension=_TEXT_DIMENSION), ("Text is hashed: a vocabulary would be learnt from the data.",)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import functools
+import hashlib
+import itertools
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +18,33 @@ import numpy.typing as npt
 
 from mithridate._artifact import PathLike, check_is_file, read_npz, write_atomically
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import Deterministic, KernelSum, Mechanism, NoisyLabels, mechanism_from_dict
+from mithridate.mechanism import (
+    Deterministic,
+    KernelSum,
+    Mechanism,
+    NoisyLabels,
+    Partitioned,
+    SpreadPartitions,
+    mechanism_from_dict,
+)
 
 IntArray = npt.NDArray[np.int64]
 ScoreArray = npt.NDArray[np.floating[Any]]
+# Instances of one run, from the first to before the second number of every pair; sorted, with gaps between the pairs.
+Parts = tuple[tuple[int, int], ...]
 
 SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
 _OPTIONAL = {"sum": "score_sums", "sumsq": "score_squares", "hist": "score_histograms", "y": "labels"}
 _WANTED = "an array 'counts'"
 _EVIDENCE = "evidence."
+# Whole numbers in files stay below this, so that every program reads them alike.
+_LARGEST = 2**53
+# A run whose parts are not listed, however many instances it has.
+_WHOLE: Parts = ((0, _LARGEST),)
+# Names that are longer are cut in messages.
+_LONG = 80
+_UNNAMED = "Votes of runs without a name were merged; they are taken for those of different runs."
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +67,8 @@ class Votes:
         recipe: how the instances were trained, in plain JSON values (configuration, model, features, precision).
         evidence: what the rule of the mechanism needs beside counts, arrays of whole numbers by name, an entry for each
             example, in the smallest type that holds them; see `aggregation`.
+        shards: which instances of a run these are, for runs of which they are not all: pairs (first, stop) of instances
+            from `first` to `stop - 1`. A run of `run_ids` that is not listed is here as a whole.
     """
 
     counts: IntArray
@@ -59,6 +82,7 @@ class Votes:
     assumptions: tuple[str, ...] = ()
     recipe: dict[str, Any] | None = None
     evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
+    shards: Mapping[str, Parts] = field(default_factory=dict[str, Parts])
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -74,10 +98,11 @@ class Votes:
             object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
-        object.__setattr__(self, "run_ids", tuple(self.run_ids))
+        object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
         object.__setattr__(self, "assumptions", _checked_assumptions(self.assumptions))
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
+        object.__setattr__(self, "shards", _checked_shards(self.shards, self))
 
     @classmethod
     def from_counts(
@@ -132,42 +157,35 @@ class Votes:
         """Number of labels."""
         return self.counts.shape[1]
 
-    def merge(self, other: Votes) -> Votes:
-        """The votes of both, as if all instances had been one run.
+    def merge(self, *others: Votes) -> Votes:
+        """The votes of all, as if their instances had been one run.
+
+        Independent runs of one mechanism merge, and parts of one run that share no instance. What is a function of the
+        data (`Partitioned`, `SpreadPartitions`) has only parts of one run to merge; it certifies nothing before every
+        model voted.
+
+        Guarantee: no instance of a run that has a name counts twice. Counts do not depend on the order in which parts
+        are merged. Sums of scores do not depend on the order in one call; over several calls they may differ by
+        rounding, which bounds on scores allow for.
+
+        Assumes: whole runs without a name in `run_ids` are different ones; the merged votes say so.
 
         Raises:
-            ConfigError: the mechanisms, the data or the inputs differ, or a run is counted twice.
+            ConfigError: the mechanisms, the data or the inputs differ, or an instance would count twice.
+
+        >>> from mithridate import SampledGaussian
+        >>> private = SampledGaussian(3.0, 0.001, 1000)
+        >>> ends = Votes(np.array([[3, 1]]), private, run_ids=("a",), shards={"a": ((0, 2), (4, 6))})
+        >>> middle = Votes(np.array([[2, 0]]), private, run_ids=("a",), shards={"a": ((2, 4),)})
+        >>> merged = ends.merge(middle)
+        >>> merged.counts.tolist(), merged.shards
+        ([[5, 1]], {'a': ((0, 6),)})
         """
-        if isinstance(self.mechanism, Deterministic):
-            raise ConfigError("These votes come from a function of the data, which has nothing to merge; train once.")
-        if self.mechanism != other.mechanism:
-            raise ConfigError(
-                f"Votes of different mechanisms never merge: {self.mechanism} and {other.mechanism}. "
-                "Certify them one by one."
-            )
-        if self.counts.shape != other.counts.shape or self.data_fingerprint != other.data_fingerprint:
-            raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
-        if not _same(self.labels, other.labels):
-            raise ConfigError("These votes carry different true labels; merge only runs on the same test set.")
-        if set(self.run_ids) & set(other.run_ids):
-            raise ConfigError("These votes share a run: its instances would count twice. Merge each run once.")
-        recipe = _merged_recipe(self.recipe, other.recipe)
-        return Votes(
-            self.counts + other.counts,
-            self.mechanism,
-            _sum(self.score_sums, other.score_sums),
-            _sum(self.score_squares, other.score_squares),
-            _sum(self.score_histograms, other.score_histograms),
-            self.labels,
-            self.data_fingerprint,
-            tuple(sorted(self.run_ids + other.run_ids)),
-            tuple(sorted(set(self.assumptions + other.assumptions))),
-            recipe,
-        )
+        return functools.reduce(_merged, sorted((self, *others), key=merge_order))
 
     def save(self, path: PathLike) -> None:
         """Write a votes file (`.npz`, no pickle), atomically."""
-        header = {
+        header: dict[str, Any] = {
             "schema": SCHEMA,
             "mechanism": self.mechanism.to_dict(),
             "data_fingerprint": self.data_fingerprint,
@@ -175,6 +193,8 @@ class Votes:
             "assumptions": list(self.assumptions),
             "recipe": self.recipe,
         }
+        if self.shards:
+            header["shards"] = self.shards
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
         arrays |= {f"{_EVIDENCE}{name}": array for name, array in self.evidence.items()}
         with write_atomically(path, durable=True) as file:
@@ -189,7 +209,10 @@ class Votes:
         """
         arrays = read_npz(Path(path), _WANTED)
         if "mithridate" not in arrays:
-            raise ArtifactError(f"{path} is not a mithridate votes file; use read_votes(path, mechanism=...).")
+            raise ArtifactError(
+                f"{path} is not a mithridate votes file: it does not say how instances were trained. "
+                "Read it by read_votes(path, mechanism=...) and save that."
+            )
         return _from_arrays(Path(path), arrays)
 
     def __eq__(self, other: object) -> bool:
@@ -197,7 +220,7 @@ class Votes:
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
-        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe")
+        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards")
         if self.evidence.keys() != other.evidence.keys():
             return False
         arrays = [(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())]
@@ -253,13 +276,17 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
     try:
         header = json.loads(str(arrays["mithridate"]))
         schema = header["schema"]
-        mechanism_values, run_ids = header["mechanism"], tuple(header["run_ids"])
-        extra = {
+        mechanism_values, run_ids = header["mechanism"], header["run_ids"]
+        if not isinstance(run_ids, list):  # The letters of a word are no names of runs.
+            raise TypeError
+        extra: dict[str, Any] = {
             "data_fingerprint": header["data_fingerprint"],
             "run_ids": run_ids,
             # Files of version 0.1 say nothing about training.
             "assumptions": tuple(header.get("assumptions", ())),
             "recipe": header.get("recipe"),
+            # Where nothing is said, every run is there as a whole.
+            "shards": header.get("shards", {}),
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
@@ -387,6 +414,102 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     return labels
 
 
+def _checked_run_ids(run_ids: Any) -> tuple[str, ...]:
+    names = tuple(run_ids)
+    if isinstance(run_ids, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ConfigError("Expected run_ids as a tuple of different names of runs.")
+    return names
+
+
+def _checked_shards(shards: Any, votes: Votes) -> dict[str, Parts]:
+    """The parts of every run that is listed, sorted and joined; they have to fit the number of instances."""
+    if not isinstance(shards, Mapping):
+        raise ConfigError("Expected shards as a mapping from run ids to pairs (first, stop) of instances.")
+    given: dict[Any, Any] = dict(shards)  # pyright: ignore[reportUnknownArgumentType]
+    if not given.keys() <= set(votes.run_ids):
+        raise ConfigError("Expected shards of runs that run_ids names only.")
+    checked = {run: _checked_parts(run, given[run]) for run in sorted(given)}
+    if checked and isinstance(votes.mechanism, Deterministic):
+        _check_models(checked, votes)
+    held, whole = sum(_size(parts) for parts in checked.values()), len(votes.run_ids) - len(checked)
+    if checked and (held + whole > votes.instances or (not whole and held != votes.instances)):
+        others = f" and those of {whole} whole run{'s' if whole > 1 else ''}" if whole else ""
+        raise ConfigError(
+            f"The shards name {held} instances{others}, but {votes.instances} voted; "
+            "every instance must vote exactly once on every example."
+        )
+    return checked
+
+
+def _checked_parts(run: str, parts: Any) -> Parts:
+    try:
+        pairs = sorted((_instance(first), _instance(stop)) for first, stop in parts)
+        fits = bool(pairs) and all(0 <= first < stop <= _LARGEST for first, stop in pairs)
+    except (TypeError, ValueError):
+        fits, pairs = False, []
+    if not fits:  # Without the values, which may be of any size.
+        raise ConfigError(
+            f"Expected the shards of the run {_short(run)} as pairs (first, stop) of whole numbers from 0 on, "
+            "first below stop, and at least one pair."
+        )
+    twice = _overlap(pairs)
+    if twice is not None:
+        raise ConfigError(f"The shards of the run {_short(run)} name {_instances(*twice)} twice; name them once.")
+    return _joined(pairs)
+
+
+def _instance(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def _check_models(shards: Mapping[str, Parts], votes: Votes) -> None:
+    """Require parts of one run, none behind its last model: two models of one number would be one model twice."""
+    mechanism = votes.mechanism
+    if not isinstance(mechanism, Partitioned | SpreadPartitions):
+        raise ConfigError(f"Votes of {type(mechanism).__name__} come from one function, which has no shards.")
+    models = mechanism.models if isinstance(mechanism, SpreadPartitions) else mechanism.partitions
+    if len(votes.run_ids) != 1:
+        raise ConfigError("Expected shards of one run: models that are functions of the data are trained once.")
+    if any(parts[-1][1] > models for parts in shards.values()):
+        raise ConfigError(f"Expected shards of the models 0 to {models - 1}, all that there are.")
+
+
+def _overlap(pairs: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first instances that two of the sorted pairs share."""
+    for (_, end), (first, stop) in itertools.pairwise(pairs):
+        if first < end:
+            return first, min(end, stop)
+    return None
+
+
+def _joined(pairs: Iterable[tuple[int, int]]) -> Parts:
+    """Sorted disjoint pairs, of which those that touch become one.
+
+    >>> _joined([(0, 2), (2, 5), (7, 8)])
+    ((0, 5), (7, 8))
+    """
+    result: list[tuple[int, int]] = []
+    for first, stop in pairs:
+        if result and result[-1][1] == first:
+            first = result.pop()[0]
+        result.append((first, stop))
+    return tuple(result)
+
+
+def _size(parts: Parts) -> int:
+    return sum(stop - first for first, stop in parts)
+
+
+def _instances(first: int, stop: int) -> str:
+    return f"the instances {first} to {stop - 1}" if stop - first > 1 else f"the instance {first}"
+
+
+def _short(run: str) -> str:
+    return repr(run) if len(run) <= _LONG else f"{run[:_LONG]!r}..."
+
+
 def _checked_assumptions(sentences: Any) -> tuple[str, ...]:
     if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
         raise ConfigError(f"Expected assumptions as a tuple of sentences, got {sentences!r}.")
@@ -404,20 +527,6 @@ def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
     if not isinstance(copy, dict):
         raise ConfigError(f"Expected recipe to be a dictionary, got {recipe!r}.")
     return copy  # pyright: ignore[reportUnknownVariableType]
-
-
-def _merged_recipe(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The recipe of both; they may differ in the number of instances only, which adds up."""
-    first, second = _checked_recipe(first), _checked_recipe(second)
-    counts: list[int] = []
-    for recipe in (first, second):
-        if recipe is not None and isinstance(recipe.get("config"), dict) and "instances" in recipe["config"]:
-            counts.append(recipe["config"].pop("instances"))
-    if first != second:
-        raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
-    if first is not None and len(counts) == 2:
-        first["config"]["instances"] = sum(counts)
-    return first
 
 
 def _checked_evidence(evidence: Any, counts: IntArray) -> dict[str, npt.NDArray[Any]]:
@@ -461,15 +570,141 @@ def _first(mask: npt.NDArray[np.bool_]) -> int:
     return int(np.argwhere(mask)[0][0])
 
 
-def _sum(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
-    if first is None or second is None:
-        return None
-    # A sum is no more precise than its parts: single and double precision give single.
-    return (first + second).astype(min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize))
-
-
 def _same(first: Any, second: Any) -> bool:
     if first is None or second is None:
         return first is second
     one, two = np.asarray(first), np.asarray(second)
     return one.dtype == two.dtype and np.array_equal(one, two)
+
+
+# --- merging --------------------------------------------------------------------------------------------------------
+
+
+def merge_order(votes: Votes) -> tuple[Any, ...]:
+    """By what votes are sorted before they are added up: sums of floating-point numbers depend on their order."""
+    runs = tuple((run, votes.shards[run][0][0] if run in votes.shards else 0) for run in sorted(votes.run_ids))
+    return runs, "" if runs else _digest(votes)
+
+
+def _digest(votes: Votes) -> str:
+    """What tells votes without a name apart."""
+    arrays = [getattr(votes, name) for name in ("counts", *_OPTIONAL.values())]
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(b"none" if array is None else f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _merged(first: Votes, second: Votes) -> Votes:
+    _check_alike(first, second)
+    _check_apart(first, second)
+    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
+    return Votes(
+        first.counts + second.counts,
+        first.mechanism,
+        _sum(first.score_sums, second.score_sums),
+        _sum(first.score_squares, second.score_squares),
+        _sum(first.score_histograms, second.score_histograms),
+        first.labels,
+        first.data_fingerprint,
+        tuple(sorted({*first.run_ids, *second.run_ids})),
+        tuple(sorted({*first.assumptions, *second.assumptions, *unnamed})),
+        _merged_recipe(first, second),
+        _merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
+        _merged_shards(first, second),
+    )
+
+
+def _check_alike(first: Votes, second: Votes) -> None:
+    """Require votes of one mechanism on the same data."""
+    if first.mechanism != second.mechanism:
+        raise ConfigError(
+            f"Votes of different mechanisms never merge: {first.mechanism} and {second.mechanism}. "
+            "Certify them one by one."
+        )
+    parts_of_one = bool(first.shards and second.shards) and first.run_ids == second.run_ids
+    if isinstance(first.mechanism, Deterministic) and not parts_of_one:
+        raise ConfigError(
+            "These votes come from a function of the data, which has nothing to merge but parts of one run; train once."
+        )
+    if first.counts.shape != second.counts.shape or first.data_fingerprint != second.data_fingerprint:
+        raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
+    if not _same(first.labels, second.labels):
+        raise ConfigError("These votes carry different true labels; merge only runs on the same test set.")
+
+
+def _nameless(votes: Votes) -> bool:
+    """Whether votes hold instances of which nobody can say whether they are elsewhere too."""
+    return not votes.run_ids or _UNNAMED in votes.assumptions
+
+
+def _check_apart(first: Votes, second: Votes) -> None:
+    """Require that no instance of a run is in both."""
+    if (first.shards or second.shards) and (_nameless(first) or _nameless(second)):
+        raise ConfigError(
+            "Parts of a run merge only with votes that name their runs, which some of these do not: instances could "
+            "count twice. Merge them with whole runs only."
+        )
+    for run in sorted(set(first.run_ids) & set(second.run_ids)):
+        twice = _overlap(sorted(first.shards.get(run, _WHOLE) + second.shards.get(run, _WHOLE)))
+        if twice is not None:
+            which = "all its instances" if twice in _WHOLE else _instances(*twice)
+            raise ConfigError(
+                f"These votes share a run, {_short(run)}: {which} would count twice. "
+                "Merge each part once, and none beside the whole run."
+            )
+
+
+def _merged_shards(first: Votes, second: Votes) -> dict[str, Parts]:
+    runs = {*first.shards, *second.shards}
+    return {run: _joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs}
+
+
+def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
+    """The recipe of both; they may differ in the number of instances only, which becomes that of all that voted."""
+    one, two = _checked_recipe(first.recipe), _checked_recipe(second.recipe)
+    counted = 0
+    for recipe in (one, two):
+        if recipe is not None and isinstance(recipe.get("config"), dict) and "instances" in recipe["config"]:
+            del recipe["config"]["instances"]
+            counted += 1
+    if one != two:
+        raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
+    if one is not None and counted == 2:
+        one["config"]["instances"] = first.instances + second.instances
+    return one
+
+
+def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]:
+    """What parts of one run say beside counts: the votes of models side by side in their order, preferences added up.
+
+    Evidence that only one of them has is dropped, as other arrays are; a rule that needs it will ask for it.
+    """
+    merged: dict[str, npt.NDArray[Any]] = {}
+    both = first.evidence.keys() & second.evidence.keys()
+    if "predictions" in both:
+        merged["predictions"] = _side_by_side(first, second)
+    if "preferences" in both:
+        one, two = (votes.evidence["preferences"].astype(np.int64) for votes in (first, second))
+        if one.shape != two.shape:
+            raise ConfigError("These votes carry the evidence 'preferences' in different shapes; train them again.")
+        merged["preferences"] = one + two
+    return merged
+
+
+def _side_by_side(first: Votes, second: Votes) -> npt.NDArray[Any]:
+    tables, numbers = list[npt.NDArray[Any]](), list[IntArray]()
+    for votes in (first, second):
+        table = votes.evidence["predictions"]
+        if table.shape != (votes.examples, votes.instances):
+            raise ConfigError("The evidence 'predictions' does not hold a vote of each model; train them again.")
+        tables.append(table)
+        numbers += [np.arange(*pair) for pairs in votes.shards.values() for pair in pairs]
+    return np.concatenate(tables, axis=1)[:, np.argsort(np.concatenate(numbers))]
+
+
+def _sum(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    if first is None or second is None or first.shape != second.shape:  # histograms may have other bins
+        return None
+    # A sum is no more precise than its parts: single and double precision give single.
+    return (first + second).astype(min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize))

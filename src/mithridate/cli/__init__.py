@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mithridate._version import VERSION
-from mithridate.cli import _output, certify, compare, demo, init, plan, predict, report, train, verify
+from mithridate.cli import _output, certify, compare, demo, init, merge, plan, predict, report, train, verify
 from mithridate.errors import MithridateError
 
-_COMMANDS = (demo, init, plan, train, certify, predict, report, compare, verify)
+_COMMANDS = (demo, init, plan, train, merge, certify, predict, report, compare, verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

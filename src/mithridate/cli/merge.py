@@ -1,0 +1,210 @@
+"""`mithridate merge`: from the votes of several runs, or of parts of one, to those of all."""
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from mithridate.cli import _output
+from mithridate.errors import ArtifactError, ConfigError, MithridateError
+from mithridate.report.learners import tally
+from mithridate.votes import Parts, Votes, merge_order
+
+_EXAMPLES = """examples:
+  mithridate merge monday.npz tuesday.npz -o votes.npz        two runs of one configuration
+  mithridate merge runs/part-* -o votes.npz                   parts of one run, a directory from each machine
+  sbatch --dependency=afterok:$ARRAY_JOB --wrap "mithridate merge parts/*.npz -o votes.npz"
+                                                              the same on Slurm, once all tasks of an array are done
+
+Merge all that was trained: to leave instances out because of how they voted voids every certificate.
+"""
+_ALL = "Nothing that was trained was left out, or merged, because of how it voted."
+
+
+class _Source(NamedTuple):
+    """A file of votes: what it holds, without the votes themselves, of which many files may have much."""
+
+    path: Path
+    order: tuple[Any, ...]
+    instances: int
+    run_ids: tuple[str, ...]
+    shards: dict[str, Parts]
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "merge",
+        help="merge votes of several runs, or of parts of one",
+        description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
+        "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"
+        "The order of the files does not matter.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "votes",
+        metavar="RUN_DIR_OR_VOTES",
+        type=Path,
+        nargs="+",
+        help="directories of finished runs, or votes files (.npz); at least two",
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="FILE", required=True, help="where the merged votes go (.npz)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace FILE where it exists; never one that is merged")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Merge and print."""
+    paths = [_votes_file(path) for path in arguments.votes]
+    if len(paths) < 2:
+        raise ConfigError("One file has nothing to merge with; give at least two.")
+    _check_different(paths)
+    _check_out(arguments.out, paths, force=arguments.force)
+    sources = sorted((_source(path) for path in paths), key=lambda source: source.order)
+    merged = _merged(sources)
+    merged.save(arguments.out)
+    if arguments.json:
+        _output.print_json(_summary(merged, sources, arguments.out))
+    else:
+        _print(_output.console(), merged, sources, arguments.out)
+    return 0
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def _votes_file(path: Path) -> Path:
+    """The votes of a run in the place of its directory."""
+    if not os.path.isdir(path):
+        return path
+    if not os.path.isfile(path / "votes.npz"):
+        started = os.path.isfile(path / "run.json")
+        remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
+        raise ArtifactError(f"There are no votes in {path}: {remedy}.")
+    return path / "votes.npz"
+
+
+def _check_different(paths: Sequence[Path]) -> None:
+    seen: dict[tuple[int, int], Path] = {}
+    for path in filter(os.path.exists, paths):
+        status = os.stat(path)
+        known = seen.setdefault((status.st_dev, status.st_ino), path)
+        if known is not path:
+            raise ConfigError(f"{path} is the same file as {known}: its votes would count twice. Give it once.")
+
+
+def _check_out(out: Path, paths: Sequence[Path], *, force: bool) -> None:
+    _output.check_writable(out)
+    _output.check_apart(out, *paths)
+    if os.path.exists(out) and not os.path.isfile(out):
+        raise ArtifactError(f"Cannot write {out}: it is not a plain file. Choose another name.")
+    if os.path.lexists(out) and not force:
+        raise ArtifactError(f"{out} exists already; add --force to replace it, or choose another name.")
+
+
+def _load(path: Path) -> Votes:
+    try:
+        return Votes.load(path)
+    except MithridateError as error:
+        if str(path) in str(error):
+            raise
+        raise ArtifactError(f"{path}: {error}") from error
+
+
+def _source(path: Path) -> _Source:
+    votes = _load(path)
+    return _Source(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
+
+
+# --- merging --------------------------------------------------------------------------------------------------------
+
+
+def _merged(sources: Sequence[_Source]) -> Votes:
+    """The votes of all files, of which no more than one is in memory beside their sum."""
+    merged = _load(sources[0].path)
+    for number, source in enumerate(sources[1:], start=1):
+        votes = _load(source.path)
+        try:
+            merged = merged.merge(votes)
+        except ConfigError as error:
+            raise _explained(error, votes, source, sources[:number]) from error
+    return merged
+
+
+def _explained(error: ConfigError, votes: Votes, source: _Source, before: Sequence[_Source]) -> ConfigError:
+    """The error, with the two files that do not go together."""
+    for other in before:
+        try:
+            _load(other.path).merge(votes)
+        except ConfigError as reason:
+            return ConfigError(f"{source.path} does not merge with {other.path}. {reason}")
+    return ConfigError(f"{source.path} does not merge with the files before it. {error}")
+
+
+# --- what is printed ------------------------------------------------------------------------------------------------
+
+
+def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, Any]:
+    files = [
+        {"path": str(source.path), "instances": source.instances, **_whence(source.run_ids, source.shards)}
+        for source in sources
+    ]
+    return {
+        "votes": str(out),
+        "instances": votes.instances,
+        "examples": votes.examples,
+        "classes": votes.classes,
+        **_whence(votes.run_ids, dict(votes.shards)),
+        "mechanism": votes.mechanism.to_dict(),
+        "recipe": votes.recipe,
+        "assumptions": [*votes.assumptions, _ALL],
+        "files": files,
+    }
+
+
+def _whence(run_ids: Sequence[str], shards: dict[str, Parts]) -> dict[str, Any]:
+    return {"run_ids": list(run_ids), "shards": shards}
+
+
+def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path) -> None:
+    runs = len(votes.run_ids)
+    table = Table(title=f"{tally(votes)}, {runs or 'no named'} run{'' if runs == 1 else 's'}")
+    table.add_column("file", overflow="fold")
+    table.add_column("instances", justify="right")
+    table.add_column("run", overflow="fold")
+    table.add_column("which of its instances", overflow="fold")
+    for source in sources:
+        table.add_row(_output.printable(str(source.path)), f"{source.instances:,}", *_runs(source))
+    console.print(table)
+    for run, parts in votes.shards.items():
+        console.print(f"Of the run {_output.printable(run)}: {_ranges(parts)}.", soft_wrap=True)
+    for sentence in (*votes.assumptions, _ALL):
+        console.print(f"Assumed: {_output.printable(sentence)}", soft_wrap=True)
+    command = f"mithridate certify {shlex.quote(str(out))}"
+    console.print(_output.printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
+
+
+def _runs(source: _Source) -> tuple[str, str]:
+    if not source.run_ids:
+        return "not named", ""
+    parts = (_ranges(source.shards[run]) if run in source.shards else "all" for run in source.run_ids)
+    return _output.printable("\n".join(source.run_ids)), "\n".join(parts)
+
+
+def _ranges(parts: Parts) -> str:
+    """Parts of a run in words.
+
+    >>> _ranges(((0, 3), (7, 8)))
+    'instances 0 to 2, 7'
+    """
+    words = (f"{first} to {stop - 1}" if stop - first > 1 else str(first) for first, stop in parts)
+    return f"instances {', '.join(words)}"
