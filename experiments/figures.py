@@ -130,7 +130,7 @@ def _methods_panel(results: Results, row: Row) -> Panel:
     lines.append(_line("f-DP, sound", results.sound(row.main, "fdp", "votes"), COLOURS[4]))
     lines.append(_line("RDP, sound", results.sound(row.main, "rdp", "votes"), COLOURS[5]))
     if (bagging := results.matched_bagging(row)) is not None:
-        lines.append(_line("Bagging", results.bagging(bagging, as_published=True), COLOURS[6]))
+        lines.append(_line("Bagging", results.bagging(bagging, as_published=False), COLOURS[6]))
     if (dpa := results.dpa_run(row)) is not None:
         lines.append(_line("DPA", results.dpa(dpa), COLOURS[7]))
     bound = results.baseline_dp(row.main)

@@ -171,10 +171,12 @@ def reproduce(one: Experiment, data: Data, *, device: str, piece: int | None) ->
     """
     before = Votes.load(one.votes) if one.instances is not None and one.votes.exists() else None
     missing = 1 if one.instances is None else one.instances - (before.instances if before else 0)
+    pieces: list[dict[str, Any]] = []
+    if before is not None and one.how.exists():  # a process may have been killed between the two files
+        pieces = json.loads(one.how.read_text(encoding="utf-8"))["pieces"]
     start = time.monotonic()
     votes = one.train(data, min(piece or missing, missing), device)
     part = {"instances": votes.instances, "seconds": round(time.monotonic() - start, 1), **_machine(device)}
-    pieces: list[dict[str, Any]] = json.loads(one.how.read_text(encoding="utf-8"))["pieces"] if before else []
     right = _keep_radii(one, one.defence, votes) if one.defence is not None else None
     if right is None:
         votes = _small(votes, with_scores=one.raw.parent.name == "aaai2023")

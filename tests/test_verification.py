@@ -32,6 +32,7 @@ from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
 from mithridate.certificate import SCHEMA
 from mithridate.recomputation import ExactMoments, ExactTradeoff, _Inversion, _Table, binomial_lower, binomial_upper
+from mithridate.verification import _ConcaveTable
 
 THREATS = list(Threat)
 GAUSSIAN = SampledGaussian(30.0, 1.0, 4)
@@ -544,3 +545,24 @@ def test_claims_that_do_not_fit_their_mechanism_cannot_be_read(
     forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: content.update(change))
     with pytest.raises(ArtifactError):
         verify(tmp_path / "c.json")
+
+
+# --- tables of concave functions ------------------------------------------------------------------------------------
+
+
+def test_a_table_of_a_concave_function_is_never_below_it() -> None:
+    rng = np.random.default_rng(5)
+    for points in (1, 2, 3, 4, 7, 30):
+        x = np.sort(rng.random(points))
+        table = _ConcaveTable(x, np.sqrt(x))
+        probes = np.concatenate([rng.random(200), x, 10.0 ** -rng.uniform(0, 12, 50), [0.0, 1.0]])
+        assert np.all(table(probes) >= np.sqrt(probes) - 1e-12)
+
+
+def test_radii_beyond_any_curve_are_refused_without_a_traceback(tmp_path: Path) -> None:
+    # So little noise that no curve is known but K <= 1, whoever is kept: nothing holds.
+    votes = Votes.from_counts([[1000, 0, 0]], mechanism=Subsampled(0.99, SampledGaussian(0.001, 0.5, 100)))
+    forged = replace(certify(votes, threat=Threat.REMOVE), radius=np.array([12]))
+    forged.save(tmp_path / "forged.json")
+    checks = {check.name: check.passed for check in verify(tmp_path / "forged.json").checks}
+    assert not checks["radii"]

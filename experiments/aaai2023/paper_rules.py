@@ -103,7 +103,7 @@ def largest_radii(accountant: Accountant, limits: LabelBounds) -> IntArray:
 def accountant(mechanism: Mechanism, rule: str) -> Accountant:
     """The paper's condition for a mechanism; what it computes serves every run of that mechanism."""
     if rule == "adp":
-        return _SimpleGroups(one_example_epsilon(private(mechanism), DELTA))
+        return _SimpleGroups(one_example_epsilon(_whole(private(mechanism)), DELTA))
     return RdpAccountant(_Remembered(PaperDivergence(_whole(private(mechanism)), Threat.SYMMETRIC_DIFFERENCE)), False)
 
 

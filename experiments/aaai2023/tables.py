@@ -482,7 +482,7 @@ def score_intervals(results: Results) -> str:
         ours = results.by_paper(row.main, "rdp", "scores")
         valid = results.by_paper(row.main, "rdp", "scores", valid_bounds=True)
         text += (
-            f" By Student-t intervals our votes give a median of {ours.median:g} and radii up to {ours.largest}; by "
+            f" By Student-t intervals our scores give a median of {ours.median:g} and radii up to {ours.largest}; by "
             f"empirical Bernstein's bound and the same group rule {valid.median:g} and {valid.largest}."
         )
     return text + "\n"

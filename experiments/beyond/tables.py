@@ -20,6 +20,8 @@ from mithridate.presets import Preset, preset
 HERE = Path(__file__).parent
 RAW, STUDIES = HERE / "raw", HERE / "studies"
 NEAREST = "nearest-neighbours"
+# Entries of Optuna's journal: a trial begins, a trial changes its state, and the state of one that is complete.
+_CREATED, _ENDED, _COMPLETE = 4, 6, 1
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Beyond:
         study = json.loads(path.read_text(encoding="utf-8"))
         mine = trial_of(preset(task.strong))
         trial = next((trial for trial in study["best"] if {key: _constants(trial)[key] for key in mine} == mine), None)
-        return None if trial is None else {**trial, "trials": study["trials"]}
+        return None if trial is None else {**trial, **_counted(self.studies / f"{task.name}.log")}
 
     def _published(self, task: Task) -> Iterator[Curve]:
         if self.paper.has(task.published):
@@ -127,8 +129,24 @@ class Beyond:
         votes = Votes.load(path)
         found = certify(votes)
         assert votes.labels is not None
-        title = f"DP ensemble, `{name}`, {votes.instances:,} instances: f-DP"
+        wanted = preset(name).config.instances
+        number = f"{votes.instances:,}" if votes.instances == wanted else f"{votes.instances:,} of {wanted:,}"
+        title = f"DP ensemble, `{name}`, {number} instances: f-DP"
         return Curve(title, _certified(found.label, found.radius, votes.labels))
+
+
+def _counted(journal: Path) -> dict[str, int]:
+    """How many trials of a journal are complete, in all of its studies, and how many of these somebody proposed."""
+    given: list[bool] = []
+    complete = proposed = 0
+    for line in journal.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["op_code"] == _CREATED:
+            given.append("fixed_params" in entry.get("system_attrs", {}))
+        elif entry["op_code"] == _ENDED and entry["state"] == _COMPLETE:
+            complete += 1
+            proposed += given[entry["trial_id"]]
+    return {"trials": complete, "proposed": proposed}
 
 
 def trial_of(found: Preset) -> dict[str, Any]:
@@ -199,33 +217,36 @@ def _how(beyond: Beyond, task: Task) -> Iterator[str]:
 
 def _how_strong(beyond: Beyond, task: Task) -> str:
     note, found = beyond.note(task.strong), beyond.found(task)
+    wanted = preset(task.strong).config.instances
+    fewer = "" if note["instances"] == wanted else f" --instances {note['instances']}"
     made = (
-        f"The ensemble: `mithridate train --recipe {task.strong}`, then `mithridate certify runs/{task.strong}`; "
-        f"{duration(note['seconds'])} on {note['device']}."
+        f"The ensemble: `mithridate train --recipe {task.strong}{fewer}`, then "
+        f"`mithridate certify runs/{task.strong}`; {duration(note['seconds'])} on {note['device']}."
     )
     if found is None:
         return f"{made}\n"
     measured = found.get("confirmed") or found["measured"]
     at = listed([f"{share(value)} at {int(radius):,}" for radius, value in measured["certified_accuracy"].items()])
     return (
-        f"{made} The search looked at {found['trials']} recipes; on the held-out part of the training set it expected "
-        f"{at} of this one, from {measured['instances']:,} instances.\n"
+        f"{made} The search compared {found['trials']} recipes, {found['proposed']} of them proposed by hand, after "
+        f"the constants of the features had been chosen on the same training set. On its held-out part it expected "
+        f"{at} of {found['config']['instances']:,} instances of this one, from votes of {measured['instances']:,}.\n"
     )
 
 
 def summary(beyond: Beyond) -> str:
     """One table for all data sets: the paper's text, its recipe soundly, and the best that there is."""
     lines = [line for task in beyond.tasks for line in _summary(beyond, task)]
-    return table(["certified accuracy", "r", "paper's recipe, f-DP", "DP ensemble", "neighbours"], lines)
+    head = ["certified accuracy", "r", "paper's recipe, f-DP", "DP ensemble", "few neighbours", "many neighbours"]
+    return table(head, lines)
 
 
 def _summary(beyond: Beyond, task: Task) -> Iterator[list[str]]:
     curves = beyond.curves(task)
-    kinds = [
-        [curve for curve in curves if curve.title.startswith("the same")],
-        [curve for curve in curves if curve.title.startswith("DP")],
-        [curve for curve in curves if curve.title.endswith("neighbours")],
-    ]
+    starts = ("the same", "DP")
+    found = [next((c for c in curves if c.title.startswith(start)), None) for start in starts]
+    near = [curve for curve in curves if curve.title.endswith("neighbours")]
+    columns = [*found, *near, None, None][:4]
     for radius in task.few:
-        shares = [max((c.certified.accuracy([radius])[0] for c in kind), default=0.0) for kind in kinds]
+        shares = [0.0 if c is None else c.certified.accuracy([radius])[0] for c in columns]
         yield [task.title, f"{radius:,}", *(share(value) if value else "" for value in shares)]

@@ -180,11 +180,12 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
     if is_exact(method):
         sentences = [
             "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
-            "nothing else has looked at the training data.",
+            "nothing else has looked at the training data, beyond what is stated here.",
         ]
     else:
         sentences = [
-            "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
+            "The instances are independent runs of the stated mechanism; nothing else has looked at the training data, "
+            "beyond what is stated here.",
             "The attacker does not know the randomness of training.",
         ]
     sentences.extend(method.assumptions)

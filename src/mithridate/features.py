@@ -265,7 +265,7 @@ class PhotoGradients(OrientedGradients):
     Edge cases:
         ====================  =========================================================================
         a mirrored image      has the same features, up to rounding
-        a flat grey image     only the bias is not zero; a flat colour keeps its colour
+        a flat grey image     only the bias is not zero, up to rounding; a flat colour keeps its colour
         ====================  =========================================================================
 
     References:

@@ -90,7 +90,10 @@ class Preset:
         Args:
             data: name of the data set that is trained on, where it has one.
         """
-        chosen = f"The recipe {self.name} was chosen on a held-out part of the training set of {_TITLES[self.data]}"
+        chosen = (
+            f"The recipe {self.name} was chosen by fitting on one part of the training set of {_TITLES[self.data]} and "
+            "comparing on another"
+        )
         not_covered = "is a look at the data that the certificate does not account for"
         if data == self.data:
             return f"{chosen}, which is the data set of this run: the choice {not_covered}."

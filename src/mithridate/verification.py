@@ -339,7 +339,11 @@ class _TradeoffRoute:
 
 
 class _ConcaveTable:
-    """An upper bound on a concave function from its values at some points: neighbouring chords, extended."""
+    """An upper bound on a concave function with values in [0, 1], from its values at some points.
+
+    Between two points a concave function lies below the chords of the intervals on both sides, extended; where there is
+    only one of them, below that one; where there is none, nothing is known but that it is at most 1.
+    """
 
     def __init__(self, x: FloatArray, y: FloatArray) -> None:
         x = np.maximum.accumulate(x)
@@ -348,10 +352,16 @@ class _ConcaveTable:
         self._slopes = np.diff(self._y) / np.diff(self._x)
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        right = np.clip(np.searchsorted(self._x, x), 2, len(self._x) - 2)
-        before = self._y[right - 1] + self._slopes[right - 2] * (x - self._x[right - 1])
-        after = self._y[right] + self._slopes[right] * (x - self._x[right])
-        return np.clip(np.minimum(before, after), 0.0, 1.0)
+        right = np.searchsorted(self._x, x)
+        return np.clip(np.minimum(self._chord(right - 2, x), self._chord(right, x)), 0.0, 1.0)
+
+    def _chord(self, interval: npt.NDArray[np.intp], x: FloatArray) -> FloatArray:
+        """The chord of an interval at x, 1 where there is no such interval."""
+        there = (interval >= 0) & (interval < len(self._slopes))
+        if not there.any():
+            return np.ones(len(x))
+        place = np.where(there, interval, 0)
+        return np.where(there, self._y[place] + self._slopes[place] * (x - self._x[place]), 1.0)
 
 
 # Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.

@@ -167,7 +167,7 @@ class SubsampledCurveFamily:
             intercepts += weight * np.where(says, curve.intercepts[line], 1.0)
             slopes += weight * np.where(says, curve.slopes[line], 0.0)
             budgets.append(curve.budget)
-        return _sorted_curve(intercepts, slopes, budgets, kept.dropped)
+        return _sorted_curve(intercepts, slopes, budgets, kept.weight_error, kept.dropped)
 
     def _mix_inserted(self, changes: int) -> TradeoffCurve:
         """K^-1 = sum_j w_j K_j^-1 as lines: x >= sum_j w_j (y - c_j) / s_j for one line (c_j, s_j) of some K_j.
@@ -188,8 +188,8 @@ class SubsampledCurveFamily:
             budgets.append(curve.budget)
         known = rate > 0
         if not known.any():
-            return _sorted_curve(np.ones(1), np.zeros(1), budgets, 0.0)  # nothing but K <= 1 is known
-        return _sorted_curve(offset[known] / rate[known], 1 / rate[known], budgets, 0.0)
+            return _sorted_curve(np.ones(1), np.zeros(1), budgets, kept.weight_error)  # nothing but K <= 1 is known
+        return _sorted_curve(offset[known] / rate[known], 1 / rate[known], budgets, kept.weight_error)
 
     def _weighted(
         self, counts: FloatArray, log_weights: FloatArray, *, deleted: bool
@@ -212,11 +212,13 @@ def _nodes() -> FloatArray:
 
 
 def _sorted_curve(
-    intercepts: FloatArray, slopes: FloatArray, budgets: list[ErrorBudget], dropped: float
+    intercepts: FloatArray, slopes: FloatArray, budgets: list[ErrorBudget], weight_error: float, dropped: float = 0.0
 ) -> TradeoffCurve:
     """A curve from lines in any order: of one slope the lowest, and none that is steeper and higher than another."""
+    # Sums and quotients of weights, each good to `weight_error`, and some room for the sums themselves.
+    upwards = 1 + 1e-13 + 4 * weight_error
     order = np.lexsort((intercepts, slopes))
-    slopes, first = np.unique(slopes[order] * (1 + 1e-13), return_index=True)
+    slopes, first = np.unique(slopes[order] * upwards, return_index=True)
     # What is never the lowest would lead the search for the lowest astray.
     intercepts = np.minimum.accumulate(intercepts[order][first])
     is_lower = np.append(True, np.diff(intercepts) < 0)
@@ -227,7 +229,7 @@ def _sorted_curve(
         rounding=max(b.rounding for b in budgets),
         loss=max(b.loss for b in budgets),
     )
-    return TradeoffCurve(intercepts * (1 + 1e-13), slopes, budget)
+    return TradeoffCurve(intercepts * upwards, slopes, budget)
 
 
 def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:

@@ -45,7 +45,8 @@ _HALVINGS = 100
 _USELESS = 500.0
 
 _ASSUMPTIONS = (
-    "The instances are independent runs of the stated mechanism; nothing else has looked at the training data.",
+    "The instances are independent runs of the stated mechanism; nothing else has looked at the training data, beyond "
+    "what is stated here.",
     "The attacker does not know the randomness of training.",
     "The test points and their labels are fixed; the bound is on the expected accuracy of one instance on them, not of "
     "the majority.",
