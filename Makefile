@@ -15,13 +15,16 @@ PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test lint docs browser bench reproduce figures slow dist format clean help
+.PHONY: demo test cluster lint docs browser bench reproduce figures slow dist format clean help
 
 demo: $(TRAIN)  ## train, certify and report on handwritten digits
 	@$(BIN)/mithridate demo
 
 test: $(DEV)  ## run the fast tests and the doctests
 	@$(PARALLEL)
+
+cluster: $(DEV)  ## test the Ray back end on a cluster of three nodes on this machine
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'ray and not slow' tests/test_ray.py
 
 lint: $(DEV)  ## check style, format and types
 	@$(BIN)/ruff check
@@ -84,5 +87,5 @@ $(TRAIN): $(PINS) | $(BIN)/python
 
 $(DEV): $(PINS) | $(BIN)/python
 	@echo "Installing mithridate with torch and its test, lint and documentation tools into $(VENV)"
-	@$(PIP) -e '.[train,data,report,search,test,lint,docs]'
+	@$(PIP) -e '.[train,data,report,ray,search,test,lint,docs]'
 	@touch $(TRAIN) $@

@@ -564,7 +564,7 @@ def test_another_plan_or_computer_is_another_run(tmp_path: Path, monkeypatch: py
         train(Parts(5), run_dir=tmp_path)
     with pytest.raises(ConfigError, match="evidence"):
         train(Parts(6), run_dir=tmp_path, preferences=True)
-    monkeypatch.setattr(plain, "_computer", lambda *_: {"name": "another"})
+    monkeypatch.setattr(plain, "computer_of", lambda *_: {"name": "another"})
     with pytest.raises(ConfigError, match="computer"):
         train(Parts(6), run_dir=tmp_path)
 

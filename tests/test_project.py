@@ -75,7 +75,7 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
     for name in arguments.keys() - no_options:
         texts, flags = (
-            {"recipe", "model", "features", "device", "precision", "optimizer", "schedule"},
+            {"recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address"},
             {"keep_models", "average_iterates"},
         )
         text, value = ("'x'", "x") if name in texts else ("true", True) if name in flags else ("1", 1)

@@ -4,11 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from mithridate.accounting import ADP, FDP, RDP
+from mithridate.backends import Ray
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.certification import certify
 from mithridate.config import TrainConfig
 from mithridate.errors import (
     ArtifactError,
+    ClusterError,
     ConfigError,
     MithridateError,
     NumericalError,
@@ -34,12 +36,14 @@ __all__ = [
     "ArtifactError",
     "Certificate",
     "CertifiedClassifier",
+    "ClusterError",
     "Comparison",
     "ConfigError",
     "Mechanism",
     "MithridateError",
     "NumericalError",
     "Plan",
+    "Ray",
     "SampledGaussian",
     "Scope",
     "Status",

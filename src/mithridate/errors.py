@@ -23,3 +23,7 @@ class TamperedError(ArtifactError):
 
 class NumericalError(MithridateError, ArithmeticError):
     """The arithmetic could not give an answer that is safe to use."""
+
+
+class ClusterError(MithridateError, RuntimeError):
+    """Workers of a cluster failed again and again; what was finished before is kept."""

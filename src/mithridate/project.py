@@ -41,8 +41,10 @@ HOLDOUT = 0.2
 CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(TrainConfig))
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
-_OPTIONS = (*CONFIG_NAMES, "recipe", "model", "features", "device", "seconds", "in_flight", "precision", "keep_models")
-_TEXTS = ("recipe", "model", "features", "device", "precision", "optimizer", "schedule")
+_CHOICES = ("recipe", "model", "features", "seconds")
+_RUNTIME = ("device", "in_flight", "precision", "keep_models", "backend", "address", "workers", "gpus_per_worker")
+_OPTIONS = (*CONFIG_NAMES, *_CHOICES, *_RUNTIME)
+_TEXTS = ("recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address")
 _FLAGS = ("keep_models", "average_iterates")
 _LARGEST_FILE = 1 << 24
 

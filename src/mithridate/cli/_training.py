@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from mithridate import _validate
 from mithridate._artifact import write_atomically
+from mithridate.backends import Backend, Local, Ray
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.project import compose, is_complete
@@ -29,6 +31,8 @@ _PICTURE_BYTES = 1 << 26
 # Models are kept unless they would take more than this, or the user says otherwise.
 _KEPT_BYTES = 1 << 30
 RUNTIME = ("device", "in_flight", "precision", "keep_models")
+BACKENDS = ("local", "ray")
+CLUSTER = ("address", "workers", "gpus_per_worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,14 +55,15 @@ class Work:
 
     def recipe(self) -> Recipe:
         """What will be trained."""
-        device = device_type(self.options.get("device", "auto"))
+        device = device_type(self.options.get("device", "auto"), backend_of(self.options))
         return compose(self.options, self.training, device, data=self.data)
 
     def train(self, recipe: Recipe, root_seed: bytes | None = None) -> tuple[Votes, "Clock"]:
         """Train, or go on with it, showing how far it is."""
         runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
         runtime.setdefault("keep_models", self._may_be_kept(recipe))
-        with shown(Clock()) as clock:
+        runtime["backend"] = backend_of(self.options)
+        with shown(Clock()) as clock, _quiet_output(runtime["backend"]):
             votes = import_training("train")(
                 (self.training.x, self.training.y),
                 self.test.x if self.test.y is None else (self.test.x, self.test.y),
@@ -107,8 +112,24 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
             np.savez_compressed(file, **arrays)
 
 
-def device_type(name: str) -> str:
-    """The kind of device that training will run on.
+def backend_of(options: Mapping[str, Any]) -> Backend:
+    """Who trains: this process, or the workers of a cluster.
+
+    Raises:
+        ConfigError: an option is not what it should be.
+    """
+    name = options.get("backend") or "local"
+    _validate.one_of(BACKENDS, backend=name)
+    given = {option: options[option] for option in CLUSTER if options.get(option) is not None}
+    if name == "ray":
+        return Ray(**given)
+    for option in given:
+        raise ConfigError(f"{option} belongs to a cluster; give --backend ray, too, or leave it out.")
+    return Local()
+
+
+def device_type(name: str, backend: Backend | None = None) -> str:
+    """The kind of device that training will run on; of a cluster, as far as that is known here.
 
     Raises:
         ConfigError: torch is not installed, or there is no such device.
@@ -116,6 +137,8 @@ def device_type(name: str) -> str:
     import_training("train")
     from mithridate.ensemble.training import pick_device
 
+    if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
+        return "cuda" if name == "auto" else name
     return pick_device(name).type
 
 
@@ -148,6 +171,7 @@ class Clock:
         self.begin = time.monotonic()
         self.first: int | None = None
         self.done = self.total = 0
+        self.details = ""
         self.show: Callable[[], None] = lambda: None
 
     def __call__(self, done: int, total: int) -> None:
@@ -156,6 +180,10 @@ class Clock:
             self.begin, self.first = time.monotonic(), done
         self.done, self.total = done, total
         self.show()
+
+    def detail(self, text: str) -> None:
+        """What else there is to say, until the next time."""
+        self.details = text
 
     @property
     def seconds(self) -> float:
@@ -179,6 +207,7 @@ def shown(clock: Clock) -> Iterator[Clock]:
         return
     columns = (
         TextColumn("training"), BarColumn(), TextColumn("{task.percentage:.0f}%"), _Speed(clock), TimeRemainingColumn(),
+        _Details(clock),
     )  # fmt: skip
     console = Console(stderr=True, markup=False, highlight=False)
     with Progress(*columns, console=console, transient=True) as bar, _logging(console.print):
@@ -198,6 +227,12 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:,.0f} model-steps/s" if speed is not None else "")
 
 
+class _Details(_Speed):
+    def render(self, task: Task) -> Text:
+        """Shards and nodes of a cluster."""
+        return Text(self._clock.details)
+
+
 class _Lines:
     """Now and then a line about how far it is."""
 
@@ -213,7 +248,8 @@ class _Lines:
         elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
         if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
             self._last = (now, clock.done)
-            _say(progress_line(clock.done, clock.total, clock.speed))
+            line = progress_line(clock.done, clock.total, clock.speed)
+            _say(f"{line}, {clock.details}" if clock.details else line)
 
 
 def progress_line(done: int, total: int, speed: float | None) -> str:
@@ -224,6 +260,16 @@ def progress_line(done: int, total: int, speed: float | None) -> str:
     """
     line = f"{done:,} of {total:,} model-steps ({done / total:.0%})"
     return line if not speed else f"{line}, {speed:,.0f} model-steps/s, {(total - done) / speed:,.0f} s left"
+
+
+@contextlib.contextmanager
+def _quiet_output(backend: Backend) -> Iterator[None]:
+    """Keep the output for results: Ray reports nodes that it lost there."""
+    if isinstance(backend, Ray):
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mithridate import presets
 from mithridate.cli import _options, _output
-from mithridate.cli._training import RUNTIME, Clock, Work, accuracy
+from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError
@@ -31,7 +31,7 @@ starts. Files are what `mithridate init` was shown, or .npz with arrays 'x' (inp
 --test). After an interruption of any kind the same command goes on where it ended.
 """
 # Flags that are options of a project file, too.
-_NAMES = (*CONFIG_NAMES, "recipe", "model", "features", "seconds", *RUNTIME)
+_NAMES = (*CONFIG_NAMES, "recipe", "model", "features", "seconds", *RUNTIME, "backend", *CLUSTER)
 # More than any seed has; a device would have no end.
 _SEED_CHARACTERS = 1 << 12
 
@@ -54,7 +54,9 @@ def add_to(commands: Any) -> None:
     )
     files.add_argument("--model", metavar="NAME", help="auto, linear, mlp, lenet5, opa-tut or resnet18")
     files.add_argument(
-        "--features", metavar="NAME", help="train on fixed features: oriented-gradients, unit-norm or hashed-ngrams"
+        "--features",
+        metavar="NAME",
+        help="train on fixed features: oriented-, object- or photo-gradients, unit-norm or hashed-ngrams",
     )
     files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/NAME)")
     _options.add_mechanism(parser, required=False)
@@ -113,6 +115,11 @@ def _add_runtime(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file with 64 hexadecimal digits to reproduce a run; noted as an assumption",
     )
+    group = parser.add_argument_group("on a cluster (needs the ray extra)")
+    group.add_argument("--backend", choices=BACKENDS, help="who trains (local); ray alone starts a cluster here")
+    group.add_argument("--address", metavar="A", help="of a running cluster: auto, host:port or ray://host:port")
+    group.add_argument("--workers", type=int, metavar="N", help="at most so many at a time (as many as there are)")
+    group.add_argument("--gpus-per-worker", type=float, metavar="G", help="share of a GPU (1 where there are GPUs)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from mithridate._artifact import PathLike
+from mithridate.backends import Backend, Ray, check_backend
 from mithridate.data.arrays import check_inputs
 from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
 from mithridate.ensemble.native import processor
@@ -23,16 +25,19 @@ from mithridate.ensemble.randomness import PUBLIC_SEED
 from mithridate.ensemble.run_directory import Manifest
 from mithridate.ensemble.sight import Sight
 from mithridate.ensemble.training import (
+    Machine,
     Model,
     Progress,
     Task,
     check_runtime,
     data_fingerprint,
     enough_memory,
+    import_cluster,
     is_out_of_memory,
     manifest_of,
     pick_device,
     task_of,
+    train_missing,
     votes_in,
 )
 from mithridate.errors import ConfigError
@@ -68,6 +73,7 @@ def train_plain(
     source: Mapping[str, Any] | None = None,
     assumptions: Sequence[str] = (),
     preferences: bool = False,
+    backend: Backend | None = None,
 ) -> Votes:
     """Train many models at once without privacy, and count how they vote on the test inputs.
 
@@ -98,6 +104,7 @@ def train_plain(
         assumptions: what was taken for granted when the data was read, a sentence each.
         preferences: for `Parts`, count for any two labels how many models score one above the other
             (`votes.evidence["preferences"]`), as run-off elections need it.
+        backend: who trains; see `train`. Models of parts need nodes of one kind.
 
     Returns:
         The votes, with the mechanism that was run; also in `run_dir/votes.npz`. Those of `SpreadParts` carry the vote
@@ -106,25 +113,40 @@ def train_plain(
     Raises:
         ConfigError: an argument or the data is not what it should be, the run directory belongs to something else, or
             models cannot be functions of their parts on this device.
+        ClusterError: workers of a cluster failed again and again; finished groups stay.
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
     recipe = PlainRecipe.of(config, plan)
     check_runtime(in_flight, precision)
+    backend = check_backend(backend)
     if plan.is_deterministic and isinstance(features, Frozen):
         # How a library rounds may depend on the rows beside one; the other encoders are exact row by row.
         features = replace(features, batch_size=1)
     task = task_of(training_set, test_set, model=model, config=recipe, features=features)
     task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions, *_distances(task, plan)))
-    work = _Work(task, pick_device(device), precision, _evidence(task, plan, preferences))
-    if not plan.is_deterministic:
-        machine = work.engine(None, None)
-        return votes_in(run_dir, manifest_of(task, machine, work.device, in_flight), root_seed, machine, task, progress)
-    if root_seed is not None:
+    if plan.is_deterministic and root_seed is not None:
         raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
-    members = _members(check_inputs(training_set[0], "training"), task)
-    stored = _stored_in_flight(run_dir)
-    machine = work.engine(members, in_flight or stored) if stored else _rehearsed(work, members, in_flight)
-    return votes_in(run_dir, _fixed(work, machine, in_flight), PUBLIC_SEED, machine, task, progress)
+    seed = PUBLIC_SEED if plan.is_deterministic else root_seed
+    evidence = _evidence(task, plan, preferences)
+    members = _members(check_inputs(training_set[0], "training"), task) if plan.is_deterministic else None
+    stored = _stored_in_flight(run_dir) if plan.is_deterministic else None
+    if isinstance(backend, Ray):
+        cluster = import_cluster()
+        job = cluster.Job(task.model, task.config, task.data, task.test, evidence, members, is_rehearsed=bool(stored))
+        with (
+            cluster.hired(backend, job, device, precision, in_flight or stored) as crew,
+            cluster.kept(run_dir) as folder,
+        ):
+            manifest = _manifest(task, crew, crew.device, in_flight, evidence, crew.versions, crew.computer)
+            return votes_in(folder, manifest, seed, crew.train_missing, task, progress)
+    work = _Work(task, pick_device(device), precision, evidence)
+    build = partial(work.engine, members)
+    if members is None:
+        machine = build(None)
+    else:
+        machine = build(in_flight or stored) if stored else rehearsed(build, in_flight)
+    manifest = _manifest(task, machine, work.device, in_flight, evidence)
+    return votes_in(run_dir, manifest, seed, partial(train_missing, machine), task, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,10 +237,15 @@ def _stored_in_flight(run_dir: PathLike | None) -> int | None:
     return Manifest.read(path).in_flight
 
 
-def _rehearsed(work: _Work, members: Sequence[IndexArray], in_flight: int | None) -> PlainEngine:
-    """An engine whose models are functions here, with as many in flight as there is room for."""
+def rehearsed(build: Callable[[int | None], PlainEngine], in_flight: int | None) -> PlainEngine:
+    """An engine whose models are functions here, with as many in flight as there is room for.
+
+    Args:
+        build: makes an engine for so many in flight, None to choose.
+        in_flight: how many are wanted.
+    """
     while True:
-        machine = work.engine(members, in_flight)
+        machine = build(in_flight)
         try:
             machine.rehearse()
             return machine
@@ -237,23 +264,44 @@ def _rehearsed(work: _Work, members: Sequence[IndexArray], in_flight: int | None
         _log.warning("Out of memory; trying again with %d models in flight.", in_flight)
 
 
-def _fixed(work: _Work, machine: PlainEngine, asked: int | None) -> Manifest:
-    """What is to be run, bound to all that the bits of a model depend on."""
-    on_cpu = work.device.type == "cpu"
-    manifest = manifest_of(work.task, machine, work.device, asked if on_cpu else None)
-    recipe = {**manifest.recipe, "computer": _computer(work.device, manifest.versions)}
-    if work.evidence:
-        recipe["evidence"] = list(work.evidence)
+def _manifest(
+    task: Task,
+    machine: Machine,
+    device: torch.device,
+    in_flight: int | None,
+    evidence: Sequence[str],
+    versions: Mapping[str, str] | None = None,
+    computer: Mapping[str, str] | None = None,
+) -> Manifest:
+    """What is to be run; models that are functions are bound to all that their bits depend on.
+
+    Args:
+        task: what is trained.
+        machine: what trains it.
+        device: where.
+        in_flight: how many the user wants in flight.
+        evidence: what is counted beside votes.
+        versions: of the libraries that train it, None for those that are here.
+        computer: what rounds numbers, None for this one.
+    """
+    assert isinstance(task.config, PlainRecipe)
+    if not task.config.plan.is_deterministic:
+        return manifest_of(task, machine, device, in_flight, versions=versions)
+    on_cpu = device.type == "cpu"
+    manifest = manifest_of(task, machine, device, in_flight if on_cpu else None, versions=versions)
+    recipe = {**manifest.recipe, "computer": dict(computer or computer_of(device, manifest.versions))}
+    if evidence:
+        recipe["evidence"] = list(evidence)
     if not on_cpu:  # where models are trained alone, their number does not matter
         recipe["config"] = {**recipe["config"], "in_flight": machine.models_in_flight()}
-    identity = data_fingerprint(work.task.data.fingerprint, work.task.test_fingerprint, recipe)
-    preparation = work.task.preparation
+    identity = data_fingerprint(task.data.fingerprint, task.test_fingerprint, recipe)
+    preparation = task.preparation
     one_kind = _ONE_KIND.format(kind=_KINDS[preparation.kind], shape=preparation.shape)
     assumed = (*manifest.assumptions, one_kind, _ONE_COMPUTER)
     return replace(manifest, recipe=recipe, data_fingerprint=identity, assumptions=assumed)
 
 
-def _computer(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
+def computer_of(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
     """What rounds numbers: the models of a run that goes on elsewhere would be other functions."""
     # Libraries for CPUs choose their code by maker and model, not only by what a processor can do.
     on_gpu = device.type == "cuda"

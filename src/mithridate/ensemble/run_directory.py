@@ -23,7 +23,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -72,6 +72,8 @@ class Manifest:
         in_flight: number of instances that are trained at once.
         in_flight_asked: what the user asked for, None if it was chosen from memory.
         ranges: the groups of instances, in order; together they are all instances, each once.
+        devices: how many instances which device of a cluster trained, as far as they were trained on one; killed
+            processes leave out some.
     """
 
     run_id: str
@@ -86,6 +88,7 @@ class Manifest:
     in_flight: int
     in_flight_asked: int | None
     ranges: tuple[range, ...]
+    devices: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def instances(self) -> int:
@@ -100,6 +103,8 @@ class Manifest:
     def to_json(self) -> bytes:
         """The content of `run.json`."""
         values = {**self.__dict__, "ranges": [[group.start, group.stop] for group in self.ranges]}
+        if not self.devices:
+            del values["devices"]
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -345,6 +350,15 @@ class RunDirectory:
         ranges = replanned(self.manifest.ranges, done, in_flight)
         self.manifest = replace(self.manifest, in_flight=in_flight, in_flight_asked=asked, ranges=ranges)
         self._write_manifest()
+
+    def add_devices(self, trained: Mapping[str, int]) -> None:
+        """Write down how many more instances which device trained."""
+        devices = dict(self.manifest.devices)
+        for name, instances in trained.items():
+            devices[name] = devices.get(name, 0) + instances
+        if devices != self.manifest.devices:
+            self.manifest = replace(self.manifest, devices=devices)
+            self._write_manifest()
 
     def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Write the weights of one group; their votes come after them."""

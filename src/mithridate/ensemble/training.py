@@ -14,6 +14,8 @@ import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from mithridate import _validate, models
 from mithridate._artifact import PathLike
 from mithridate._version import VERSION
+from mithridate.backends import Backend, Ray, check_backend
 from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import (
     Array,
@@ -57,6 +60,8 @@ from mithridate.votes import Votes
 
 Progress = Callable[[int, int], None]
 Model = nn.Module | Callable[[], nn.Module]
+AnyRun = RunDirectory | MemoryRun
+Fill = Callable[[AnyRun, "Task", Progress | None], None]
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +72,11 @@ _SEED_GIVEN = (
 )
 
 
-class AnyEngine(Protocol):
-    """What trains and counts; see `engine.Engine`."""
+class Machine(Protocol):
+    """What a run must know of whatever trains its instances."""
 
     path: str
     precision: str
-    shapes: dict[str, torch.Size]
 
     @property
     def arithmetic(self) -> str:
@@ -82,6 +86,12 @@ class AnyEngine(Protocol):
     def models_in_flight(self) -> int:
         """How many models to train at a time."""
         ...
+
+
+class AnyEngine(Machine, Protocol):
+    """What trains and counts; see `engine.Engine`."""
+
+    shapes: dict[str, torch.Size]
 
     def train(self, seeds: Seeds, instances: range, on_step: Callable[[int], None] | None) -> Tensor:
         """Models x parameters."""
@@ -108,6 +118,7 @@ def train(
     progress: Progress | None = None,
     source: Mapping[str, Any] | None = None,
     assumptions: Sequence[str] = (),
+    backend: Backend | None = None,
 ) -> Votes:
     """Train many private models at once, and count how they vote on the test inputs.
 
@@ -138,6 +149,8 @@ def train(
         source: how inputs and labels were read, in plain JSON values, as `data.Examples.source` has it; recorded at
             `votes.recipe["source"]`, so that later inputs are read alike and classes have names.
         assumptions: what was taken for granted when the data was read, a sentence each; every certificate repeats them.
+        backend: who trains: this process (None), or the workers of a cluster, `mithridate.Ray(...)`. `device` is then
+            theirs, `auto` a GPU where the cluster has one. Any back end goes on with a run of any other.
 
     Returns:
         The votes, with the mechanism that was run; also in `run_dir/votes.npz`.
@@ -145,27 +158,50 @@ def train(
     Raises:
         ConfigError: an argument or the data is not what it should be, the model mixes examples, or the run directory
             belongs to something else.
+        ClusterError: workers of a cluster failed again and again; finished groups stay.
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
     if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
     check_runtime(in_flight, precision)
+    backend = check_backend(backend)
     if keep_models and run_dir is None:
         raise ConfigError("keep_models needs a place for them; give a run_dir.")
     task = task_of(training_set, test_set, model=model, config=config, features=features)
     task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
+    if isinstance(backend, Ray):
+        cluster = import_cluster()
+        job = cluster.Job(task.model, task.config, task.data, task.test, keep_models=keep_models)
+        with cluster.hired(backend, job, device, precision, in_flight) as crew, cluster.kept(run_dir) as folder:
+            manifest = manifest_of(task, crew, crew.device, in_flight, keep_models=keep_models, versions=crew.versions)
+            return votes_in(folder, manifest, root_seed, crew.train_missing, task, progress)
     target = pick_device(device)
     with enough_memory(f"the training data and a {task.model_name} on {target}"):
         machine: AnyEngine = Engine(task.model, task.data, config_of(task), device=target, precision=precision)
     manifest = manifest_of(task, machine, target, in_flight, keep_models=keep_models)
-    return votes_in(run_dir, manifest, root_seed, machine, task, progress)
+    return votes_in(run_dir, manifest, root_seed, partial(train_missing, machine), task, progress)
+
+
+def import_cluster() -> ModuleType:
+    """What trains on a Ray cluster.
+
+    Raises:
+        ConfigError: Ray is not installed.
+    """
+    try:
+        from mithridate.ensemble import ray_cluster
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError("A Ray cluster needs ray; install it with: pip install 'mithridate[ray]'") from error
+    return ray_cluster
 
 
 def votes_in(
     run_dir: PathLike | None,
     manifest: Manifest,
     root_seed: bytes | None,
-    machine: AnyEngine,
+    fill: Fill,
     task: Task,
     progress: Progress | None,
 ) -> Votes:
@@ -175,7 +211,7 @@ def votes_in(
         run_dir: where it is kept; None keeps it in memory.
         manifest: what is to be run.
         root_seed: the seed of a caller, None for one of the operating system.
-        machine: what trains and counts.
+        fill: trains the groups that are missing, and puts their votes into the run.
         task: everything that was decided.
         progress: told what is done.
     """
@@ -186,7 +222,7 @@ def votes_in(
     with _opened(run_dir, manifest, root_seed) as run:
         votes = run.finished_votes()
         if votes is None:
-            _train_missing(machine, run, task, progress)
+            fill(run, task, progress)
             votes = _votes(task, run)
             run.save_votes(votes)
         else:
@@ -196,7 +232,7 @@ def votes_in(
     return votes
 
 
-def _up_to_date(votes: Votes, task: Task, run: RunDirectory | MemoryRun) -> Votes:
+def _up_to_date(votes: Votes, task: Task, run: AnyRun) -> Votes:
     """Finished votes, with what this call adds to them: true labels, and what it takes for granted."""
     labels = votes.labels if task.labels is None else task.labels
     same_labels = labels is votes.labels or np.array_equal(np.asarray(labels), np.asarray(votes.labels))
@@ -430,9 +466,15 @@ def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict
 
 
 def manifest_of(
-    task: Task, machine: AnyEngine, device: torch.device, in_flight: int | None, *, keep_models: bool = False
+    task: Task,
+    machine: Machine,
+    device: torch.device,
+    in_flight: int | None,
+    *,
+    keep_models: bool = False,
+    versions: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """What is to be run, and in which groups."""
+    """What is to be run, and in which groups; by these versions of libraries, else by those that are here."""
     instances = int(task.config.instances)
     at_once = int(min(instances, in_flight or machine.models_in_flight()))
     recipe = recipe_of(task, machine.path, machine.precision)
@@ -451,14 +493,15 @@ def manifest_of(
         assumptions=task.assumptions,
         keep_models=keep_models,
         device=device.type,
-        versions={**_versions(), "arithmetic": machine.arithmetic},
+        versions={**(versions or versions_here()), "arithmetic": machine.arithmetic},
         in_flight=at_once,
         in_flight_asked=None if in_flight is None else int(in_flight),
         ranges=plan_ranges(0, instances, at_once),
     )
 
 
-def _versions() -> dict[str, str]:
+def versions_here() -> dict[str, str]:
+    """Of what computes in this process."""
     return {
         "mithridate": VERSION,
         "python": platform.python_version(),
@@ -471,9 +514,7 @@ def _versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _opened(
-    run_dir: PathLike | None, manifest: Manifest, root_seed: bytes | None
-) -> Iterator[RunDirectory | MemoryRun]:
+def _opened(run_dir: PathLike | None, manifest: Manifest, root_seed: bytes | None) -> Iterator[AnyRun]:
     if run_dir is None:
         yield MemoryRun(manifest, root_seed)
         return
@@ -496,18 +537,16 @@ def _note_changes(before: Manifest, now: Manifest) -> None:
             _log.warning("This run was started with %s %s and goes on with %s: equal to rounding only.", name, old, new)
 
 
-def _train_missing(machine: AnyEngine, run: RunDirectory | MemoryRun, task: Task, progress: Progress | None) -> None:
+def train_missing(machine: AnyEngine, run: AnyRun, task: Task, progress: Progress | None) -> None:
     """Train group by group; where memory does not suffice, smaller groups with the same draws."""
-    meter = _Meter(task.config, progress)
+    meter = Meter(task.config, progress)
     while groups := run.missing():
         meter.start(task.config.instances - sum(map(len, groups)))
         if not _train_group(machine, run, groups[0], task.test, meter):
-            _halve(run, len(groups[0]))
+            halve(run, len(groups[0]))
 
 
-def _train_group(
-    machine: AnyEngine, run: RunDirectory | MemoryRun, group: range, test: npt.NDArray[Any], meter: _Meter
-) -> bool:
+def _train_group(machine: AnyEngine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
         weights = machine.train(Seeds.of(run.root_seed).only(group), group, meter.advance)
@@ -523,7 +562,12 @@ def _train_group(
     return True
 
 
-def _halve(run: RunDirectory | MemoryRun, size: int) -> None:
+def halve(run: AnyRun, size: int) -> None:
+    """Go on with half as many models in flight as did not fit into memory.
+
+    Raises:
+        ConfigError: it was one.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -593,7 +637,7 @@ def _votes_by(
     )
 
 
-def _votes(task: Task, run: RunDirectory | MemoryRun) -> Votes:
+def _votes(task: Task, run: AnyRun) -> Votes:
     return _votes_by(task.config.mechanism, run.total(), run.manifest, task.labels, run.manifest.data_fingerprint)
 
 
@@ -601,7 +645,7 @@ def _total_steps(config: TrainConfig | PlainRecipe) -> int:
     return config.instances * config.steps
 
 
-class _Meter:
+class Meter:
     """Counts model-steps; the engine may report from several threads."""
 
     def __init__(self, config: TrainConfig | PlainRecipe, progress: Progress | None) -> None:

@@ -1,0 +1,448 @@
+"""The same run on a Ray cluster of three nodes: the same votes, whatever is killed on the way."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from test_public_api import loaded_by
+from training_doubles import SEED, TEST, TRAIN, make_config
+
+from mithridate import ClusterError, ConfigError, Ray, Votes, train
+from mithridate.backends import Local
+from mithridate.cli._training import backend_of, device_type
+from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived
+from mithridate.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfig, SpreadParts
+
+ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
+from ray._private.authentication_test_utils import reset_auth_token_state  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+from ray_doubles import PATIENCE, train_watched, waiting, weight_seed  # noqa: E402
+
+from mithridate.ensemble import ray_cluster  # noqa: E402
+from mithridate.ensemble.plain import train_plain  # noqa: E402
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+TESTS = Path(__file__).parent
+# One round of each disaster; the others take minutes.
+rounds = pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 50))])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with a core each, which know the modules of the tests, behind a token of their own."""
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text("0123456789abcdef" * 4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", str(TESTS))
+        reset_auth_token_state()
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            for _ in range(2):
+                made.add_node(num_cpus=1)
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+    reset_auth_token_state()
+
+
+@pytest.fixture(scope="module")
+def backend(cluster: Cluster) -> Iterator[Ray]:
+    """A connection that most tests share, so that workers import torch once."""
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield Ray(address=cluster.address)
+    assert ray.is_initialized()  # nobody closed what others opened
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Votes:
+    """The votes of an undisturbed run of this process."""
+    folder = tmp_path_factory.mktemp("reference")
+    return train_watched(folder / "run", folder, backend=None)
+
+
+@contextmanager
+def meanwhile(folder: Path, work: Callable[[], Any]) -> Iterator[None]:
+    """Do something in another thread, then open the gate; its errors are errors of the test."""
+    caught: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            caught.append(error)
+        (folder / "open").touch()
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+        if caught:
+            raise caught[0]
+
+
+# --- before there is a connection -----------------------------------------------------------------------------------
+
+
+def test_an_address_where_nobody_answers_is_refused_soon() -> None:
+    begin = time.monotonic()
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"):
+        with pytest.raises(ConfigError, match=r"No Ray cluster answers at .*ray start --head"):
+            train(TRAIN, TEST, model="linear", config=make_config(), device="cpu", backend=Ray(address=address))
+    assert time.monotonic() - begin < 30.0
+
+
+def test_votes_and_weights_are_those_of_this_process(cluster: Cluster, tmp_path: Path) -> None:
+    votes: dict[str, Votes] = {}
+    for name, choice in (("local", None), ("ray", Ray(address=cluster.address))):
+        votes[name] = train(
+            TRAIN, TEST, model="linear", config=make_config(instances=20), run_dir=tmp_path / name, root_seed=SEED,
+            in_flight=3, device="cpu", keep_models=True, backend=choice,
+        )  # fmt: skip
+    assert not ray.is_initialized()  # what it opened it closed
+    assert votes["ray"].equals(votes["local"])
+    for folder in ("shards", "models"):
+        files = sorted(path.name for path in (tmp_path / "local" / folder).iterdir())
+        assert len(files) == 7
+        assert files == sorted(path.name for path in (tmp_path / "ray" / folder).iterdir())
+    for path in (tmp_path / "local" / "models").iterdir():
+        weights, others = load_file(path), load_file(tmp_path / "ray" / "models" / path.name)
+        assert weights.keys() == others.keys()
+        assert all(np.array_equal(weights[name], others[name]) for name in weights)
+
+
+# --- the same votes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [Bootstrap(7, 10), Parts(6), SpreadParts(5, 2), NoisedFeatures(5, 0.3)], ids=repr)
+def test_plans_without_privacy_give_the_same_votes(backend: Ray, plan: Any) -> None:
+    """Without a run directory."""
+    config = PlainConfig(steps=5, learning_rate=0.1, batch_size=4, classes=3)
+    options: dict[str, Any] = {"model": "linear", "plan": plan, "config": config, "in_flight": 2, "device": "cpu"}
+    if not plan.is_deterministic:
+        options["root_seed"] = SEED
+    local = train_plain(TRAIN, TEST, **options)
+    assert train_plain(TRAIN, TEST, backend=backend, **options).equals(local)
+
+
+def test_the_number_in_flight_gives_every_worker_some_groups(backend: Ray, tmp_path: Path) -> None:
+    class Told(list[tuple[int, int]]):
+        details: ClassVar[list[str]] = []
+
+        def __call__(self, done: int, total: int) -> None:
+            self.append((done, total))
+
+        def detail(self, text: str) -> None:
+            self.details.append(text)
+
+    told = Told()
+    train(
+        TRAIN, TEST, model="linear", config=make_config(instances=60), run_dir=tmp_path, device="cpu",
+        backend=backend, progress=told,
+    )  # fmt: skip
+    assert len(list((tmp_path / "shards").iterdir())) == 12
+    assert told[0] == (0, 360)
+    assert told[-1] == (360, 360)
+    assert sorted(told) == told
+    assert len(set(told)) == 13
+    assert told.details == [f"{done} of 12 shards, 3 nodes" for done in range(13)]
+
+
+# --- what is sent ---------------------------------------------------------------------------------------------------
+
+
+def test_a_task_holds_the_seeds_of_its_own_group_alone(
+    backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.remote_function import RemoteFunction
+
+    placed: list[bytes] = []
+    sent: list[tuple[range, bytes]] = []
+    put, remote = ray.put, RemoteFunction._remote
+
+    def noted_put(value: Any) -> Any:
+        placed.append(ray.cloudpickle.dumps(value))
+        return put(value)
+
+    def noted_remote(self: Any, args: Any = None, **options: Any) -> Any:
+        if self._function_name.endswith("train_group"):
+            sent.append((args[2], ray.cloudpickle.dumps(args[1:])))
+        return remote(self, args=args, **options)
+
+    monkeypatch.setattr(ray, "put", noted_put)
+    monkeypatch.setattr(RemoteFunction, "_remote", noted_remote)
+    train(
+        TRAIN, TEST, model="linear", config=make_config(), run_dir=tmp_path, root_seed=SEED, in_flight=3, device="cpu",
+        backend=backend,
+    )  # fmt: skip
+    assert len(placed) == 1  # data and model, once
+    assert TRAIN[0].tobytes() in placed[0]
+    assert len(sent) == 4
+    own = {instance: derived(SEED, instance.to_bytes(8, "little"), SEED_BYTES) for instance in range(10)}
+    for group, content in [(range(0), placed[0]), *sent]:
+        assert SEED not in content
+        assert SEED.hex().encode() not in content
+        assert {instance for instance, seed in own.items() if seed in content} == set(group)
+
+
+def test_few_tasks_are_submitted_at_a_time(backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    only = Seeds.only
+    monkeypatch.setattr(Seeds, "only", lambda self, instances: asked.append(instances) or only(self, instances))
+    counts: list[int] = []
+
+    def look() -> None:
+        waiting(tmp_path, 2)
+        counts.append(len(asked))
+
+    with meanwhile(tmp_path, look):
+        train_watched(tmp_path / "run", tmp_path, backend=replace(backend, workers=2))
+    assert counts == [2]
+    assert len(asked) == 6
+
+
+def test_a_worker_of_another_version_is_refused(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "VERSION", "0.0.1")
+    with pytest.raises(ConfigError, match=r"has mithridate .* and this program 0\.0\.1; install the same version"):
+        train(TRAIN, TEST, model="linear", config=make_config(), device="cpu", backend=backend)
+
+
+def test_models_of_parts_refuse_another_kind_of_computer(
+    backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PlainConfig(steps=5, learning_rate=0.1, batch_size=4, classes=3)
+    monkeypatch.setattr(ray_cluster.Crew, "_findings", _with_other_computer(ray_cluster.Crew._findings), raising=True)
+    with pytest.raises(ConfigError, match=r"one kind of computer.* started on an abacus"):
+        train_plain(
+            TRAIN, TEST, model="linear", plan=Parts(4), config=config, run_dir=tmp_path, device="cpu", backend=backend
+        )
+
+
+def _with_other_computer(findings: Callable[..., Any]) -> Callable[..., Any]:
+    def other(self: Any, terms: Any) -> Any:
+        found = findings(self, terms)
+        return replace(found, computer={**found.computer, "name": "an abacus"})
+
+    return other
+
+
+# --- disasters ------------------------------------------------------------------------------------------------------
+
+
+@rounds
+def test_a_worker_is_killed(
+    backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def kill() -> None:
+        os.kill(waiting(tmp_path, 1)[0], signal.SIGKILL)
+
+    with meanwhile(tmp_path, kill):
+        votes = train_watched(tmp_path / "run", tmp_path, backend=backend, after=number % 4)
+    assert votes.equals(reference)
+    assert "trained again" in caplog.text
+
+
+@rounds
+def test_a_node_is_lost_and_another_one_joins(
+    cluster: Cluster, backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """The new one gets work while all the others are busy."""
+    nodes = sorted(cluster.worker_nodes, key=lambda node: node.node_id)
+
+    # Ray adds nodes in the main thread only.
+    with ThreadPoolExecutor(1) as pool:
+        votes = pool.submit(train_watched, tmp_path / "run", tmp_path, backend=backend)
+        try:
+            before = waiting(tmp_path, 3)
+            cluster.remove_node(nodes[number % 2], allow_graceful=False)
+            cluster.add_node(num_cpus=1)
+            assert set(waiting(tmp_path, 4)) > set(before)  # the mark of the one that died stays
+        finally:
+            (tmp_path / "open").touch()
+    assert votes.result().equals(reference)
+    assert "trained again" in caplog.text
+
+
+@rounds
+def test_the_driver_is_killed(backend: Ray, reference: Votes, tmp_path: Path, number: int) -> None:
+    """Both back ends finish what it leaves."""
+    after = 1 + number % 4
+    driver = subprocess.Popen(
+        [sys.executable, TESTS / "ray_doubles.py", str(backend.address), tmp_path / "run", tmp_path, str(after)],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        waiting(tmp_path, 1)
+    finally:
+        driver.kill()
+        _, said = driver.communicate()
+    assert driver.returncode == -signal.SIGKILL, said
+    (tmp_path / "open").touch()
+    assert after <= len(list((tmp_path / "run" / "shards").glob("0*.npz"))) < 6
+    assert not (tmp_path / "run" / "votes.npz").exists()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert train_watched(tmp_path / "copy", tmp_path, backend=None).equals(reference)
+    assert train_watched(tmp_path / "run", tmp_path, backend=backend).equals(reference)
+
+
+def test_an_error_stops_the_run_after_the_others_are_saved(
+    backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "open").touch()
+    with pytest.raises(ClusterError, match=r"instances 0 to 1 failed 4 times.*ZeroDivisionError: this instance is bro"):
+        train_watched(tmp_path / "run", tmp_path, backend=backend, broken=(weight_seed(1),))
+    assert caplog.text.count("trained again") == 3
+    assert "Traceback" in caplog.text
+    saved = sorted(path.name for path in (tmp_path / "run" / "shards").glob("0*.npz"))
+    assert saved
+    assert "000000-000002.npz" not in saved
+    assert train_watched(tmp_path / "run", tmp_path, backend=None).equals(reference)
+
+
+def test_without_memory_groups_are_halved(backend: Ray, reference: Votes, tmp_path: Path) -> None:
+    (tmp_path / "open").touch()
+    votes = train_watched(tmp_path / "run", tmp_path, backend=backend, room=1)
+    assert np.array_equal(votes.counts, reference.counts)
+    assert len(list((tmp_path / "run" / "shards").glob("0*.npz"))) == 12
+    with pytest.raises(ConfigError, match="Not even one model"):
+        train_watched(tmp_path / "none", tmp_path, backend=backend, room=0)
+
+
+def test_what_follows_from_a_failure() -> None:
+    group, other = range(4), range(4, 8)
+    failed = ray_cluster.Failed
+    trouble = ray_cluster._Trouble(retries=1)
+    assert trouble.is_tried_again(group, failed("crashed", "died"))
+    assert trouble.is_tried_again(other, failed("error", "wrong"))
+    assert all(trouble.is_tried_again(group, failed("lost", "node")) for _ in range(50))
+    assert not trouble.stops
+    assert not trouble.is_tried_again(group, failed("crashed", "died"))
+    assert isinstance(trouble.cause, ClusterError)
+    trouble = ray_cluster._Trouble(retries=1)
+    assert trouble.is_tried_again(group, failed("killed", "memory of the node"))
+    assert not trouble.is_tried_again(group, failed("killed", "memory of the node"))
+    assert (trouble.too_many, trouble.cause) == (4, None)
+    trouble = ray_cluster._Trouble(retries=3)
+    assert not trouble.is_tried_again(group, failed("final", "The model mixes examples.", "ConfigError"))
+    assert isinstance(trouble.cause, ConfigError)
+
+
+def test_devices_of_several_kinds_are_written_down(
+    backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mithridate.ensemble.run_directory import Manifest
+
+    result = ray_cluster._result
+
+    def by_turns(task: Any) -> Any:
+        found = result(task)
+        is_even = isinstance(found, ray_cluster.Trained) and found.group.start % 4 == 0
+        return replace(found, device="an abacus") if is_even else found
+
+    monkeypatch.setattr(ray_cluster, "_result", by_turns)
+    (tmp_path / "open").touch()
+    train_watched(tmp_path / "run", tmp_path, backend=backend)
+    devices = Manifest.read(tmp_path / "run" / "run.json").devices
+    assert devices.pop("an abacus") == 6
+    assert list(devices.values()) == [6]
+    assert caplog.text.count("several kinds") == 1
+
+
+# --- what users see -------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(backend: Ray, tmp_path: Path) -> None:
+    for name, (x, y) in (("train", TRAIN), ("test", TEST)):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+    recipe = (
+        "--model linear --instances 24 --noise-multiplier 2 --sample-rate 0.5 --steps 500 --max-grad-norm 1 "
+        "--learning-rate 0.5 --num-train 60 --classes 3 --device cpu --in-flight 2"
+    )
+    command = [sys.executable, "-c", "import sys; from mithridate.cli import main; sys.exit(main())", "train"]
+    command += ["--train", "train.npz", "--test", "test.npz", *recipe.split()]
+    command += ["--backend", "ray", "--address", str(backend.address)]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    end = time.monotonic() + PATIENCE
+    while not list(tmp_path.glob("run/shards/0*.npz")) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, said
+    assert "interrupted; what is finished is kept" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run" / "votes.npz").exists()
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "24 instances voted" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "workers"),
+        ({"cpus_per_worker": 1.5}, "cpus_per_worker"),
+        ({"gpus_per_worker": 2}, "gpus_per_worker"),
+        ({"retries": -1}, "retries"),
+        ({"address": " "}, "address"),
+    ],
+)
+def test_bad_numbers_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Ray(**options)
+
+
+def test_only_a_back_end_is_one() -> None:
+    with pytest.raises(ConfigError, match=r"Expected backend to be mithridate\.Ray"):
+        train(TRAIN, TEST, model="linear", config=make_config(), backend="ray")  # pyright: ignore[reportArgumentType]
+
+
+def test_ray_is_imported_by_those_who_use_it_alone() -> None:
+    assert "ray" not in loaded_by("import mithridate; mithridate.Ray(address='auto')")
+    assert "ray" not in loaded_by("import mithridate; mithridate.train")
+
+
+def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "mithridate.ensemble.ray_cluster", raising=False)
+    monkeypatch.delattr("mithridate.ensemble.ray_cluster", raising=False)
+    with pytest.raises(ConfigError, match=r"pip install 'mithridate\[ray\]'"):
+        train(TRAIN, TEST, model="linear", config=make_config(), backend=Ray())
+
+
+def test_a_back_end_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(Ray(workers=2))) == Ray(workers=2)
+
+
+def test_flags_choose_the_back_end() -> None:
+    assert backend_of({}) == Local()
+    assert backend_of({"backend": "ray", "address": "auto", "workers": 2}) == Ray(address="auto", workers=2)
+    assert device_type("auto", Ray(gpus_per_worker=1)) == "cuda"  # of the cluster, whatever is here
+    with pytest.raises(ConfigError, match="workers belongs to a cluster; give --backend ray"):
+        backend_of({"workers": 2})
+    with pytest.raises(ConfigError, match="Expected backend to be one of local, ray"):
+        backend_of({"backend": "slurm"})
