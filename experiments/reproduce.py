@@ -176,7 +176,7 @@ def reproduce(one: Experiment, data: Data, *, device: str, piece: int | None) ->
         pieces = json.loads(one.how.read_text(encoding="utf-8"))["pieces"]
     start = time.monotonic()
     votes = one.train(data, min(piece or missing, missing), device)
-    part = {"instances": votes.instances, "seconds": round(time.monotonic() - start, 1), **_machine(device)}
+    part = {"instances": votes.instances, "seconds": round(time.monotonic() - start, 3), **_machine(device)}
     right = _keep_radii(one, one.defence, votes) if one.defence is not None else None
     if right is None:
         votes = _small(votes, with_scores=one.raw.parent.name == "aaai2023")
@@ -236,7 +236,7 @@ def _how(name: str, votes: Votes, right: float, pieces: list[dict[str, Any]]) ->
     return {
         "name": name,
         "instances": votes.instances,
-        "seconds": round(sum(part["seconds"] for part in pieces), 1),
+        "seconds": round(sum(part["seconds"] for part in pieces), 3),
         "accuracy": right,
         "mechanism": {key: value for key, value in mechanism.items() if not isinstance(value, list)},
         "seeds": "drawn from the operating system for each piece and kept nowhere" if is_random else "none",

@@ -124,7 +124,7 @@ def test_the_assumption_names_the_recipe_and_the_data_and_knows_its_own(name: st
     found = preset(name)
     own, other = found.assumption(found.data), found.assumption(None)
     for sentence in (own, other):
-        assert f"The recipe {name} was chosen on a held-out part of the training set of" in sentence
+        assert f"The recipe {name} was chosen by fitting on one part of the training set of" in sentence
         assert "a look at the data that the certificate does not account for" in sentence
     assert "the data set of this run" in own
     assert "shares examples with it" in other
