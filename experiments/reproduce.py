@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from mithridate import Certificate, Votes
-from mithridate._artifact import read_npz, write_atomically
+from mithridate._artifact import write_atomically
 from mithridate.cli._training import Work
 from mithridate.comparison_file import read_comparison
 from mithridate.data.readers import Examples
@@ -206,11 +206,6 @@ def _keep_radii(one: Experiment, defence: Defence, votes: Votes) -> float:
     with write_atomically(one.votes) as file:
         np.savez_compressed(file, label=label, radius=radius, y=y)
     return float((certificate.label == votes.labels).mean())
-
-
-def read_radii(path: Path) -> dict[str, Any]:
-    """What `_keep_radii` wrote: arrays `label`, `radius` and `y`."""
-    return read_npz(path, "certified radii")
 
 
 def _machine(device: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 from mithridate import Certificate, Votes
+from mithridate._artifact import read_npz
 from mithridate.data.named import load_named
 from mithridate.defences import defence
 from mithridate.errors import ConfigError
@@ -135,7 +136,7 @@ def test_methods_that_need_more_than_counts_keep_their_radii(
         ("digits-kernel-vote", defence("kernel-vote")),
         ("digits-nearest-neighbours-100", defence("nearest-neighbours", neighbours=100)),
     ):
-        kept = reproduce.read_radii(folder / "beyond" / "raw" / f"{row}.npz")
+        kept = read_npz(folder / "beyond" / "raw" / f"{row}.npz", "certified radii")
         expected = method.certify(method.train(digits.train, digits.test))
         assert isinstance(expected, Certificate)
         assert np.array_equal(kept["label"], expected.label)
