@@ -107,7 +107,11 @@ class Results:
         return tuple(sorted((path.stem for path in self.folder.glob("*.npz")), key=_place))
 
     def has(self, name: str) -> bool:
-        """Whether a run is there, with all of its instances."""
+        """Whether a run is there, with at least half of its instances: fewer say little, and are not shown."""
+        return name in self.names and 2 * self.votes(name).instances >= self.wanted(name)
+
+    def is_complete(self, name: str) -> bool:
+        """Whether a run is there with all of its instances."""
         return name in self.names and self.votes(name).instances >= self.wanted(name)
 
     def wanted(self, name: str) -> int:
@@ -165,8 +169,10 @@ class Results:
         return self.votes(row.main).score_squares is not None
 
     def bagging_runs(self, row: Row) -> tuple[str, ...]:
-        """The bagging runs of a row, by the number of draws."""
-        found = [name for name in self.names if name.startswith(f"{row.key}-bagging-")]
+        """The bagging runs of a row with enough instances beside its private ones, by the number of draws."""
+        enough = self.wanted(row.main) / 2
+        named = [name for name in self.names if name.startswith(f"{row.key}-bagging-")]
+        found = [name for name in named if self.votes(name).instances >= enough]
         return tuple(sorted(found, key=lambda name: draws(self.votes(name))))
 
     def matched_bagging(self, row: Row) -> str | None:

@@ -138,9 +138,14 @@ def runs(results: Results) -> str:
         parts.append(f"Trained on {listed(devices)} with {'; '.join(sorted({_versions(note) for note in notes}))}.\n")
     wanted = [row.run(sigma) for row in ROWS for sigma in row.sigmas]
     missing = [f"{name}{_so_far(results, name)}" for name in wanted if not results.has(name)]
-    missing += [f"{row.key} with bagging" for row in ROWS if not results.bagging_runs(row)]
+    begun = [
+        f"{name}{_so_far(results, name)}" for name in wanted if results.has(name) and not results.is_complete(name)
+    ]
+    missing += [f"{row.key} with bagging and enough instances" for row in ROWS if not results.bagging_runs(row)]
     missing += [f"{row.key} with DPA" for row in ROWS if results.dpa_run(row) is None]
-    return "\n".join([*parts, *([f"Not run: {listed(missing)}.\n"] if missing else [])])
+    parts += [f"Not complete: {listed(begun)}.\n"] if begun else []
+    parts += [f"Not run: {listed(missing)}.\n"] if missing else []
+    return "\n".join(parts)
 
 
 def _so_far(results: Results, name: str) -> str:
