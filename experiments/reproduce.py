@@ -125,11 +125,17 @@ def _compared(path: Path) -> Iterator[Experiment]:
     for row, defence in file.defences().items():
         constants = defence.recipe
         is_random = "draws" in constants
-        sizes = [str(constants[name]) for name in ("draws", "partitions", "spread", "neighbours") if name in constants]
+        numbers = ("draws", "partitions", "spread", "neighbours")
+        sizes = [_size(constants[name]) for name in numbers if name in constants]
         name = "-".join([start, defence.name, *sizes]) if sizes else f"{start}-{row}"
         instances: int | None = vars(defence)["instances"] if is_random else None
         kept = None if is_random or defence.name == "dpa" else defence
         yield Experiment(name, path.parent / "raw", file.data, instances, _defended(defence, name), kept)
+
+
+def _size(constant: Any) -> str:
+    """A constant, or several, as names of files have it."""
+    return "-".join(map(str, constant)) if isinstance(constant, list) else str(constant)
 
 
 def _defended(defence: Any, name: str) -> Callable[[Data, int, str], Votes]:
@@ -233,7 +239,7 @@ def _how(name: str, votes: Votes, right: float, pieces: list[dict[str, Any]]) ->
         "instances": votes.instances,
         "seconds": round(sum(part["seconds"] for part in pieces), 3),
         "accuracy": right,
-        "mechanism": {key: value for key, value in mechanism.items() if not isinstance(value, list)},
+        "mechanism": {key: value for key, value in mechanism.items() if key != "offsets"},
         "seeds": "drawn from the operating system for each piece and kept nowhere" if is_random else "none",
         "precision": (votes.recipe or {}).get("precision"),
         **{key: last[key] for key in ("device", "torch", "python", "mithridate")},

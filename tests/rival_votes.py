@@ -75,6 +75,14 @@ def _nearest() -> Votes:
     return _votes(_histogram(order[:, :5]), NearestExamples(5), order=order)
 
 
+def _at_two_scales() -> Votes:
+    # The last two disagree at the first scale; the last one's three nearest overrule the majority of five.
+    order = np.array(
+        [[0] * 10, [1, 1, 1, 1, 2, 1, 1, 0, 1, 1], [2, 2, 2, 0, 1, 2, 0, 0, 2, 1], [1, 1, 0, 0, 0, 1, 0, 1, 2, 0]]
+    )
+    return _votes(_histogram(order[:, :5]), NearestExamples((5, 3), leads=(2,)), order=order)
+
+
 def _kernel() -> Votes:
     # The last input is near to no training example; of ten training examples each label has at least three.
     own = np.array([[0, 0, 0, 0, 4], [1, 0, 0, 1, 2], [0, 1, 1, 0, 1], [4, 0, 0, 0, 0]])
@@ -99,7 +107,20 @@ RIVALS = {
     "finite-aggregation": Rival(_spread(), _ALL, voters="10 models"),
     "run-off-election": Rival(_run_off(), _ALL, RunOffRule(), ("--method", "run-off-election"), "9 models"),
     "nearest-neighbours": Rival(_nearest(), _ALL, voters="5 neighbours"),
+    "nearest-neighbours at two scales": Rival(_at_two_scales(), _ALL, voters="5 neighbours"),
     "kernel-vote": Rival(_kernel(), _ALL, voters="all training examples by weight"),
 }
-EXACT = ("dpa", "finite-aggregation", "run-off-election", "nearest-neighbours", "kernel-vote")
+EXACT = (
+    "dpa",
+    "finite-aggregation",
+    "run-off-election",
+    "nearest-neighbours",
+    "nearest-neighbours at two scales",
+    "kernel-vote",
+)
 CLAIMS = [(name, threat) for name, rival in RIVALS.items() for threat in dict.fromkeys(rival.threats)]
+
+
+def method_of(name: str) -> str:
+    """The method that certifies the votes of a rival."""
+    return name.partition(" at ")[0]

@@ -1,7 +1,9 @@
 """Nearest neighbours and kernel votes against brute force: every poisoning of every tiny data set."""
 
+import json
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from test_aggregation_partitions import DOMAIN, LABELS, Data, histogram, largest
 
 from mithridate.aggregation import ExactRule, KernelRule, NeighbourRule
 from mithridate.errors import ConfigError
-from mithridate.mechanism import SEARCH_LIMIT, KernelSum, NearestExamples, Threat
+from mithridate.mechanism import SEARCH_LIMIT, KernelSum, NearestExamples, Threat, mechanism_from_dict
+from mithridate.recounting import recheck
 from mithridate.votes import Votes
 
 Order = tuple[int, ...]
@@ -192,6 +195,157 @@ def test_no_poisoning_changes_a_certified_vote_of_neighbours(threat: Threat) -> 
     assert certified > 5
 
 
+# --- Several scales ---------------------------------------------------------------------------------------------------
+
+
+def scaled_votes(orders: Sequence[Order], mechanism: NearestExamples, classes: int) -> Votes:
+    counts = histogram([order[: mechanism.most] for order in orders], classes)
+    return Votes(counts, mechanism, evidence={"order": np.array([order[: mechanism.shown] for order in orders])})
+
+
+def scaled_vote(order: Order, mechanism: NearestExamples, classes: int) -> int:
+    """The definition, scale by scale."""
+    for neighbours, needed in mechanism.scales:
+        counts = [order[:neighbours].count(label) for label in range(classes)]
+        first = largest(counts)
+        if all(counts[first] - counts[b] - (b < first) >= needed for b in range(classes) if b != first):
+            return first
+    raise AssertionError
+
+
+def withstands(order: Order, mechanism: NearestExamples, classes: int, threat: Threat, radius: int) -> bool:
+    """Whether no list within the radius changes the prediction, by trying all."""
+    label = scaled_vote(order, mechanism, classes)
+    seen, frontier = {order}, {order}
+    for _ in range(radius):
+        frontier = {other for known in frontier for other in changed_orders(known, threat, classes)} - seen
+        if any(scaled_vote(other, mechanism, classes) != label for other in frontier):
+            return False
+        seen |= frontier
+    return True
+
+
+SCALES = [
+    (2, NearestExamples((2, 1), 2, (1,)), 3),
+    (3, NearestExamples((3, 1), 3, (1,)), 3),
+    (4, NearestExamples((3, 1), 4, (1,)), 3),
+    (5, NearestExamples((4, 2), 5, (2,)), 2),
+    (5, NearestExamples((5, 3, 1), 5, (3, 2)), 3),
+    (6, NearestExamples((3, 2, 1), 6, (1, 2)), 2),
+    (7, NearestExamples((5, 3), 7, (1,)), 2),
+    (7, NearestExamples((5, 3, 1), 7, (2, 2)), 2),
+    (8, NearestExamples((7, 5, 3), 8, (2, 2)), 2),
+    (8, NearestExamples((8, 3), 8, (5,)), 3),
+]
+
+
+@pytest.mark.parametrize("threat", [*EXAMPLE_THREATS, Threat.LABELS])
+@pytest.mark.parametrize(("length", "mechanism", "classes"), SCALES)
+def test_several_scales_withstand_every_poisoning(
+    length: int, mechanism: NearestExamples, classes: int, threat: Threat
+) -> None:
+    orders = list(product(range(classes), repeat=length))
+    votes = scaled_votes(orders, mechanism, classes)
+    found = NeighbourRule().decide(votes, threat)
+    assert found.label.tolist() == [scaled_vote(order, mechanism, classes) for order in orders]
+    assert found.radius.min() >= 0
+    assert not recheck(votes, "nearest-neighbours", threat, found.label, found.radius).any()
+    chosen = np.flatnonzero(found.radius)
+    random = np.random.default_rng(length)
+    for place in random.permutation(chosen)[:12]:
+        radius = min(int(found.radius[place]), 2 if threat in (Threat.EDIT, Threat.REPLACE) else 3)
+        assert withstands(orders[place], mechanism, classes, threat, radius)
+    if threat in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE) and length > 2:
+        assert len(chosen)
+
+
+def test_the_radius_of_several_scales_is_nearly_the_largest() -> None:
+    """Not a claim of ours, but a rule that always said 0 would pass the tests above."""
+    mechanism, orders = NearestExamples((5, 3), 7, (2,)), list(product(range(2), repeat=7))
+    found = radii(NeighbourRule(), scaled_votes(orders, mechanism, 2))
+    symmetric = Threat.SYMMETRIC_DIFFERENCE
+    larger = sum(withstands(o, mechanism, 2, symmetric, r + 1) for o, r in zip(orders, found, strict=True))
+    assert larger < len(orders) // 10
+
+
+@pytest.mark.parametrize("threat", Threat)
+def test_no_poisoning_changes_a_certified_vote_at_several_scales(threat: Threat) -> None:
+    certified = 0
+    for number, data in enumerate(some_data(40, (5, 9), seed=5)):
+        query = number % 3
+        mechanism = [
+            NearestExamples((5, 3, 1), len(data), (3, 1)),
+            NearestExamples((5, 2), len(data), (2,)),
+            NearestExamples((5, 3), len(data), (1,)),
+        ][number % 3]
+
+        def predict(other: Data, query: int = query, mechanism: NearestExamples = mechanism) -> int:
+            return scaled_vote(nearest(other, query), mechanism, 3)
+
+        radius = min(radii(NeighbourRule(), scaled_votes([nearest(data, query)], mechanism, 3), threat)[0], 3)
+        assert smallest_flip(data, threat, predict, limit=radius) > radius
+        certified += radius > 0
+    assert certified > 5
+
+
+@st.composite
+def scaled_orders(draw: st.DrawFn) -> tuple[list[Order], NearestExamples]:
+    voters = sorted(draw(st.sets(st.integers(1, 14), min_size=1, max_size=4)), reverse=True)
+    needed = [draw(st.integers(1, count)) for count in voters[:-1]]
+    length = draw(st.integers(voters[0], 3 * voters[0]))
+    row = st.lists(st.sampled_from([0, 0, 1, 1, 1, 2]), min_size=length, max_size=length)
+    orders = [tuple(order) for order in draw(st.lists(row, min_size=1, max_size=4))]
+    return orders, NearestExamples(tuple(voters), length, tuple(needed))
+
+
+@given(scaled_orders(), st.sampled_from(list(Threat)))
+def test_the_auditor_confirms_several_scales(case: tuple[list[Order], NearestExamples], threat: Threat) -> None:
+    votes = scaled_votes(*case, 3)
+    found = NeighbourRule().decide(votes, threat)
+    assert found.label.tolist() == [scaled_vote(order, case[1], 3) for order in case[0]]
+    assert not recheck(votes, "nearest-neighbours", threat, found.label, found.radius).any()
+
+
+@given(scaled_orders(), st.sampled_from([Threat.ADD, Threat.SYMMETRIC_DIFFERENCE, Threat.EDIT]))
+def test_scales_that_agree_are_no_weaker_than_the_weakest(
+    case: tuple[list[Order], NearestExamples], threat: Threat
+) -> None:
+    orders, mechanism = case
+    found = NeighbourRule().decide(scaled_votes(orders, mechanism, 3), threat)
+    alone = [
+        NeighbourRule().decide(scaled_votes(orders, NearestExamples(neighbours, len(orders[0])), 3), threat)
+        for neighbours, _ in mechanism.scales
+    ]
+    agree = np.all([one.label == found.label for one in alone], axis=0)
+    assert (found.radius >= np.min([one.radius for one in alone], axis=0))[agree].all()
+    if not mechanism.leads:
+        assert found.radius.tolist() == alone[0].radius.tolist()
+
+
+def test_several_scales_by_hand() -> None:
+    mechanism = NearestExamples((9, 3), 40, (4,))
+    # Nine votes for label 0, whose lead has to stay 4 or more: an insertion takes a 0 away and gives a 1.
+    # Else three voters decide, who withstand one insertion: the nine are then 0's by 7 : 2, a lead of 5.
+    assert radii(NeighbourRule(), scaled_votes([(0,) * 40], mechanism, 2)) == [2]
+    # The nine say 0 by 5 : 4, which is not enough, and the three say 1, by 3 : 0. One change leaves both so.
+    split = (1, 1, 1, 0, 0, 0, 0, 0, 1) + (0, 1) * 15
+    assert scaled_vote(split, mechanism, 2) == 1
+    assert radii(NeighbourRule(), scaled_votes([split], mechanism, 2)) == [1]
+    # A first scale that two others dispute is left to the second, but nothing is shown of it.
+    disputed = (0, 1, 1, 1, 1, 2, 2, 2, 2)
+    assert scaled_vote(disputed, NearestExamples((9, 1), 9, (1,)), 3) == 0
+    assert radii(NeighbourRule(), scaled_votes([disputed], NearestExamples((9, 1), 9, (1,)), 3)) == [0]
+
+
+def test_several_scales_of_many_neighbours() -> None:
+    # More examples than one chunk holds, and leads beyond two bytes.
+    mechanism = NearestExamples((20000, 10), None, (12000,))
+    votes = Votes(np.array([[20000, 0]] * 60), mechanism, evidence={"order": np.zeros((60, 40000), dtype=np.uint8)})
+    # 20000 - 2 r >= 12000; that the ten next to the input cannot help against four thousand is plain.
+    assert set(radii(NeighbourRule(), votes)) == {4000}
+    assert set(radii(NeighbourRule(), votes, Threat.EDIT)) == {4000}
+
+
 # --- Kernel votes -----------------------------------------------------------------------------------------------------
 
 UNIT = 3
@@ -298,6 +452,52 @@ def test_missing_evidence_is_named(rule: ExactRule, votes: Votes, name: str) -> 
 def test_threats_that_need_no_evidence_ask_for_none() -> None:
     assert radii(NeighbourRule(), Votes(np.array([[5, 0]]), NearestExamples(5)), Threat.EDIT) == [2]
     assert radii(KernelRule(), Votes(np.array([[5, 0]]), KernelSum(5)), Threat.ADD) == [1]
+
+
+def test_several_scales_need_the_order_under_every_threat() -> None:
+    votes = Votes(np.array([[5, 0]]), NearestExamples((5, 3), leads=(2,)))
+    with pytest.raises(ConfigError, match="evidence 'order'"):
+        NeighbourRule().decide(votes, Threat.EDIT)
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "leads", "message"),
+    [
+        ((5, 5), (1,), "every number of neighbours to be below the one before"),
+        ((5, 3, 4), (1, 1), "below the one before"),
+        ((5, 3), (), "a lead for every number of neighbours but the last"),
+        (5, (1,), "a lead for every number of neighbours but the last"),
+        ((), (), "a lead for every number of neighbours but the last"),
+        ((5, 3), (6,), "5 neighbours cannot lead by 6"),
+        ((5, 3, 2), (5, 4), "3 neighbours cannot lead by 4"),
+        ((5, 3), (0,), "leads to be a whole number of at least 1"),
+        ((5, 0), (1,), "neighbours to be a whole number of at least 1"),
+        ((5, 2.5), (1,), "neighbours to be a whole number"),
+        ((5, "3"), (1,), "neighbours to be a whole number"),
+        ((5, 3), (True,), "leads to be a whole number"),
+        ("53", (1,), "neighbours to be a whole number"),
+        ((5, 3), "1", "leads as a list of whole numbers"),
+        ((5, 3), 1, "leads as a list of whole numbers"),
+        ((5, 3), None, "leads as a list of whole numbers"),
+    ],
+)
+def test_scales_that_make_no_sense_are_refused(neighbours: Any, leads: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NearestExamples(neighbours, None, leads)
+
+
+def test_several_scales_need_as_many_examples_as_vote() -> None:
+    assert NearestExamples(5, 4).shown == 4
+    with pytest.raises(ConfigError, match="4 training examples, fewer than neighbours=5"):
+        NearestExamples((5, 3), 4, (2,))
+
+
+def test_scales_are_read_back() -> None:
+    mechanism = NearestExamples((9, 3, 2), 40, (4, 1))
+    assert mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+    assert NearestExamples((9,), 40) == NearestExamples(9, 40)
+    # Files of one scale stay what they were.
+    assert NearestExamples(9, 40).to_dict() == {"type": "nearest-examples", "neighbours": 9, "num_train": 40}
 
 
 @pytest.mark.parametrize(

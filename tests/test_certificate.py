@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rival_votes import CLAIMS, EXACT, RIVALS
+from rival_votes import CLAIMS, EXACT, RIVALS, method_of
 
 from mithridate import (
     ADP,
@@ -265,7 +265,7 @@ def test_certificates_of_every_defence_come_back_from_their_files(tmp_path: Path
     loaded = Certificate.load(tmp_path / "certificate.json")
     assert loaded == certificate
     assert loaded.method == certificate.method
-    assert loaded.method.name == name
+    assert loaded.method.name == method_of(name)
     needed = loaded.method.reads(threat) if is_exact(loaded.method) else ()  # and nothing that only makes a file large
     assert set(loaded.votes.evidence) == set(needed)
     for key in needed:

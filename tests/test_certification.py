@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rival_votes import CLAIMS, EXACT, RIVALS
+from rival_votes import CLAIMS, EXACT, RIVALS, method_of
 
 from mithridate import Votes, certification, certify
 from mithridate.accounting import ADP, FDP, RDP, Margins, Method, fdp
@@ -371,7 +371,7 @@ def test_certified_accuracy_counts_right_and_certified() -> None:
 def test_the_rule_and_the_threat_are_those_of_the_votes(name: str) -> None:
     rival = RIVALS[name]
     found = rival.certificate()
-    assert found.method.name == name
+    assert found.method.name == method_of(name)
     assert found.threat is rival.threats[0]
     assert found == rival.certificate(rival.threats[0])
 
@@ -392,6 +392,16 @@ def test_partitions_that_were_counted_by_hand() -> None:
     assert RIVALS["dpa"].votes.counts.tolist() == [[9, 0, 0], [2, 6, 1], [3, 2, 4], [3, 3, 3]]
     assert RIVALS["dpa"].certificate().radius.tolist() == [4, 1, 0, 0]
     assert RIVALS["dpa"].certificate(Threat.EDIT).radius.tolist() == [2, 0, 0, 0]
+
+
+def test_scales_that_were_counted_by_hand() -> None:
+    found = RIVALS["nearest-neighbours at two scales"].certificate()
+    assert found.label.tolist() == [0, 1, 2, 1]
+    # Five zeros lead by 5, and a change takes 2: at 1 they still lead by 3, at 2 neither they nor three would.
+    # Four ones lead by 3 - 1 (ties go to label 0): one change is too much for them, but not for the nearest three,
+    # 3 - 1, of which it leaves two, while the five cannot lead by 2 for another label. The third: five lead 3 : 1, by 1
+    # after the tie; a change turns neither the three nor the five. The last: two of three, and a tie goes to label 0.
+    assert found.radius.tolist() == [1, 1, 1, 0]
 
 
 def test_no_radius_is_beyond_the_end_of_the_search() -> None:

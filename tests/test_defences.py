@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from torch import Tensor, nn
 
-from mithridate import Certificate, ConfigError, Threat, Votes
+from mithridate import Certificate, ConfigError, Threat, Votes, verify
 from mithridate.accounting.statistical import StatisticalBound
 from mithridate.defences import (
     DPA,
@@ -175,6 +175,10 @@ def test_options_reach_what_they_are_for() -> None:
         ("kernel-vote", {"cosine": 0.5, "width": 1.0}, "give one kind"),
         ("kernel-vote", {"width": -1.0}, "width"),
         ("nearest-neighbours", {"neighbours": 0}, "neighbours"),
+        ("nearest-neighbours", {"neighbours": [20, 30], "leads": [5]}, "below the one before"),
+        ("nearest-neighbours", {"neighbours": [30, 20]}, "a lead for every number of neighbours but the last"),
+        ("nearest-neighbours", {"neighbours": [30, 20], "leads": 5}, "leads as a list"),
+        ("nearest-neighbours", {"leads": [5]}, "say neighbours, too"),
         ("label-smoothing", {"flip_prob": 0.0}, "flip_prob"),
         ("label-smoothing", {"flip_prob": "x"}, "flip_prob"),
         ("label-smoothing", {"instances": 0}, "instances"),
@@ -228,6 +232,8 @@ def test_votes_of_another_defence_are_refused_in_words(made: tuple[Defence, Vote
         ("bagging", {"draws": 6, "instances": 3, "steps": 1}, {"draws": 7}),
         ("feature-smoothing", {"noise": 3.0, "instances": 3, "steps": 1}, {"noise": 2.0}),
         ("nearest-neighbours", {"neighbours": 6}, {"neighbours": 7}),
+        ("nearest-neighbours", {"neighbours": [6, 3], "leads": [2]}, {"neighbours": 6}),
+        ("nearest-neighbours", {"neighbours": [6, 3], "leads": [2]}, {"leads": [1], "neighbours": [6, 3]}),
     ],
 )
 def test_votes_of_other_constants_are_refused_in_words(name: str, options: Any, other: Any) -> None:
@@ -266,6 +272,25 @@ def test_how_many_neighbours_vote_follows_the_data_where_it_is_left_open() -> No
     votes = defence("nearest-neighbours").train(TRAINING, TEST)
     assert votes.instances == 24
     assert any("neighbours = 24" in sentence for sentence in votes.assumptions)
+
+
+def test_several_scales_from_votes_to_the_auditor(tmp_path: Any) -> None:
+    found = defence("nearest-neighbours", neighbours=[100, 20], leads=[50])
+    assert found.title == "100 or 20 nearest neighbours"
+    assert found.recipe["neighbours"] == [100, 20]
+    assert found.recipe["leads"] == [50]
+    votes = found.train(TRAINING, TEST)
+    votes.save(tmp_path / "votes.npz")
+    certificate = found.certify(Votes.load(tmp_path / "votes.npz"))
+    assert isinstance(certificate, Certificate)
+    certificate.save(tmp_path / "certificate.json")
+    assert verify(tmp_path / "certificate.json").valid
+    assert certificate.accuracy(TEST[1], [1])[0] > 0.9
+    for neighbours in (20, 100):
+        alone = defence("nearest-neighbours", neighbours=neighbours)
+        claim = alone.certify(alone.train(TRAINING, TEST))
+        assert isinstance(claim, Certificate)
+        assert not np.array_equal(claim.radius, certificate.radius)
 
 
 @pytest.mark.parametrize("kernel", [3, lambda cosine: cosine])

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mithridate import neighbourhood
-from mithridate.aggregation import ExactRule, KernelRule, NeighbourRule
+from mithridate.aggregation import Decision, ExactRule, KernelRule, NeighbourRule
 from mithridate.defences import KernelVote, NearestNeighbours
 from mithridate.errors import ConfigError
 from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
@@ -386,6 +386,41 @@ def test_no_small_poisoning_changes_a_certified_neighbour_vote(neighbours: int) 
     attack(data, lambda d: neighbour_votes(d, inputs, neighbours=neighbours, classes=2), NeighbourRule(), 2)
 
 
+@pytest.mark.parametrize(("neighbours", "leads"), [((5, 3), (1,)), ((5, 3), (2,)), ((6, 4, 1), (3, 2)), ((6, 1), (4,))])
+def test_no_small_poisoning_changes_a_certified_vote_at_several_scales(
+    neighbours: tuple[int, ...], leads: tuple[int, ...]
+) -> None:
+    data = [DOMAIN[i] for i in (0, 0, 0, 0, 0, 2, 3, 5, 5, 5)]
+    inputs = np.array([[1.0, 0.1], [0.1, 1.0], [0.7, 0.7]])
+
+    def decide(examples: Sequence[Example], threat: Threat) -> Decision:
+        votes = neighbour_votes(arrays(examples), inputs, neighbours=neighbours, leads=leads, classes=2)
+        return NeighbourRule().decide(votes, threat)
+
+    certified = {threat: decide(data, threat) for threat in THREATS}
+    label = certified[Threat.ADD].label
+    assert certified[Threat.SYMMETRIC_DIFFERENCE].radius.max() >= 1
+    attacks = 0
+    for added, deleted, poisoned in poisonings(data, 3):
+        changed = decide(poisoned, Threat.EDIT).label != label
+        attacks += int(changed.sum())
+        for threat, decision in certified.items():
+            assert (units(threat, added, deleted) > decision.radius[changed]).all()
+    assert attacks > 0
+
+
+def test_several_scales_share_one_order() -> None:
+    data, inputs = (drawn(0, 40, 3), np.arange(40) % 3), drawn(1, 6, 3)
+    one = neighbour_votes(data, inputs, neighbours=9, classes=3)
+    several = neighbour_votes(data, inputs, neighbours=[9, 4], leads=[2], classes=3)
+    assert np.array_equal(several.evidence["order"], one.evidence["order"])
+    assert np.array_equal(several.counts, one.counts)
+    assert several.mechanism == NearestExamples((9, 4), 40, (2,))
+    assert one.recipe is not None
+    assert several.recipe == {**one.recipe, "neighbours": [9, 4], "leads": [2]}
+    assert "leads" not in one.recipe
+
+
 # --- mirror images --------------------------------------------------------------------------------------------------
 
 
@@ -494,6 +529,8 @@ def test_the_fingerprint_is_of_data_and_recipe() -> None:
         lambda: kernel_votes((x, y), inputs, features=UnitNorm()),
         lambda: neighbour_votes((x, y), inputs, neighbours=3),
         lambda: neighbour_votes((x, y), inputs, neighbours=4),
+        lambda: neighbour_votes((x, y), inputs, neighbours=(4, 3), leads=(1,)),
+        lambda: neighbour_votes((x, y), inputs, neighbours=(4, 3), leads=(2,)),
     ]
     prints = [call().data_fingerprint for call in calls]
     assert len(set(prints)) == len(prints)
@@ -564,6 +601,8 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: kernel_votes((X, Y), INPUTS, mirrored=1), "true or false"),  # pyright: ignore[reportArgumentType]
         (lambda: NearestNeighbours(mirrored="yes"), "true or false"),  # pyright: ignore[reportArgumentType]
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=7), "6 training examples"),
+        (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(7, 2), leads=(2,)), "6 training examples"),
+        (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(4, 2)), "a lead for every number"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=0), "neighbours"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=1.5), "neighbours"),  # pyright: ignore[reportArgumentType]
         (lambda: Exponential(0.0), "width"),

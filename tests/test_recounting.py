@@ -329,6 +329,48 @@ def test_neighbours_agree_with_every_poisoning(examples: int, neighbours: int, t
                 assert held == truth
 
 
+def scaled_winner(order: tuple[int, ...], scales: Any, labels: int) -> int:
+    """Label of the first scale that leads by enough, where a tie lost by its number costs a vote."""
+    for neighbours, lead in scales:
+        counts = histogram(order[:neighbours], labels)
+        first = winner(counts)
+        if all(counts[first] - counts[b] - (b < first) >= lead for b in range(labels) if b != first):
+            return first
+    raise AssertionError
+
+
+@pytest.mark.parametrize("threat", [*SINGLE, Threat.REPLACE])
+@pytest.mark.parametrize(
+    ("examples", "neighbours", "leads"),
+    [(4, (3, 1), (1,)), (5, (4, 2), (1,)), (5, (5, 3, 1), (3, 1)), (6, (5, 3), (2,)), (6, (3, 2), (1,))],
+)
+def test_neighbours_at_several_scales_confirm_nothing_that_a_poisoning_breaks(
+    examples: int, neighbours: tuple[int, ...], leads: tuple[int, ...], threat: Threat
+) -> None:
+    rng = np.random.default_rng(examples)
+    mechanism = NearestExamples(neighbours, examples, leads)
+    scales = list(zip(neighbours, (*leads, 0), strict=True))
+    claims = confirmed = refused = 0
+    for order in {tuple(rng.choice(3, size=examples, p=[0.5, 0.1, 0.4]).tolist()) for _ in range(25)}:
+        label = scaled_winner(order, scales, 3)
+        table = Table(
+            np.array([histogram(order[: neighbours[0]], 3)]),
+            mechanism,
+            {"order": np.array([order[: 2 * neighbours[0]]], dtype=np.uint8)},
+        )
+        for radius in range(1, 3 if threat is not Threat.REMOVE else examples + 1):
+            after = {changed for split in balls(threat, radius) for changed in edits(order, *split, 3)}
+            truth = all(scaled_winner(changed, scales, 3) == label for changed in after)
+            held = right(table, "nearest-neighbours", threat, label, radius)
+            assert truth or not held
+            claims, confirmed, refused = claims + truth, confirmed + held, refused + (not truth)
+        assert right(table, "nearest-neighbours", threat, label, 0)
+        assert not right(table, "nearest-neighbours", threat, (label + 1) % 3, 0)
+    assert refused > 0
+    # Scales are looked at one by one, so that not every true claim is confirmed, but most of them are.
+    assert confirmed >= 0.7 * claims
+
+
 def test_neighbours_behind_a_full_list_are_the_rivals() -> None:
     table = Table(np.array([[0, 4]]), NearestExamples(4), {"order": np.ones((1, 8), dtype=np.int64)})
     # Five or six of the eight deleted: 3 : 1 or 2 : 2, a tie that label 0 wins.

@@ -857,6 +857,7 @@ NAMES = {
     "finite-aggregation": "Finite Aggregation",
     "run-off-election": "Run-Off Election",
     "nearest-neighbours": "nearest neighbours",
+    "nearest-neighbours at two scales": "nearest neighbours",
     "kernel-vote": "kernel vote",
 }
 # What was done with the data, and who voted.
@@ -868,6 +869,7 @@ DONE = {
     "finite-aggregation": "10 models on parts that overlap; its content says which 2 of them see an example",
     "run-off-election": "a model for each of 9 parts",
     "nearest-neighbours": "the 5 training examples that are nearest to an input vote with their labels",
+    "nearest-neighbours at two scales": "where their label leads by fewer than 2 votes, the 3 nearest decide",
     "kernel-vote": "every training example votes for its label with a weight from 0 to 4",
 }
 
@@ -954,6 +956,13 @@ def test_one_voter_is_in_the_singular() -> None:
 def test_a_run_off_says_how_it_picks_its_label() -> None:
     assert "that more of the 9 models prefer, of the two with most votes" in words.precise_claim(
         RIVALS["run-off-election"].certificate()
+    )
+
+
+def test_several_scales_say_who_decides() -> None:
+    claim = words.precise_claim(RIVALS["nearest-neighbours at two scales"].certificate())
+    assert (
+        "most votes among the 5 nearest training examples; where their label leads by fewer than 2 votes, the" in claim
     )
 
 

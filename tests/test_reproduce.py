@@ -128,13 +128,16 @@ def test_methods_that_need_more_than_counts_keep_their_radii(
     reproduce: ModuleType, monkeypatch: Any, folder: Path
 ) -> None:
     methods = "".join(f'[[methods]]\nname = "{name}"\n' for name in ("kernel-vote", "nearest-neighbours"))
-    text = f'[data]\nname = "digits"\n{methods}neighbours = 100\n'
+    several = '[[methods]]\nname = "nearest-neighbours"\nneighbours = [100, 10]\nleads = [40]\n'
+    text = f'[data]\nname = "digits"\n{methods}neighbours = 100\n{several}'
     (folder / "beyond" / "best-digits.toml").write_text(text, encoding="utf-8")
-    run(reproduce, monkeypatch, folder, "digits-kernel-vote", "digits-nearest-neighbours-100")
+    names = ("digits-kernel-vote", "digits-nearest-neighbours-100", "digits-nearest-neighbours-100-10")
+    run(reproduce, monkeypatch, folder, *names)
     digits = load_named("digits")
     for row, method in (
         ("digits-kernel-vote", defence("kernel-vote")),
         ("digits-nearest-neighbours-100", defence("nearest-neighbours", neighbours=100)),
+        ("digits-nearest-neighbours-100-10", defence("nearest-neighbours", neighbours=[100, 10], leads=[40])),
     ):
         kept = read_npz(folder / "beyond" / "raw" / f"{row}.npz", "certified radii")
         expected = method.certify(method.train(digits.train, digits.test))

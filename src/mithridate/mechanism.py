@@ -6,9 +6,11 @@ from its docstring alone. Its meaning never changes; a different learner is a di
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 from mithridate import _validate
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
@@ -226,31 +228,89 @@ class NearestExamples:
     Distances are a function of the input and of one training example. Of equally distant examples, those come first
     that a fixed function of their content puts first.
 
+    Several numbers of neighbours are several scales, of which the most neighbours are asked first. If their label with
+    most votes leads by at least `leads[0]`, it is the prediction; else the next fewer are asked, whose label has to
+    lead by `leads[1]`, and so on. The last ones always decide. The lead of label a is the smallest of
+    `votes of a - votes of b - [b < a]` over the other labels b: so much the votes for b may gain on those for a before
+    a no longer has most, where ties go to the smaller label.
+
     Args:
-        neighbours: how many vote, at least 1; all, where there are fewer examples.
-        num_train: the number of examples of D; it must be said where it is below `2 * neighbours`, and None says that
-            it is not. Otherwise a list that was cut short would pass for all there are.
+        neighbours: how many vote, at least 1; all, where there are fewer examples. Several numbers each are smaller
+            than the one before, and D has at least as many examples as the first.
+        num_train: the number of examples of D; it must be said where it is below twice the most neighbours, and None
+            says that it is not. Otherwise a list that was cut short would pass for all there are.
+        leads: one for every number of neighbours but the last, from 1 to that number.
+
+    >>> NearestExamples((2400, 600, 100), leads=(480, 300)).scales
+    ((2400, 480), (600, 300), (100, 0))
     """
 
-    neighbours: int
+    neighbours: int | tuple[int, ...]
     num_train: int | None = None
+    leads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate.positive_integer(neighbours=self.neighbours)
-        object.__setattr__(self, "neighbours", int(self.neighbours))
+        object.__setattr__(self, "neighbours", checked_neighbours(self.neighbours, self.leads))
+        object.__setattr__(self, "leads", tuple(int(lead) for lead in self.leads))
         if self.num_train is not None:
             _validate.positive_integer(num_train=self.num_train)
             object.__setattr__(self, "num_train", int(self.num_train))
+            if self.leads and self.num_train < self.most:
+                raise ConfigError(
+                    f"There are {self.num_train} training examples, fewer than neighbours={self.most}; ask for fewer."
+                )
+
+    @property
+    def scales(self) -> tuple[tuple[int, int], ...]:
+        """How many vote at each scale and the lead that they need, 0 at the last; the most voters first."""
+        voters = self.neighbours if isinstance(self.neighbours, tuple) else (self.neighbours,)
+        return tuple(zip(voters, (*self.leads, 0), strict=True))
+
+    @property
+    def most(self) -> int:
+        """How many vote at the first scale."""
+        return self.scales[0][0]
 
     @property
     def shown(self) -> int:
         """How many of the nearest examples a certificate looks at."""
-        most = 2 * self.neighbours
-        return most if self.num_train is None else min(most, self.num_train)
+        return 2 * self.most if self.num_train is None else min(2 * self.most, self.num_train)
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain JSON values."""
-        return {"type": "nearest-examples", "neighbours": self.neighbours, "num_train": self.num_train}
+        voters = list(self.neighbours) if isinstance(self.neighbours, tuple) else self.neighbours
+        # What is said of one scale stays what it was before there were several.
+        leads = {"leads": list(self.leads)} if self.leads else {}
+        return {"type": "nearest-examples", "neighbours": voters, "num_train": self.num_train, **leads}
+
+
+def checked_neighbours(neighbours: Any, leads: Any) -> int | tuple[int, ...]:
+    """Numbers of neighbours as `NearestExamples` holds them; one number is no list.
+
+    Raises:
+        ConfigError: they are not what it asks for, or the leads do not fit them.
+    """
+    if not isinstance(neighbours, list | tuple):
+        _validate.positive_integer(neighbours=neighbours)
+    if not isinstance(leads, list | tuple):
+        raise ConfigError(f"Expected leads as a list of whole numbers, got {leads!r}.")
+    voters = cast("Sequence[Any]", neighbours if isinstance(neighbours, list | tuple) else [neighbours])
+    needed = cast("Sequence[Any]", leads)
+    for count in voters:
+        _validate.positive_integer(neighbours=count)
+    for lead in needed:
+        _validate.positive_integer(leads=lead)
+    if any(after >= before for before, after in pairwise(voters)):
+        raise ConfigError(f"Expected every number of neighbours to be below the one before, got {list(voters)}.")
+    if len(needed) != len(voters) - 1:
+        raise ConfigError(
+            f"Expected a lead for every number of neighbours but the last, got leads {list(needed)} for neighbours "
+            f"{list(voters)}."
+        )
+    for count, lead in zip(voters, needed, strict=False):
+        if lead > count:
+            raise ConfigError(f"{count} neighbours cannot lead by {lead}; ask for a lead of at most {count}.")
+    return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from mithridate import _validate
 from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, OrientedGradients, UnitNorm, pick_encoder
-from mithridate.mechanism import KernelSum, NearestExamples
+from mithridate.mechanism import KernelSum, NearestExamples, checked_neighbours
 from mithridate.votes import Votes
 
 FloatArray = npt.NDArray[np.float32]
@@ -212,7 +212,8 @@ def neighbour_votes(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike | None],
     *,
-    neighbours: int,
+    neighbours: int | Sequence[int],
+    leads: Sequence[int] = (),
     features: str | Encoder | None = None,
     mirrored: bool = False,
     classes: int | None = None,
@@ -223,7 +224,8 @@ def neighbour_votes(
     """Labels of the training examples nearest to each input.
 
     Guarantee: `evidence["order"][x]` holds the labels of the 2 * `neighbours` examples (all, if there are fewer) that
-    come first on input x, in order, and `counts[x]` counts the first `neighbours` of them. Of two examples that one
+    come first on input x, in order, and `counts[x]` counts the first `neighbours` of them; of several numbers, the
+    first one is meant, and the certificate reads the others off the order. Of two examples that one
     comes first whose features, rounded to whole numbers, have the larger dot product with those of x (with `mirrored`,
     with those of x or of its mirror image, whichever is larger); with equal ones, that one whose content (rounded
     features and label) has the smaller BLAKE2b hash; examples of equal content are interchangeable. So which of two
@@ -234,7 +236,9 @@ def neighbour_votes(
     Args:
         training_set: inputs and labels; text needs `features`.
         test_set: inputs to vote on, or a pair with their true labels.
-        neighbours: how many examples vote.
+        neighbours: how many examples vote; or several numbers, the largest first: fewer are asked where more do not
+            agree, see `mithridate.mechanism.NearestExamples`.
+        leads: by how many votes each of several numbers of neighbours has to agree, except the last.
         features: see `kernel_votes`.
         mirrored: see `kernel_votes`.
         classes: number of labels; by default one more than the largest in the training set.
@@ -245,20 +249,22 @@ def neighbour_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
     """
-    _validate.positive_integer(neighbours=neighbours)
+    voters = NearestExamples(checked_neighbours(neighbours, leads), leads=tuple(leads))
     task = _task(training_set, test_set, features, classes, mirrored)
-    if neighbours > len(task.rows):
+    if voters.most > len(task.rows):
         raise ConfigError(
-            f"There are {len(task.rows)} training examples, fewer than neighbours={neighbours}; ask for fewer."
+            f"There are {len(task.rows)} training examples, fewer than neighbours={voters.most}; ask for fewer."
         )
+    mechanism = replace(voters, num_train=len(task.rows))
     by_hash = _hash_order(task.rows, task.labels)
     rows, labels = task.rows[by_hash], task.labels[by_hash]
-    order = np.empty((task.inputs, min(2 * neighbours, len(rows))), dtype=np.int64)
+    order = np.empty((task.inputs, mechanism.shown), dtype=np.int64)
     for part in _chunks(len(order), max(1, min(_CHUNK_INPUTS, _CHUNK_NUMBERS // len(rows))), progress):
         order[part] = labels[_nearest(_products(task.views[:, part], rows), order.shape[1])]
-    recipe = {"method": "nearest-neighbours", **task.recipe, "neighbours": int(neighbours)}
-    counts = _histograms(order[:, :neighbours], task.classes)
-    return _votes(task, counts, NearestExamples(neighbours, len(rows)), recipe, {"order": order}, source, assumptions)
+    said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
+    recipe = {"method": "nearest-neighbours", **task.recipe, **said}
+    counts = _histograms(order[:, : mechanism.most], task.classes)
+    return _votes(task, counts, mechanism, recipe, {"order": order}, source, assumptions)
 
 
 # --- data -----------------------------------------------------------------------------------------------------------

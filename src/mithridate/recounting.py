@@ -258,14 +258,20 @@ class _RunOff:
 
 
 class _Neighbours:
-    """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted."""
+    """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted.
+
+    With several scales, each is asked in turn what these changes can make of its votes at the worst, whoever the rival
+    is: the label holds where it must be the answer of a scale, and no scale before can answer a rival.
+    """
 
     def __init__(self, votes: Voted, threat: Threat) -> None:
         mechanism = _expect(votes, NearestExamples)
-        self._neighbours, self._threat = mechanism.neighbours, threat
+        # The last scale needs no lead: it always answers.
+        self._scales, self._threat = mechanism.scales, threat
+        self._neighbours = self._scales[0][0]
         self._counts = _counts_of(votes)
         self._order = _evidence(votes, "order", (None,), below=len(self._counts[0]))
-        wanted = 2 * mechanism.neighbours
+        wanted = 2 * self._neighbours
         if mechanism.num_train is not None and mechanism.num_train < wanted:
             wanted = mechanism.num_train
         if self._order.shape[1] != wanted:
@@ -277,7 +283,12 @@ class _Neighbours:
         self._unknown = self._neighbours if self._order.shape[1] >= 2 * self._neighbours else 0
 
     def winner(self, example: int) -> int:
-        return _first(self._counts[example])
+        for neighbours, lead in self._scales:
+            counts = _histogram(self._order[example, :neighbours], len(self._counts[example]))
+            first = _first(counts)
+            if all(_beats(counts[first] - lead, first, counts[rival], rival) for rival in _rivals(counts, first)):
+                return first
+        raise AssertionError("The last scale always answers.")
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         if self._threat is not Threat.REMOVE and radius >= self._neighbours:
@@ -285,15 +296,25 @@ class _Neighbours:
         order = np.append(self._order[example].astype(np.int64), np.full(self._unknown, -1))
         inserted, deleted = np.array(list(_splits(self._threat, radius))).T
         deleted = np.minimum(deleted, len(order))
-        # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than are
-        # deleted, that is too far; but then the label has lost already, to whoever is left.
-        reach = np.minimum(self._neighbours - inserted + deleted, len(order))
-        left = np.maximum(_seen(order == label)[reach] - deleted, 0)
-        for rival in _rivals(self._counts[example], label):
-            won = _seen((order == rival) | (order == -1))[reach] + inserted
-            if ((won > left) | ((won == left) & (rival < label))).any():
-                return False
+        rivals = _rivals(self._counts[example], label)
+        undecided = np.ones(len(inserted), dtype=np.bool_)
+        for neighbours, lead in self._scales:
+            # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than
+            # are deleted, that is too far; but then the label has lost already, to whoever is left.
+            reach = np.clip(neighbours - inserted + deleted, 0, len(order))
+            left = np.maximum(_seen(order == label)[reach] - deleted, 0)
+            answers = np.ones(len(inserted), dtype=np.bool_)
+            for rival in rivals:
+                won = _seen((order == rival) | (order == -1))[reach] + inserted
+                if (undecided & _may_beat(won - lead, rival, left, label)).any():
+                    return False
+                answers &= ~_may_beat(won, rival, left - lead, label)
+            undecided &= ~answers
         return True
+
+
+def _may_beat(theirs: IntArray, rival: int, mine: IntArray, label: int) -> BoolArray:
+    return (theirs > mine) | ((theirs == mine) & (rival < label))
 
 
 class _Kernel:

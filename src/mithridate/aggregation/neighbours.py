@@ -1,5 +1,6 @@
 """Rules for predictions that are made from the training examples themselves, without a model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ from mithridate.errors import ConfigError
 from mithridate.mechanism import SEARCH_LIMIT, KernelSum, NearestExamples, Threat
 from mithridate.votes import Votes
 
+Scales = Sequence[tuple[int, int]]
+
 
 @dataclass(frozen=True)
 class NeighbourRule(PlainRule):
@@ -29,24 +32,29 @@ class NeighbourRule(PlainRule):
 
     Reads the evidence `order`, examples x min(2 k, n): the labels of the nearest of the n training examples, nearest
     first. Fewer than 2 k columns therefore are the whole training set. Replaced, edited and changed examples need the
-    counts only.
+    counts only, if there is one scale.
 
-    Guarantee: the prediction stays the same whatever `radius` units of the threat change. No larger radius can be shown
-    from the order, with two exceptions: `FEATURES`, where inputs move less far than is assumed here, and `REMOVE`
-    beyond the 2 k examples that are shown, where the unseen ones are taken for the worst.
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. With one scale, no larger
+    radius can be shown from the order, with two exceptions: `FEATURES`, where inputs move less far than is assumed
+    here, and `REMOVE` beyond the 2 k examples that are shown, where the unseen ones are taken for the worst.
 
     Assumes: nothing beyond `NearestExamples`. Without any example the label is 0.
 
-    Take rival b against the label a, with A(m) and B(m) their numbers among the m nearest of D. Let D' have i more
-    examples and lack d of D. An inserted example is worst as a b nearer than all others: among the voters nothing costs
-    the lead more, and coming in it takes one from the lead, while the last voter, who may go, gives back at most one. A
-    deleted example is worst as an a among the voters: it takes one from the lead, and who moves up gives back at most
-    one; a b that is deleted never lowers the lead, and a third label lowers it less than an a. Were no a left among the
-    voters, a has lost already, unless nobody is left and a = 0. So with m = k - i + d, at most n,
+    *One scale.* Take any two labels a and b, with A(m) and B(m) their numbers among the m nearest of D; for m < 0 read
+    0, for m > n read n. Let D' have i more examples and lack d of D. Of the voters of D', let u be new. The others are
+    the first of D that were not deleted: they lie among the first p of D, where e were deleted. Each new one and each
+    deleted one takes at most one from the lead of a over b, so it is at least
 
-        lead(i, d) = A(m) - B(m) - (i + d) - [b < a],
+        A(p) - B(p) - u - e - [b < a].
 
-    and lead(i, d) falls, or stays, with i and with d, for A - B changes by at most 1 from m to m + 1. The threats allow
+    If k vote, p = k - u + e with u <= i and e <= d; if fewer do, p = n, u = i and e = d, and k - i + d > n. In p =
+    k - u + e the bound falls, or stays, with u and with e, for A - B changes by at most 1 from p to p + 1. So the lead
+    is never less than at u = i and e = d: with m = k - i + d,
+
+        lead(i, d) = A(m) - B(m) - (i + d) - [b < a].
+
+    The worst attack reaches it: i examples of b nearer than all others, and d of a deleted among the voters. Were there
+    not so many, a has lost already, unless nobody is left and a = 0. The threats allow
 
         ADD                                i = r, d = 0
         REMOVE                             i = 0, d = r
@@ -55,7 +63,26 @@ class NeighbourRule(PlainRule):
 
     and r is safe where the smallest lead is 0 or more. Relabelling r voters does what r replaced ones do.
 
-    References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765) for the idea; their bound is the last line.
+    *Several scales*, k_1 > k_2 > ... with the leads t_1, t_2, ... that they need, 0 at the last. Let a be the
+    prediction, and L_j its smallest lead over any rival at scale j. Scale j answers a exactly if L_j >= t_j. If it
+    answers another label b, then b leads a by t_j or more, so a's lead over b is -t_j - 1 or less, for one of [a < b]
+    and [b < a] is 1. So no scale with L_j >= -t_j answers another label than a. Now let, from the last scale to the
+    first, V = L at the last one, and
+
+        V_j = V_(j+1), but at least L_j - t_j and at most L_j + t_j.
+
+    If V_j >= 0, scale j and those behind it predict a. For the last one, that is what winning means. For another one,
+    L_j + t_j >= 0, so it answers a or nobody. If nobody, L_j - t_j < 0, so V_j >= 0 needs V_(j+1) >= 0, and those
+    behind predict a.
+
+    All scales see the same D'. With m = k_j - i + d, no L_j is less than the smallest lead(i, d) of its scale, and V_1
+    never rises where an L_j falls, and falls by s where all of them fall by s. So take V_1 of the A(m) - B(m) - [b < a]
+    of all scales at the same d - i: less i + d, it is a lower bound on V_1 of D', and so takes the place of the lead of
+    one scale. It, too, changes by at most 1 from d - i to d - i + 1: what withstands r withstands less. Where V_1 of D
+    is negative, nothing is shown, and the radius is 0: labels that dispute a scale, so that it leaves the answer to the
+    next, each lead a by more than it needs.
+
+    References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765) for the idea; their bound is the last line of one scale.
     """
 
     @property
@@ -70,36 +97,79 @@ class NeighbourRule(PlainRule):
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         mechanism = mechanism_of(votes, NearestExamples, self)
-        neighbours = mechanism.neighbours
+        neighbours = mechanism.most
         if votes.instances > neighbours:
             raise ConfigError(
                 f"Expected votes of at most {neighbours} neighbours, but the counts hold {votes.instances}."
             )
-        label = winners(votes.counts)
-        if threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE):
+        in_counts = threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
+        if in_counts and not mechanism.leads:
+            label = winners(votes.counts)
             return Decision(label, in_units(leads(votes.counts, label).min(axis=1), threat))
         order = evidence_of(votes, "order", self, (None,))
         _check_order(order, votes, mechanism)
         # Where all n vote, n + 1 inserted rivals always win: room for more voters than these changes nothing.
         neighbours = min(neighbours, 2 * order.shape[1] + 1)
+        scales = ((neighbours, mechanism.scales[0][1]), *mechanism.scales[1:])  # of several, none exceeds n
         # One small type for both, so that comparing them copies neither.
         order = order.astype(np.min_scalar_type(votes.classes), copy=False)
-        radius = np.full(votes.examples, SEARCH_LIMIT, dtype=np.int64)
+        label = np.empty(votes.examples, dtype=np.int64)
+        radius = np.empty(votes.examples, dtype=np.int64)
+        # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
+        complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
         for rows in chunks(votes.examples, 2 * neighbours):
-            for rival in range(votes.classes):
-                lead = _lead(order[rows], label[rows], rival, neighbours)
-                _check_lead(lead[:, neighbours], votes.counts[rows], label[rows], rival)
-                withstood = _withstood(lead, threat, complete=order.shape[1] < 2 * neighbours)
-                radius[rows] = np.where(label[rows] == rival, radius[rows], np.minimum(radius[rows], withstood))
+            label[rows] = _predictions(order[rows], votes.counts[rows], scales)
+            lead = _combined_lead(order[rows], votes.counts[rows], label[rows], scales)
+            if in_counts:
+                radius[rows] = in_units(lead[:, neighbours].astype(np.int64), threat)
+            else:
+                radius[rows] = _withstood(lead, threat, complete=complete)
+        np.maximum(radius, 0, out=radius)  # no change changes nothing
         if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
             # Nothing but label 0, which also wins where nothing is left.
             radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
-        return Decision(label, radius)
+        return Decision(label, np.minimum(radius, SEARCH_LIMIT))
+
+
+def _predictions(order: AnyArray, counts: IntArray, scales: Scales) -> IntArray:
+    """The label of the first scale that leads by enough."""
+    label = np.zeros(len(order), dtype=np.int64)
+    for number, (neighbours, needed) in reversed(list(enumerate(scales))):
+        votes = counts if number == 0 else _histograms(order[:, :neighbours], counts.shape[1])
+        winner = winners(votes)
+        label = np.where(leads(votes, winner).min(axis=1) >= needed, winner, label)
+    return label
+
+
+def _histograms(labels: AnyArray, classes: int) -> IntArray:
+    return np.stack([(labels == label).sum(axis=1, dtype=np.int64) for label in range(classes)], axis=1)
+
+
+def _combined_lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
+    """V_1 for d - i = -k, ..., k, with the k voters of the first scale, before i + d is taken from it."""
+    *others, combined = _smallest_leads(order, counts, label, scales)
+    for lead, (_, needed) in zip(reversed(others), reversed(scales[:-1]), strict=True):
+        combined = np.clip(combined, lead - needed, lead + needed)
+    return combined
+
+
+def _smallest_leads(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> list[AnyArray]:
+    """L_j for d - i = -k, ..., k, a table for each scale."""
+    most = scales[0][0]
+    found: list[AnyArray] = []
+    for rival in range(counts.shape[1]):
+        lead = _lead(order, label, rival, most)
+        _check_lead(lead[:, most], counts, label, rival)
+        lead[label == rival] = np.iinfo(lead.dtype).max
+        # Scale j has k_j + d - i in play, and where that is below 0, as much as at 0.
+        at_scales = [lead[:, : most + neighbours + 1] for neighbours, _ in scales]
+        found = [np.minimum(*both) for both in zip(found, at_scales, strict=True)] if found else at_scales
+    return [np.pad(lead, ((0, 0), (2 * most + 1 - lead.shape[1], 0)), mode="edge") for lead in found]
 
 
 def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> None:
     width = order.shape[1]
-    if width != mechanism.shown or min(width, mechanism.neighbours) != votes.instances:
+    if width != mechanism.shown or min(width, mechanism.most) != votes.instances:
         raise ConfigError(
             f"Expected the evidence 'order' to have {mechanism.shown} columns, twice the neighbours, or one for each "
             f"training example where NearestExamples(num_train=...) says that there are fewer; it has {width}, and "

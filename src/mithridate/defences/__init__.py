@@ -99,7 +99,7 @@ def _plain(kind: Any) -> _Builder:
 
 
 def _nearest(options: _Options) -> Defence:
-    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", *_NEAR_OPTIONS))
+    _refuse_unknown(NearestNeighbours.name, options, ("neighbours", "leads", *_NEAR_OPTIONS))
     return NearestNeighbours(**options)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-from mithridate import _validate
 from mithridate.defences.base import (
     ALL_THREATS,
     Job,
@@ -16,7 +16,7 @@ from mithridate.defences.base import (
     network_for,
 )
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import KernelSum, Mechanism, NearestExamples
+from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, checked_neighbours
 from mithridate.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
 from mithridate.recipes import public_size
 from mithridate.votes import Votes
@@ -80,32 +80,51 @@ def _save(votes: Votes, run_dir: Path) -> None:
 class NearestNeighbours(_Near):
     """The nearest examples vote, each with one vote.
 
+    Many neighbours certify large radii, few are more accurate. With several numbers, both: `neighbours=(2400, 100)` and
+    `leads=(500,)` ask the 2,400 nearest, and where they agree by fewer than 500 votes, the 100 nearest.
+
     Guarantee: that of `Certificate`, without any probability of failure.
 
     Args:
-        neighbours: how many examples vote; None: one in ten, at most 1,000.
+        neighbours: how many examples vote; None: one in ten, at most 1,000. Several numbers, the largest first, are
+            asked in turn until one label leads by enough; see `mithridate.mechanism.NearestExamples`.
+        leads: how many votes are enough, for every one of several numbers but the last.
 
     References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765).
     """
 
-    neighbours: int | None = None
+    neighbours: int | Sequence[int] | None = None
+    leads: Sequence[int] = ()
     name = "nearest-neighbours"
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
 
     def __post_init__(self) -> None:
         self._check()
-        if self.neighbours is not None:
-            _validate.positive_integer(neighbours=self.neighbours)
+        if self.neighbours is None:
+            if self.leads:
+                raise ConfigError("Leads are of numbers of neighbours; say neighbours, too, such as [2400, 600].")
+            return
+        object.__setattr__(self, "neighbours", checked_neighbours(self.neighbours, self.leads))
+        object.__setattr__(self, "leads", tuple(self.leads))
 
     @property
     def title(self) -> str:
         """For a legend."""
-        return "nearest neighbours" if self.neighbours is None else f"{self.neighbours:,} nearest neighbours"
+        match self.neighbours:
+            case None:
+                return "nearest neighbours"
+            case int(count):
+                return f"{count:,} nearest neighbours"
+            case several:
+                return f"{', '.join(f'{count:,}' for count in several[:-1])} or {several[-1]:,} nearest neighbours"
 
     @property
     def recipe(self) -> dict[str, Any]:
         """How it votes."""
-        return {"type": self.name, "neighbours": self.neighbours, **self._shared()}
+        if not self.leads:
+            return {"type": self.name, "neighbours": self.neighbours, **self._shared()}
+        several = list(cast("Sequence[int]", self.neighbours))
+        return {"type": self.name, "neighbours": several, "leads": list(self.leads), **self._shared()}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         count = self.neighbours
@@ -114,7 +133,7 @@ class NearestNeighbours(_Near):
             said = f"neighbours = {count} was chosen for the number of training examples, rounded; "
             said += "the certificate assumes that this is public and fixed."
             options["assumptions"] = (*options["assumptions"], said)
-        return neighbour_votes(training_set, test_set, neighbours=count, features=features, **options)
+        return neighbour_votes(training_set, test_set, neighbours=count, leads=self.leads, features=features, **options)
 
 
 @dataclass(frozen=True)

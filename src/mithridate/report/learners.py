@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mithridate.mechanism import (
     Bagged,
@@ -110,6 +111,19 @@ def tally(votes: Votes) -> str:
     return f"{votes.instances:,} {voters if votes.instances != 1 else voters[:-1]}"
 
 
+def fewer_decide(mechanism: Mechanism) -> str:
+    """Who decides where the voters do not, as the end of a sentence; empty where they always do.
+
+    >>> fewer_decide(NearestExamples((5, 3), leads=(2,)))
+    '; where their label leads by fewer than 2 votes, the 3 nearest decide'
+    """
+    scales = mechanism.scales if isinstance(mechanism, NearestExamples) else ()
+    return "".join(
+        f"; where their label leads by fewer than {lead:,} votes, the {fewer:,} nearest decide"
+        for (_, lead), (fewer, _) in pairwise(scales)
+    )
+
+
 def in_words(mechanism: Mechanism) -> str:
     """What the mechanism did with the training data, with its constants.
 
@@ -147,6 +161,7 @@ def in_words(mechanism: Mechanism) -> str:
                 f"them see an example ({mechanism.partitions:,} partitions, each spread over {mechanism.spread:,})"
             )
         case NearestExamples():
-            return f"the {mechanism.neighbours:,} training examples that are nearest to an input vote with their labels"
+            voters = f"the {mechanism.most:,} training examples that are nearest to an input"
+            return f"{voters} vote with their labels{fewer_decide(mechanism)}"
         case KernelSum():
             return f"every training example votes for its label with a weight from 0 to {mechanism.unit:,}"

@@ -13,7 +13,7 @@ import numpy as np
 from mithridate.accounting import ADP, RDP
 from mithridate.certificate import Certificate, Scope, Status
 from mithridate.mechanism import Threat
-from mithridate.report.learners import learner
+from mithridate.report.learners import fewer_decide, learner
 from mithridate.report.patience import certify_until
 from mithridate.rules import Rule, is_exact
 from mithridate.votes import Votes
@@ -322,7 +322,8 @@ def _chosen(certificate: Certificate) -> str:
     voters = f"{certificate.votes.instances:,} {kind.in_full}"
     if certificate.method.name == "run-off-election":
         return f"the one that more of the {voters} prefer, of the two with most votes among them"
-    return f"the one with {'most votes' if certificate.on == 'votes' else 'the largest mean score'} among the {voters}"
+    most = "most votes" if certificate.on == "votes" else "the largest mean score"
+    return f"the one with {most} among the {voters}{fewer_decide(certificate.votes.mechanism)}"
 
 
 def _most_often(on: str) -> str:
