@@ -159,13 +159,14 @@ def _constants(trial: dict[str, Any]) -> dict[str, Any]:
     return {**trial["config"], "features": trial["features"]}
 
 
-def neighbours(name: str) -> int:
-    """How many neighbours vote, from the name of a run."""
-    return int(name.rpartition("-")[2])
+def neighbours(name: str) -> list[int]:
+    """How many neighbours vote, from the name of a run; several numbers where fewer decide when more disagree."""
+    return [int(number) for number in name.rpartition(f"{NEAREST}-")[2].split("-")]
 
 
 def _neighbours_in_words(name: str) -> str:
-    return f"{neighbours(name):,} nearest neighbours"
+    *more, last = (f"{number:,}" for number in neighbours(name))
+    return f"{', '.join(more)} or {last} nearest neighbours" if more else f"{last} nearest neighbours"
 
 
 def _certified(label: Any, radius: Any, y: Any) -> Certified:
@@ -236,17 +237,21 @@ def _how_strong(beyond: Beyond, task: Task) -> str:
 
 def summary(beyond: Beyond) -> str:
     """One table for all data sets: the paper's text, its recipe soundly, and the best that there is."""
-    lines = [line for task in beyond.tasks for line in _summary(beyond, task)]
-    head = ["certified accuracy", "r", "paper's recipe, f-DP", "DP ensemble", "few neighbours", "many neighbours"]
-    return table(head, lines)
+    near = max((len(_near(beyond, task)) for task in beyond.tasks), default=0)
+    lines = [line for task in beyond.tasks for line in _summary(beyond, task, near)]
+    head = ["certified accuracy", "r", "paper's recipe, f-DP", "DP ensemble"]
+    return table([*head, *("neighbours", "more neighbours")[:near]], lines)
 
 
-def _summary(beyond: Beyond, task: Task) -> Iterator[list[str]]:
-    curves = beyond.curves(task)
+def _near(beyond: Beyond, task: Task) -> list[Curve]:
+    return [curve for curve in beyond.curves(task) if curve.title.endswith("neighbours")][:2]
+
+
+def _summary(beyond: Beyond, task: Task, columns_of_neighbours: int) -> Iterator[list[str]]:
+    curves, near = beyond.curves(task), _near(beyond, task)
     starts = ("the same", "DP")
     found = [next((c for c in curves if c.title.startswith(start)), None) for start in starts]
-    near = [curve for curve in curves if curve.title.endswith("neighbours")]
-    columns = [*found, *near, None, None][:4]
+    columns = [*found, *near, *[None] * (columns_of_neighbours - len(near))]
     for radius in task.few:
         shares = [0.0 if c is None else c.certified.accuracy([radius])[0] for c in columns]
         yield [task.title, f"{radius:,}", *(share(value) if value else "" for value in shares)]
