@@ -20,6 +20,8 @@ from mithridate.presets import Preset, preset
 HERE = Path(__file__).parent
 RAW, STUDIES = HERE / "raw", HERE / "studies"
 NEAREST = "nearest-neighbours"
+# How the titles of curves say of how many neighbours they are.
+_OR, _NEIGHBOURS = " or ", " nearest neighbours"
 # Entries of Optuna's journal: a trial begins, a trial changes its state, and the state of one that is complete.
 _CREATED, _ENDED, _COMPLETE = 4, 6, 1
 
@@ -166,7 +168,7 @@ def neighbours(name: str) -> list[int]:
 
 def _neighbours_in_words(name: str) -> str:
     *more, last = (f"{number:,}" for number in neighbours(name))
-    return f"{', '.join(more)} or {last} nearest neighbours" if more else f"{last} nearest neighbours"
+    return f"{', '.join(more)}{_OR}{last}{_NEIGHBOURS}" if more else f"{last}{_NEIGHBOURS}"
 
 
 def _certified(label: Any, radius: Any, y: Any) -> Certified:
@@ -237,21 +239,19 @@ def _how_strong(beyond: Beyond, task: Task) -> str:
 
 def summary(beyond: Beyond) -> str:
     """One table for all data sets: the paper's text, its recipe soundly, and the best that there is."""
-    near = max((len(_near(beyond, task)) for task in beyond.tasks), default=0)
-    lines = [line for task in beyond.tasks for line in _summary(beyond, task, near)]
+    lines = [line for task in beyond.tasks for line in _summary(beyond, task)]
     head = ["certified accuracy", "r", "paper's recipe, f-DP", "DP ensemble"]
-    return table([*head, *("neighbours", "more neighbours")[:near]], lines)
+    return table([*head, "few neighbours", "many neighbours", "at several scales"], lines)
 
 
-def _near(beyond: Beyond, task: Task) -> list[Curve]:
-    return [curve for curve in beyond.curves(task) if curve.title.endswith("neighbours")][:2]
-
-
-def _summary(beyond: Beyond, task: Task, columns_of_neighbours: int) -> Iterator[list[str]]:
-    curves, near = beyond.curves(task), _near(beyond, task)
+def _summary(beyond: Beyond, task: Task) -> Iterator[list[str]]:
+    curves = beyond.curves(task)
+    neighbours = [curve for curve in curves if curve.title.endswith(_NEIGHBOURS)]
+    alone = [curve for curve in neighbours if _OR not in curve.title]
+    several = [curve for curve in neighbours if _OR in curve.title]
     starts = ("the same", "DP")
     found = [next((c for c in curves if c.title.startswith(start)), None) for start in starts]
-    columns = [*found, *near, *[None] * (columns_of_neighbours - len(near))]
+    columns = [*found, *[*alone, None, None][:2], *[*several, None][:1]]
     for radius in task.few:
         shares = [0.0 if c is None else c.certified.accuracy([radius])[0] for c in columns]
         yield [task.title, f"{radius:,}", *(share(value) if value else "" for value in shares)]
