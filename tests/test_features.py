@@ -22,6 +22,7 @@ from mithridate.features import (
     NAMES,
     Frozen,
     HashedNgrams,
+    LayeredGradients,
     ObjectGradients,
     OrientedGradients,
     PhotoGradients,
@@ -79,6 +80,8 @@ def test_an_image_is_encoded_by_itself(
     assert_rows_alone(made, images, seed)
     even = orientations + orientations % 2
     assert_rows_alone(PhotoGradients(cells=cells, orientations=even, coarse_cells=3), images, seed)
+    layered = LayeredGradients(cells, orientations, coarse_cells=3, coarse_weight=0.4, fine_cells=5, edge_weight=0.6)
+    assert_rows_alone(layered, images, seed)
 
 
 @settings(max_examples=25)
@@ -101,7 +104,8 @@ def test_a_text_is_encoded_by_itself(texts: list[str], bias: float) -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(1, (30, 8, 8), np.uint8)
     texts = [f"text {i} of {i * i}" for i in range(30)]
-    made_of_images = (OrientedGradients(), ObjectGradients(), PhotoGradients(), UnitNorm())
+    layered = LayeredGradients(fine_cells=7, edge_weight=0.6)
+    made_of_images = (OrientedGradients(), ObjectGradients(), PhotoGradients(), layered, UnitNorm())
     cases = [*((made, images) for made in made_of_images), (HashedNgrams(dimension=32), texts)]
     whole = [made.transform(inputs) for made, inputs in cases]
     monkeypatch.setattr("mithridate.features._CHUNK_NUMBERS", 600)
@@ -113,7 +117,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_input_is_left_alone() -> None:
     images = random_images(2, (4, 8, 8), np.float32)
     kept = images.copy()
-    gradients = (OrientedGradients(), ObjectGradients(), PhotoGradients())
+    gradients = (OrientedGradients(), ObjectGradients(), PhotoGradients(), LayeredGradients(fine_cells=7))
     for made in (*gradients, UnitNorm(center=1.0), Frozen(double, "double", "nothing")):
         made.transform(images)
         np.testing.assert_array_equal(images, kept)
@@ -212,7 +216,16 @@ def test_eight_bits_are_divided_by_255() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.floats(0.3, 3.0))
-@pytest.mark.parametrize("made", [OrientedGradients(), ObjectGradients(), PhotoGradients()], ids=lambda made: made.name)
+@pytest.mark.parametrize(
+    "made",
+    [
+        OrientedGradients(),
+        ObjectGradients(),
+        PhotoGradients(),
+        LayeredGradients(fine_cells=7, edge_weight=0.6, coarse_weight=0.4),
+    ],
+    ids=lambda made: made.name,
+)
 def test_brightness_and_contrast_change_nothing(
     made: OrientedGradients, seed: int, shift: float, factor: float
 ) -> None:
@@ -221,7 +234,7 @@ def test_brightness_and_contrast_change_nothing(
 
 
 @pytest.mark.parametrize("level", [0.0, 0.1, 1 / 3, 1.0])
-@pytest.mark.parametrize("kind", [OrientedGradients, ObjectGradients, PhotoGradients])
+@pytest.mark.parametrize("kind", [OrientedGradients, ObjectGradients, PhotoGradients, LayeredGradients])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_flat_grey_image_is_only_bias(channels: int, kind: type[OrientedGradients], level: float) -> None:
     flat = np.full((2, channels, 28, 28), level)
@@ -235,8 +248,8 @@ def test_a_flat_grey_image_is_only_bias(channels: int, kind: type[OrientedGradie
 @given(st.integers(0, 2**32 - 1), st.floats(0.01, 2.0))
 def test_rows_have_norm_one(seed: int, bias: float) -> None:
     images = random_images(seed, (3, 8, 8), np.uint8)
-    for kind in (OrientedGradients, ObjectGradients, PhotoGradients, UnitNorm):
-        made = kind(bias=bias)
+    kinds = (OrientedGradients, ObjectGradients, PhotoGradients, UnitNorm)
+    for made in (*(kind(bias=bias) for kind in kinds), LayeredGradients(fine_cells=7, edge_weight=2.0, bias=bias)):
         np.testing.assert_allclose(np.linalg.norm(made.transform(images).astype(float), axis=1), 1.0, atol=1e-6)
 
 
@@ -248,6 +261,14 @@ def test_rows_have_norm_one(seed: int, bias: float) -> None:
         ((28, 28), OrientedGradients(cells=2, orientations=3, coarse_weight=0, bias=0), 12),
         ((28, 28), ObjectGradients(cells=2, orientations=3), 12 + 1),
         ((3, 32, 32), PhotoGradients(cells=2, orientations=4, coarse_cells=4), 16 + 48 + 1),
+        ((28, 28), LayeredGradients(cells=2, orientations=3, bias=0), 3 * 12),
+        ((28, 28), LayeredGradients(cells=2, orientations=3, edge_weight=1), 3 * 12 + 12 + 1),
+        ((2, 28, 28), LayeredGradients(cells=2, orientations=3, edge_weight=1), 3 * 12 + 12 + 1),
+        (
+            (3, 32, 32),
+            LayeredGradients(cells=2, orientations=3, edge_weight=1, coarse_cells=4, coarse_weight=1),
+            3 * 12 + 3 * 12 + 48 + 1,
+        ),
     ],
 )
 def test_number_of_columns(shape: tuple[int, ...], made: OrientedGradients, columns: int) -> None:
@@ -276,7 +297,7 @@ def test_number_of_columns(shape: tuple[int, ...], made: OrientedGradients, colu
     ],
 )
 def test_refused_images(images: Any, says: str) -> None:
-    for made in (OrientedGradients(), ObjectGradients(cells=5), PhotoGradients()):
+    for made in (OrientedGradients(), ObjectGradients(cells=5), PhotoGradients(), LayeredGradients(5, fine_cells=5)):
         with pytest.raises(ConfigError, match=says):
             made.transform(images)
 
@@ -358,6 +379,74 @@ def test_colours_against_a_loop() -> None:
     made = PhotoGradients(cells=1, orientations=2, cell_centering=1.0, coarse_cells=2, colour_weight=1.5, bias=0.0)
     # One cell that loses all of its mean over cells leaves no histograms: only the coarse pixels remain.
     np.testing.assert_allclose(made.transform(image[None])[0, 2:], expected, atol=1e-4)
+
+
+def slow_roots(image: np.ndarray, made: OrientedGradients, cells: int) -> np.ndarray:
+    """Square roots of the histograms of one image [C, H, W], [orientations, cells, cells], in double precision."""
+    _, height, width = image.shape
+    histograms = np.zeros((made.orientations, cells, cells))
+    for k, i, j, y, x in np.ndindex(made.orientations, cells, cells, height, width):
+        across, down = longest_difference(image, y, x)
+        cosine = max(0.0, math.cos(math.atan2(down, across) - 2 * math.pi * k / made.orientations))
+        share = slow_share(y, i, height, cells) * slow_share(x, j, width, cells)
+        histograms[k, i, j] += math.hypot(across, down) * cosine**made.sharpness * share
+    return np.sqrt(histograms)
+
+
+def slow_centred(roots: np.ndarray, part: float) -> np.ndarray:
+    centred = roots - roots.mean(axis=0)
+    return (centred - part * centred.mean(axis=(1, 2))[:, None, None]).ravel()
+
+
+def opponent_colours(image: np.ndarray) -> list[np.ndarray]:
+    red, green, blue = image
+    return [(red + green + blue) / 3, red - green, (red + green) / 2 - blue]
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 8), (2, 7, 6), (3, 6, 6)])
+def test_layered_gradients_against_two_loops_over_pixels(shape: tuple[int, ...]) -> None:
+    made = LayeredGradients(2, 3, 4, 0.5, coarse_weight=0.0, bias=0.2, fine_cells=5, edge_weight=0.6)
+    image = random_images(21, shape, np.float64)
+    planes = [plane[None] for plane in opponent_colours(image)] if shape[0] == 3 else [image]
+    second = [slow_roots(first[None], made, 2) for first in slow_roots(planes[0], made, 5)]
+    row = list(slow_unit(np.concatenate([slow_centred(roots, 0.5) for roots in second])))
+    for plane in planes:
+        row += list(0.6 * slow_unit(slow_centred(slow_roots(plane, made, 2), 0.5)))
+    expected = slow_unit(np.array([*row, 0.2]))
+    # The differences between square roots of float32 sums are rounded, and their roots are taken once more.
+    np.testing.assert_allclose(made.transform(image[None])[0], expected, rtol=1e-3, atol=2e-4)
+
+
+def test_coarse_pixels_of_layered_gradients_are_those_of_photographs_without_the_mirror_image() -> None:
+    images = random_images(22, (2, 3, 8, 8), np.float64)
+    images = np.concatenate([images, images[..., ::-1]])
+    constants = {"cells": 1, "orientations": 2, "cell_centering": 1.0, "coarse_weight": 1.0, "bias": 0.0}
+    # One cell that loses all of its mean over cells leaves no histograms: only the coarse pixels remain.
+    rows = LayeredGradients(**constants, fine_cells=3).transform(images)[:, 4:].astype(float)
+    photographs = PhotoGradients(**constants).transform(images[:2])[:, 2:]
+    mirrored = rows[2:].reshape(2, 3, 5, 5)
+    np.testing.assert_allclose(mirrored[..., ::-1].reshape(2, -1), rows[:2], atol=1e-5)
+    both = [slow_unit(row) for row in rows[:2] + rows[2:]]
+    np.testing.assert_allclose(photographs, both, atol=1e-5)
+
+
+def test_the_second_layer_tells_textures_apart_that_have_the_same_edges() -> None:
+    """Fine stripes across everywhere or in every second band: with one cell, edges have the same directions."""
+    everywhere = np.tile(np.array([0.0, 0.0, 1.0, 1.0] * 7), (28, 1))
+    banded = everywhere * (np.arange(28) % 14 < 7)[:, None]
+    images = np.stack([everywhere, banded])
+    constants = {"cells": 1, "orientations": 4, "cell_centering": 0.0, "bias": 0.0}
+    one = OrientedGradients(**constants, coarse_weight=0.0).transform(images)
+    two = LayeredGradients(**constants).transform(images)
+    assert two[0] @ two[1] < one[0] @ one[1] - 0.1
+
+
+def test_grey_in_three_channels_is_grey() -> None:
+    """Without coarse pixels, whose number differs, and without colours, whose blocks are empty."""
+    grey = random_images(23, (3, 1, 16, 16), np.float64)
+    made = LayeredGradients(bias=0.0)
+    alike = made.transform(np.repeat(grey, 3, axis=1)), made.transform(grey)
+    np.testing.assert_allclose(*alike, atol=1e-3)
 
 
 def test_a_flat_colour_keeps_its_colour() -> None:
@@ -623,6 +712,8 @@ def test_a_torch_module_is_called_in_evaluation_mode_and_left_as_it_was() -> Non
         ObjectGradients(),
         ObjectGradients(cells=3, body_centering=1),
         PhotoGradients(),
+        LayeredGradients(),
+        LayeredGradients(fine_cells=np.int64(7), edge_weight=1),  # pyright: ignore[reportArgumentType]
         PhotoGradients(orientations=6, colour_weight=np.float32(0.5)),  # pyright: ignore[reportArgumentType]
         OrientedGradients(cells=np.int64(3), bias=np.float32(0.5), coarse_weight=0),  # pyright: ignore[reportArgumentType]
         UnitNorm(),
@@ -663,6 +754,12 @@ def test_constants_survive_json(made: Any) -> None:
         ("object-gradients", {"colour_weight": 2.0}, "has no colour_weight"),
         ("photo-gradients", {"colour_weight": -1}, "colour_weight"),
         ("photo-gradients", {"orientations": 7}, "even number of orientations"),
+        ("layered-gradients", {"fine_cells": 5}, "fine_cells of at least 6"),
+        ("layered-gradients", {"cells": 1, "fine_cells": 2}, "fine_cells of at least 3"),
+        ("layered-gradients", {"fine_cells": 7.5}, "fine_cells"),
+        ("layered-gradients", {"edge_weight": -1}, "edge_weight"),
+        ("layered-gradients", {"colour_weight": math.inf}, "colour_weight"),
+        ("layered-gradients", {"cells": "many"}, "cells"),
         ("photo-gradients", {"orientations": "many"}, "orientations"),
         ("unit-norm", {"bias": "much"}, "bias"),
         ("unit-norm", {"scale": 0}, "scale"),

@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
     files.add_argument(
         "--features",
         metavar="NAME",
-        help="train on fixed features: oriented-, object- or photo-gradients, unit-norm or hashed-ngrams",
+        help="train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm or hashed-ngrams",
     )
     files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/NAME)")
     _options.add_mechanism(parser, required=False)
