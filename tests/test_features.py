@@ -443,7 +443,7 @@ def test_the_second_layer_tells_textures_apart_that_have_the_same_edges() -> Non
 
 def test_grey_in_three_channels_is_grey() -> None:
     """Without coarse pixels, whose number differs, and without colours, whose blocks are empty."""
-    grey = random_images(23, (3, 1, 16, 16), np.float64)
+    grey = random_images(23, (3, 1, 20, 20), np.float64)
     made = LayeredGradients(bias=0.0)
     alike = made.transform(np.repeat(grey, 3, axis=1)), made.transform(grey)
     np.testing.assert_allclose(*alike, atol=1e-3)

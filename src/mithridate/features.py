@@ -371,7 +371,7 @@ class LayeredGradients(OrientedGradients):
     cells: int = 6
     cell_centering: float = 1.0
     coarse_weight: float = 0.0
-    fine_cells: int = 14
+    fine_cells: int = 18
     edge_weight: float = 0.0
     colour_weight: float = 3.0
 
