@@ -334,7 +334,7 @@ class LayeredGradients(OrientedGradients):
     pixels are brightness minus its mean over cells, and both colours times `colour_weight`. Of images with other
     channels each layer takes the longest gradient, and coarse pixels are those of `OrientedGradients`.
 
-    For methods that compare examples, such as nearest neighbours. A linear model gains little by so many columns.
+    For methods that compare examples, such as nearest neighbours.
 
     Guarantee:
         Each row of the result is a function of that image and these constants alone, whatever the other images are,
@@ -354,7 +354,7 @@ class LayeredGradients(OrientedGradients):
     Edge cases:
         ====================  =========================================================================
         a flat grey image     only the bias is not zero; a flat colour keeps its colour
-        a faint pattern       counts as much as a strong one: two square roots lift it
+        faint edges           count nearly as much as strong ones: two square roots lift them, noise as well
         ====================  =========================================================================
 
     References:
