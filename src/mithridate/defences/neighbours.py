@@ -101,11 +101,11 @@ class NearestNeighbours(_Near):
     def __post_init__(self) -> None:
         self._check()
         if self.neighbours is None:
-            if self.leads:
+            if self.leads not in ((), []):
                 raise ConfigError("Leads are of numbers of neighbours; say neighbours, too, such as [2400, 600].")
             return
         object.__setattr__(self, "neighbours", checked_neighbours(self.neighbours, self.leads))
-        object.__setattr__(self, "leads", tuple(self.leads))
+        object.__setattr__(self, "leads", tuple(int(lead) for lead in self.leads))
 
     @property
     def title(self) -> str:
