@@ -214,13 +214,13 @@ def test_save_then_load_is_the_identity_for_other_bounds_and_mechanisms(tmp_path
     same_after_a_file(certify(votes, bounds=bounds, failure_prob=0.07), tmp_path / "c.json")
 
 
-def test_which_instances_of_a_run_voted_survives_a_file(tmp_path: Path) -> None:
-    votes = replace(scored_votes(), run_ids=("a" * 32,), shards={"a" * 32: ((100, 500),)})
+def test_which_instances_of_a_run_voted_and_who_trained_them_survives_a_file(tmp_path: Path) -> None:
+    votes = replace(scored_votes(), run_ids=("a" * 32,), shards={"a" * 32: ((100, 500),)}, devices={"cpu": 9})
     certificate = certify(votes)
     certificate.save(tmp_path / "certificate.json")
     found = Certificate.load(tmp_path / "certificate.json")
     assert found.equals(certificate)
-    assert found.votes.shards == votes.shards
+    assert (found.votes.shards, found.votes.devices) == (votes.shards, votes.devices)
 
 
 def test_equals_sees_every_difference() -> None:

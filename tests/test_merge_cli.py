@@ -55,6 +55,7 @@ def test_parts_become_the_run(capsys: pytest.CaptureFixture[str], parts: list[Pa
         "shards": {"a": [[0, INSTANCES]]},
         "mechanism": merged.mechanism.to_dict(),
         "recipe": {"config": {"instances": INSTANCES, "steps": 4}},
+        "devices": {},
         "assumptions": [
             "n is public.",
             "Nothing that was trained was left out, or merged, because of how it voted.",

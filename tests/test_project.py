@@ -73,6 +73,7 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
 
     arguments = vars(_parser().parse_args(["train"]))
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
+    no_options |= {"shards", "prepare"}  # of one process, not of the project
     for name in arguments.keys() - no_options:
         texts, flags = (
             {"recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address"},

@@ -30,6 +30,7 @@ from mithridate.ensemble.run_directory import (
 )
 
 SEED = bytes(range(32))
+DEVICE = "an abacus"
 
 
 def make_manifest(instances: int = 6, in_flight: int = 2, asked: int | None = None, **changes: Any) -> Manifest:
@@ -71,7 +72,7 @@ def make_tally(group: range, examples: int = 4, bins: int = 3) -> Arrays:
 
 def fill(run: RunDirectory, groups: int | None = None) -> None:
     for group in run.missing()[:groups]:
-        run.save_tally(group, make_tally(group))
+        run.save_tally(group, make_tally(group), DEVICE)
 
 
 def test_a_run_says_what_it_is_and_keeps_its_votes(tmp_path: Path) -> None:
@@ -99,8 +100,8 @@ def test_a_run_says_what_it_is_and_keeps_its_votes(tmp_path: Path) -> None:
 def test_the_seed_is_private_and_nowhere_else(tmp_path: Path) -> None:
     with RunDirectory.open(tmp_path, make_manifest(keep_models=True), None) as run:
         for group in run.missing():
-            run.save_models(group, {"w": np.ones((2, 3), np.float32)})
-            run.save_tally(group, make_tally(group))
+            run.save_models(group, {"w": np.ones((2, 3), np.float32)}, DEVICE)
+            run.save_tally(group, make_tally(group), DEVICE)
         seed = run.root_seed
     assert len(seed) == 32
     assert (tmp_path / "seed").read_text().strip() == seed.hex()
@@ -356,9 +357,9 @@ def test_votes_that_are_incomplete_are_never_written(tmp_path: Path) -> None:
             {"score_squares": tally["score_squares"] + np.inf},
         ):
             with pytest.raises(NumericalError, match="instances 0 to 1"):
-                run.save_tally(range(0, 2), {**tally, **change})
+                run.save_tally(range(0, 2), {**tally, **change}, DEVICE)
         with pytest.raises(NumericalError):
-            run.save_tally(range(0, 2), make_tally(range(0, 3)))
+            run.save_tally(range(0, 2), make_tally(range(0, 3)), DEVICE)
     assert list((tmp_path / "shards").iterdir()) == []
 
 
@@ -420,8 +421,8 @@ def test_models_are_written_in_one_piece_and_read_back(tmp_path: Path) -> None:
     manifest = make_manifest(keep_models=True)
     with RunDirectory.open(tmp_path, manifest, SEED) as run:
         for group in run.missing():
-            run.save_models(group, weights_of(group))
-            run.save_tally(group, make_tally(group))
+            run.save_models(group, weights_of(group), DEVICE)
+            run.save_tally(group, make_tally(group), DEVICE)
     path = tmp_path / "models" / "000002-000004.safetensors"
     for name, array in read_models(path, manifest, range(2, 4)).items():
         assert np.array_equal(array, weights_of(range(2, 4))[name])
@@ -438,8 +439,8 @@ def test_votes_whose_models_are_gone_are_trained_again(tmp_path: Path, damage: s
     manifest = make_manifest(keep_models=True)
     with RunDirectory.open(tmp_path, manifest, SEED) as run:
         for group in run.missing():
-            run.save_models(group, weights_of(group))
-            run.save_tally(group, make_tally(group))
+            run.save_models(group, weights_of(group), DEVICE)
+            run.save_tally(group, make_tally(group), DEVICE)
     path = tmp_path / "models" / "000002-000004.safetensors"
     data = path.read_bytes()
     match damage:
@@ -460,7 +461,7 @@ def test_votes_whose_models_are_gone_are_trained_again(tmp_path: Path, damage: s
 def test_a_changed_weight_is_found(tmp_path: Path) -> None:
     manifest = make_manifest(keep_models=True)
     with RunDirectory.open(tmp_path, manifest, SEED) as run:
-        run.save_models(range(0, 2), weights_of(range(0, 2)))
+        run.save_models(range(0, 2), weights_of(range(0, 2)), DEVICE)
     path = tmp_path / "models" / "000000-000002.safetensors"
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
@@ -565,8 +566,8 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         "try:\n"
         "    with RunDirectory.open(sys.argv[1], manifest, SEED) as run:\n"
         "        for size, group in zip((10, 10, 2000), run.missing()):\n"
-        "            run.save_models(group, {'w': np.ones((2, size), np.float32)})\n"
-        "            run.save_tally(group, make_tally(group))\n"
+        "            run.save_models(group, {'w': np.ones((2, size), np.float32)}, DEVICE)\n"
+        "            run.save_tally(group, make_tally(group), DEVICE)\n"
         "except ArtifactError as error: print(error)\n"
     )
     arguments = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]

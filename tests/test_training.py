@@ -383,9 +383,9 @@ def test_a_damaged_votes_file_is_made_again_from_the_shards(fake: Any, tmp_path:
 def test_votes_are_written_after_their_models(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save, seen = RunDirectory.save_tally, []
 
-    def spy(self: RunDirectory, group: range, tally: Any) -> None:
+    def spy(self: RunDirectory, group: range, tally: Any, device: str) -> None:
         seen.append(models_path(self.path, group).exists() and not (self.path / "votes.npz").exists())
-        save(self, group, tally)
+        save(self, group, tally, device)
 
     monkeypatch.setattr(RunDirectory, "save_tally", spy)
     run(tmp_path / "run", keep_models=True)
@@ -446,7 +446,7 @@ def test_a_network_with_other_constants_is_another_network(fake: Any, tmp_path: 
         run(tmp_path / "run", model=Masked(0.5))
 
 
-def killing(folder: Path, **order: Any) -> dict[str, int]:
+def killing(folder: Path, **order: Any) -> dict[str, Any]:
     order["folder"] = str(folder)
     arguments = [sys.executable, str(Path(__file__).parent / "training_doubles.py"), json.dumps(order)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -31,7 +31,7 @@ from mithridate.mechanism import Bagged, KernelSum, NearestExamples, Partitioned
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]
 ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")
-PLAIN = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards")
+PLAIN = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards", "devices")
 
 
 RECIPE: dict[str, Any] = {"config": {"instances": 50, "steps": 4}, "model": "linear", "features": None}
@@ -210,6 +210,7 @@ def test_equals_sees_every_difference() -> None:
         "assumptions": (),
         "recipe": {**RECIPE, "model": "mlp"},
         "shards": {"run-a": ((0, 50),)},
+        "devices": {"an abacus": 1},
     }
     assert votes.equals(Votes(**values))
     for name, value in changes.items():
@@ -750,6 +751,29 @@ def test_shards_come_back_from_files_and_are_not_there_where_nothing_is_said(tmp
         header = json.loads(str(file["mithridate"]))
     assert list(header) == ["schema", "mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe"]
     assert Votes.load(tmp_path / "whole.npz").shards == {}
+
+
+def test_devices_come_back_from_files_add_up_and_are_not_there_where_nothing_is_said(tmp_path: Path) -> None:
+    first = part([0, 1], devices={"cpu": 1, "abacus": 1})
+    first.save(tmp_path / "part.npz")
+    assert Votes.load(tmp_path / "part.npz") == first
+    assert list(first.devices) == ["abacus", "cpu"]
+    merged = first.merge(part([2, 3], devices={"cpu": 2}), part([4]))
+    assert merged.devices == {"abacus": 1, "cpu": 3}
+    whole().save(tmp_path / "whole.npz")  # as files of earlier versions: without the entry in the header
+    assert Votes.load(tmp_path / "whole.npz").devices == {}
+
+
+@pytest.mark.parametrize(
+    "devices", [{"cpu": 10}, {"cpu": 0}, {"cpu": -1}, {"cpu": 1.5}, {"cpu": True}, ["cpu"], 7, None]
+)
+def test_devices_that_cannot_be_are_refused(tmp_path: Path, devices: Any) -> None:
+    with pytest.raises(ConfigError, match="Expected devices as a mapping"):
+        Votes(np.array([[9, 0]]), GAUSSIAN, devices=devices)
+    path = tmp_path / "votes.npz"
+    np.savez(path, mithridate=_header(run_ids=[], devices=devices), counts=np.array([[9, 0]]))
+    with pytest.raises(ConfigError, match=r"votes\.npz: Expected devices"):
+        Votes.load(path)
 
 
 ANY_JSON = st.recursive(

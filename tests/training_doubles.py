@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy  # noqa: F401  (once, and not in every child)
 import torch
 
-from mithridate import TrainConfig, Votes
+from mithridate import ArtifactError, TrainConfig, Votes
 from mithridate.ensemble import prediction, training
 from mithridate.ensemble.engine import Tally
 from mithridate.ensemble.randomness import Seeds
@@ -146,7 +146,7 @@ def _count_calls(counter: list[int], deadly: int | None) -> None:
 
         return call
 
-    for name in ("replace", "fsync", "mkdir", "chmod", "open"):
+    for name in ("replace", "link", "unlink", "fsync", "mkdir", "chmod", "open"):
         setattr(os, name, counting(getattr(os, name)))
 
 
@@ -203,9 +203,87 @@ def kill_at_random(folder: Path, options: dict[str, Any], *, kills: int, seed: i
     return {"killed": killed, "shards": progressed}
 
 
+# --- tasks that share a run directory -------------------------------------------------------------------------------
+
+
+def _train_shards(folder: Path, options: dict[str, Any], shards: list[int], guess: int) -> None:
+    FakeEngine.guess = guess
+    training.train(TRAIN, TEST, model="linear", run_dir=folder, shards=range(*shards), **options)
+
+
+def start_together(folder: Path, options: dict[str, Any], *, rounds: int, tasks: list[Any]) -> dict[str, Any]:
+    """Start a process for each task (shards, and how many models in flight it would choose) at the same moment."""
+    use_fake_engine()
+    codes: list[list[int]] = []
+    for number in range(rounds):
+        gate, opener = os.pipe()
+
+        def work(task: Any, run: Path = folder / str(number), gate: int = gate, opener: int = opener) -> None:
+            os.close(opener)
+            os.read(gate, 1)  # ends when nobody can write any more
+            _train_shards(run, options, *task)
+
+        children = [_in_child(lambda task=task: work(task)) for task in tasks]
+        os.close(opener)
+        os.close(gate)
+        codes.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+    return {"codes": codes}
+
+
+def kill_and_meet(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """A task that is killed in its second shard, and again in the third, then one that meets another at a shard."""
+    use_fake_engine()
+    found: dict[str, Any] = {"killed": [], "left": []}
+
+    def until(deadly: int) -> None:
+        FakeEngine.before_group = staticmethod(
+            lambda group: os.kill(os.getpid(), signal.SIGKILL) if group.start == deadly else None
+        )
+        _train_shards(folder / "run", options, [0, 4], 2)
+
+    for deadly in (2, 4):
+        code = os.waitstatus_to_exitcode(os.waitpid(_in_child(lambda deadly=deadly: until(deadly)), 0)[1])
+        found["killed"].append(code == -signal.SIGKILL)
+        found["left"].append(_shards(folder / "run"))
+
+    came, may_go = os.pipe(), os.pipe()
+
+    def slow(group: range) -> None:
+        os.write(came[1], b"x")
+        os.read(may_go[0], 1)
+
+    def work_slowly() -> None:
+        FakeEngine.before_group = staticmethod(slow)
+        _train_shards(folder / "run", options, [2, 3], 2)
+
+    other = _in_child(work_slowly)
+    os.read(came[0], 1)
+    try:
+        _train_shards(folder / "run", options, [0, 4], 2)
+    except ArtifactError as error:
+        found["met"] = str(error)
+    found["beside"] = _shards(folder / "run")
+    try:
+        training.train(TRAIN, TEST, model="linear", run_dir=folder / "run", **options)
+    except ArtifactError as error:
+        found["whole"] = str(error)
+    os.write(may_go[1], b"x")
+    found["other"] = os.waitpid(other, 0)[1]
+    FakeEngine.trained.clear()
+    _train_shards(folder / "run", options, [0, 4], 2)
+    found["again"] = len(FakeEngine.trained)
+    return found
+
+
 if __name__ == "__main__":
     # Children are forked from here: torch is imported once, and has not computed anything yet.
     order = json.loads(sys.argv[1])
     order["options"]["config"] = make_config(**order["options"]["config"])
-    how = {"writes": kill_at_every_write, "random": kill_at_random}[order.pop("how")]
+    hows = {
+        "writes": kill_at_every_write,
+        "random": kill_at_random,
+        "together": start_together,
+        "meet": kill_and_meet,
+    }
+    how = hows[order.pop("how")]
     print(json.dumps(how(Path(order.pop("folder")), **order)))

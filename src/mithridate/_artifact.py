@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import tempfile
 import zipfile
 import zlib
@@ -79,6 +80,34 @@ def write_atomically(path: PathLike, *, durable: bool = False, private: bool = F
         if isinstance(error, OSError):
             raise ArtifactError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
         raise
+
+
+def write_once(path: Path, content: bytes, *, private: bool = False) -> bool:
+    """Write a file that nobody has written yet, whole and on the disk; whether it was this call that did.
+
+    Guarantee: of several processes, on whatever machines, one writes it, and all read the same content afterwards. That
+    rests on hard links, which fail where there is a file of that name: no lock is needed.
+
+    Raises:
+        ArtifactError: the folder cannot be written to, or its file system has no hard links.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with write_atomically(unfinished, durable=True, private=private) as file:
+        file.write(content)
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ArtifactError(
+            f"Cannot write {path}: {error.strerror}; several processes can start a run together only on a file system "
+            "with hard links. Prepare the run beforehand (mithridate train --prepare)."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+    _sync_folder(path.parent)
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -175,6 +175,7 @@ class Certificate:
             "data_fingerprint": self.votes.data_fingerprint,
             "run_ids": list(self.votes.run_ids),
             **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
+            **({"devices": dict(self.votes.devices)} if self.votes.devices else {}),
             "training_assumptions": list(self.votes.assumptions),
             "recipe": self.votes.recipe,
             "label": self.label,
@@ -208,6 +209,7 @@ class Certificate:
                 data_fingerprint=content["data_fingerprint"],
                 run_ids=tuple(content["run_ids"]),
                 shards=content.get("shards", {}),
+                devices=content.get("devices", {}),
                 # Files of version 0.1 say nothing about training.
                 assumptions=tuple(content.get("training_assumptions", ())),
                 recipe=content.get("recipe"),

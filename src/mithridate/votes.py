@@ -69,6 +69,7 @@ class Votes:
             example, in the smallest type that holds them; see `aggregation`.
         shards: which instances of a run these are, for runs of which they are not all: pairs (first, stop) of instances
             from `first` to `stop - 1`. A run of `run_ids` that is not listed is here as a whole.
+        devices: how many instances each kind of device trained, as far as that is known.
     """
 
     counts: IntArray
@@ -83,6 +84,7 @@ class Votes:
     recipe: dict[str, Any] | None = None
     evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
     shards: Mapping[str, Parts] = field(default_factory=dict[str, Parts])
+    devices: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -103,6 +105,7 @@ class Votes:
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
         object.__setattr__(self, "shards", _checked_shards(self.shards, self))
+        object.__setattr__(self, "devices", _checked_devices(self.devices, self.instances))
 
     @classmethod
     def from_counts(
@@ -195,6 +198,8 @@ class Votes:
         }
         if self.shards:
             header["shards"] = self.shards
+        if self.devices:
+            header["devices"] = self.devices
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
         arrays |= {f"{_EVIDENCE}{name}": array for name, array in self.evidence.items()}
         with write_atomically(path, durable=True) as file:
@@ -220,7 +225,7 @@ class Votes:
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
-        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards")
+        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards", "devices")
         if self.evidence.keys() != other.evidence.keys():
             return False
         arrays = [(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())]
@@ -287,6 +292,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
             "recipe": header.get("recipe"),
             # Where nothing is said, every run is there as a whole.
             "shards": header.get("shards", {}),
+            "devices": header.get("devices", {}),
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
@@ -439,6 +445,21 @@ def _checked_shards(shards: Any, votes: Votes) -> dict[str, Parts]:
             "every instance must vote exactly once on every example."
         )
     return checked
+
+
+def _checked_devices(devices: Any, instances: int) -> dict[str, int]:
+    """Numbers of instances by the names of devices, sorted."""
+    try:
+        named = {str(name): _instance(number) for name, number in dict(devices).items()}
+        fits = all(number > 0 for number in named.values()) and sum(named.values()) <= instances
+    except (TypeError, ValueError):
+        fits, named = False, {}
+    if not fits:
+        raise ConfigError(
+            "Expected devices as a mapping from names to the number of instances that each kind trained, together no "
+            "more than there are."
+        )
+    return dict(sorted(named.items()))
 
 
 def _checked_parts(run: str, parts: Any) -> Parts:
@@ -612,6 +633,7 @@ def _merged(first: Votes, second: Votes) -> Votes:
         _merged_recipe(first, second),
         _merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
         _merged_shards(first, second),
+        {name: first.devices.get(name, 0) + second.devices.get(name, 0) for name in {*first.devices, *second.devices}},
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from mithridate._version import VERSION
-from mithridate.cli import _output, certify, compare, demo, init, merge, plan, predict, report, train, verify
+from mithridate.cli import _output, certify, compare, demo, init, merge, plan, predict, report, split, train, verify
 from mithridate.errors import MithridateError
 
-_COMMANDS = (demo, init, plan, train, merge, certify, predict, report, compare, verify)
+_COMMANDS = (demo, init, plan, train, split, merge, certify, predict, report, compare, verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(word.startswith("--") and word.endswith("=--") for word in words):
         parser.error("-- is not a value")  # argparse would make a list of it
     arguments = parser.parse_args(words)
+    arguments.words = words
     try:
         return arguments.run(arguments)
     except MithridateError as error:

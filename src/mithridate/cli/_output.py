@@ -16,7 +16,7 @@ from mithridate.errors import ArtifactError
 from mithridate.report.words import printable as printable
 
 # What a run could not go on without, or be certified by.
-_OF_A_RUN = ("run.json", "seed", "lock", "votes.npz", "inputs.npz")
+_OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")
 
 
 def console(*, error: bool = False) -> Console:
@@ -80,7 +80,7 @@ def check_writable(path: Path) -> None:
         raise ArtifactError(f"Cannot write {path}: there is no folder {path.parent}. Create it first.")
     if not os.access(path.parent, os.W_OK):
         raise ArtifactError(f"Cannot write {path}: the folder {path.parent} is read-only. Choose another one.")
-    folder = path.parent.parent if path.parent.name in ("models", "shards") else path.parent
+    folder = path.parent.parent if path.parent.name in ("models", "shards", "parts") else path.parent
     if (path.name in _OF_A_RUN or folder != path.parent) and os.path.exists(folder / "run.json"):
         raise ArtifactError(f"Cannot write {path}: it belongs to the run in {folder}. Choose another name.")
 

@@ -58,27 +58,44 @@ class Work:
         device = device_type(self.options.get("device", "auto"), backend_of(self.options))
         return compose(self.options, self.training, device, data=self.data)
 
-    def train(self, recipe: Recipe, root_seed: bytes | None = None) -> tuple[Votes, "Clock"]:
-        """Train, or go on with it, showing how far it is."""
-        runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
-        runtime.setdefault("keep_models", self._may_be_kept(recipe))
-        runtime["backend"] = backend_of(self.options)
-        with shown(Clock()) as clock, _quiet_output(runtime["backend"]):
-            votes = import_training("train")(
-                (self.training.x, self.training.y),
-                self.test.x if self.test.y is None else (self.test.x, self.test.y),
-                model=recipe.model,
-                features=recipe.features,
-                config=recipe.config,
-                run_dir=self.run_dir,
-                root_seed=root_seed,
-                progress=clock,
-                source=self.training.source,
-                assumptions=(*self.training.assumptions, *self._assumed(recipe)),
-                **runtime,
-            )
+    def train(
+        self, recipe: Recipe, root_seed: bytes | None = None, shards: slice | None = None
+    ) -> tuple[Votes, "Clock"]:
+        """Train all or some shards, or go on with it, showing how far it is."""
+        order = self._order(recipe, root_seed)
+        with shown(Clock()) as clock, _quiet_output(order["backend"]):
+            votes = import_training("train")(*self._data(), **order, progress=clock, shards=shards)
         _keep_inputs(self.run_dir, self.test)
         return votes, clock
+
+    def prepare(self, recipe: Recipe, root_seed: bytes | None = None) -> Any:
+        """Write down what is to be trained, in which shards, and train nothing; what `run.json` says."""
+        import_training("train")
+        from mithridate.ensemble.training import prepare
+
+        order = self._order(recipe, root_seed)
+        with _quiet_output(order["backend"]):
+            return prepare(*self._data(), **order)
+
+    def _data(self) -> tuple[Any, Any]:
+        test = self.test.x if self.test.y is None else (self.test.x, self.test.y)
+        return (self.training.x, self.training.y), test
+
+    def _order(self, recipe: Recipe, root_seed: bytes | None) -> dict[str, Any]:
+        """What training is told, but for the data."""
+        runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
+        runtime.setdefault("keep_models", self._may_be_kept(recipe))
+        return {
+            "model": recipe.model,
+            "features": recipe.features,
+            "config": recipe.config,
+            "run_dir": self.run_dir,
+            "root_seed": root_seed,
+            "source": self.training.source,
+            "assumptions": (*self.training.assumptions, *self._assumed(recipe)),
+            "backend": backend_of(self.options),
+            **runtime,
+        }
 
     def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
         # A preset is made for the number of examples, whatever else is given beside it.

@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
         metavar="RUN_DIR_OR_VOTES",
         type=Path,
         nargs="+",
-        help="directories of finished runs, or votes files (.npz); at least two",
+        help="directories of runs that are finished, or of which some shards are, or votes files (.npz); at least two",
     )
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", required=True, help="where the merged votes go (.npz)"
@@ -64,7 +64,7 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Merge and print."""
-    paths = [_votes_file(path) for path in arguments.votes]
+    paths = [file for path in arguments.votes for file in _votes_files(path)]
     if len(paths) < 2:
         raise ConfigError("One file has nothing to merge with; give at least two.")
     _check_different(paths)
@@ -82,15 +82,18 @@ def run(arguments: argparse.Namespace) -> int:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _votes_file(path: Path) -> Path:
-    """The votes of a run in the place of its directory."""
+def _votes_files(path: Path) -> list[Path]:
+    """The votes of a run, or of those of its shards that were trained there, in the place of its directory."""
     if not os.path.isdir(path):
-        return path
-    if not os.path.isfile(path / "votes.npz"):
-        started = os.path.isfile(path / "run.json")
+        return [path]
+    if os.path.isfile(path / "votes.npz"):
+        return [path / "votes.npz"]
+    started = os.path.isfile(path / "run.json")
+    parts = sorted((path / "parts").glob("*.npz")) if started else []
+    if not parts:
         remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
         raise ArtifactError(f"There are no votes in {path}: {remedy}.")
-    return path / "votes.npz"
+    return parts
 
 
 def _check_different(paths: Sequence[Path]) -> None:
@@ -166,6 +169,7 @@ def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, A
         **_whence(votes.run_ids, dict(votes.shards)),
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
+        "devices": dict(votes.devices),
         "assumptions": [*votes.assumptions, _ALL],
         "files": files,
     }

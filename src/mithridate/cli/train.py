@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from mithridate.cli import _options, _output
 from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
 from mithridate.data import Examples
-from mithridate.errors import ArtifactError
+from mithridate.ensemble.run_directory import Manifest, missing_shards, parts_path
+from mithridate.ensemble.shared_run import in_words, is_handed_out, parse_shards, stretches
+from mithridate.errors import ArtifactError, ConfigError
 from mithridate.project import CONFIG_NAMES, Project, read_project
 from mithridate.votes import Votes
 
@@ -23,6 +26,7 @@ _EXAMPLES = """examples:
   mithridate train flowers.toml
   mithridate train --recipe mnist-strong
   mithridate train --train digits.npz --test more-digits.npz --run-dir runs/digits
+  mithridate train --shards 0:10 flowers.toml       ten shards of it, while other tasks train others (docs/scaling.md)
   mithridate train --train mnist-train.npz --test mnist-test.npz --model lenet5 --run-dir runs/mnist \\
       --instances 1000 --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --max-grad-norm 0.8 --learning-rate 0.1
 
@@ -63,6 +67,7 @@ def add_to(commands: Any) -> None:
     _add_recipe(parser)
     _add_constants(parser)
     _add_runtime(parser)
+    _add_shards(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.set_defaults(run=run)
 
@@ -122,8 +127,24 @@ def _add_runtime(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gpus-per-worker", type=float, metavar="G", help="share of a GPU (1 where there are GPUs)")
 
 
+def _add_shards(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("in several processes (array tasks; one shared --run-dir, or a copy for each)")
+    group.add_argument(
+        "--shards",
+        metavar="A:B",
+        help="train the shards A up to before B only (A:, :B or one number, too); a shard is a group of at most "
+        "--in-flight instances, and together they are the run",
+    )
+    group.add_argument(
+        "--prepare", action="store_true", help="start the run, say which shards it has, and train nothing"
+    )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Train and print."""
+    shards = None if arguments.shards is None else parse_shards(arguments.shards)
+    if arguments.prepare and shards is not None:
+        raise ConfigError("--prepare trains nothing; leave --shards out, or --prepare.")
     project = _project(arguments)
     root_seed = _root_seed(arguments.root_seed)
     training, test = _examples(project)
@@ -133,8 +154,10 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(f"Note: {sentence}")
     recipe = work.recipe()
     console.print(recipe.in_words())
+    if arguments.prepare:
+        return _prepared(work, work.prepare(recipe, root_seed), console, arguments)
     try:
-        votes, clock = work.train(recipe, root_seed)
+        votes, clock = work.train(recipe, root_seed, shards)
     except KeyboardInterrupt:
         print(
             f"mithridate: interrupted; what is finished is kept in {work.run_dir}. "
@@ -142,11 +165,96 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 130
+    part = _Part.of(votes, work.run_dir, arguments.words) if votes.shards else None
     if arguments.json:
-        _output.print_json({**_summary(votes, work.run_dir, clock), "chosen": recipe.to_dict()})
+        told = {} if part is None else part.to_dict()
+        _output.print_json({**_summary(votes, work.run_dir, clock), **told, "chosen": recipe.to_dict()})
     else:
-        _print(console, votes, work.run_dir, clock)
+        _print(console, votes, work.run_dir, clock, part)
     return 0
+
+
+def _prepared(work: Work, manifest: Manifest, console: Console, arguments: argparse.Namespace) -> int:
+    """Say which shards there are to train."""
+    count, missing = len(manifest.ranges), missing_shards(work.run_dir, manifest)
+    if arguments.json:
+        told = {"run_dir": str(work.run_dir), "run_id": manifest.run_id, "instances": manifest.instances}
+        _output.print_json({**told, "in_flight": manifest.in_flight, "shards": count, "missing_shards": missing})
+        return 0
+    console.print(
+        f"The run in {work.run_dir} has {manifest.instances:,} instances in {count:,} shards of at most "
+        f"{manifest.in_flight:,}: --shards 0:{count}. Missing: {in_words(missing) or 'none'}.",
+        soft_wrap=True,
+    )
+    words = [word for word in arguments.words if word != "--prepare"]
+    command = _with_shards(words, stretches(missing)[0]) if missing else _without_shards(words)
+    console.print(f"Next: {command}", soft_wrap=True)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What one task did of a run, and what is left to do.
+
+    Attributes:
+        path: where its votes are.
+        shards: which ones it was asked for.
+        count: how many there are.
+        missing: which ones are not there yet.
+        next: the command that goes on.
+    """
+
+    path: Path
+    shards: range
+    count: int
+    missing: list[int]
+    next: str
+
+    @classmethod
+    def of(cls, votes: Votes, run_dir: Path, words: Sequence[str]) -> "_Part":
+        """Of the votes that a task gave."""
+        manifest = Manifest.read(run_dir / "run.json")
+        instances = range(*votes.shards[manifest.run_id][0])
+        numbers = [number for number, group in enumerate(manifest.ranges) if group.start in instances]
+        missing, path = missing_shards(run_dir, manifest), parts_path(run_dir, instances)
+        if is_handed_out(run_dir):
+            following = f"mithridate merge {shlex.quote(str(path))} ... -o votes.npz"
+        elif missing:
+            following = _with_shards(words, stretches(missing)[0])
+        else:
+            following = f"mithridate certify {shlex.quote(str(run_dir))}"
+        return cls(path, range(numbers[0], numbers[-1] + 1), len(manifest.ranges), missing, following)
+
+    def to_dict(self) -> dict[str, Any]:
+        """In plain JSON values."""
+        shards = [self.shards.start, self.shards.stop]
+        return {"votes": str(self.path), "shards": shards, "missing_shards": self.missing, "next": self.next}
+
+    def in_words(self) -> Iterator[str]:
+        """What is done and what is next, a line each."""
+        yield f"Shards {in_words(self.shards)} of {self.count:,} are done; their votes are in {self.path}."
+        if self.missing:
+            yield f"Not here (yet): shards {in_words(self.missing)}. Next, unless other tasks train them: {self.next}"
+        else:
+            yield f"All shards are here, and the votes of the whole run are in votes.npz. Next: {self.next}"
+
+
+def _without_shards(words: Sequence[str]) -> str:
+    """The command of these words, for all shards."""
+    left, following = list[str](), iter(words)
+    for word in following:
+        flag, equals, _ = word.partition("=")
+        if not (len(flag) > 3 and "--shards".startswith(flag)):  # abbreviations are flags, too
+            left.append(word)
+        elif not equals:
+            next(following, None)
+    return shlex.join(["mithridate", *left])
+
+
+def _with_shards(words: Sequence[str], shards: range) -> str:
+    """The same for these alone."""
+    command = _without_shards(words)
+    return command.replace(" train", f" train --shards {shards.start}:{shards.stop}", 1)
 
 
 def _project(arguments: argparse.Namespace) -> Project:
@@ -198,13 +306,14 @@ def _summary(votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "assumptions": list(votes.assumptions),
+        "devices": dict(votes.devices),
         "model_steps_per_s": clock.speed,
         "seconds": clock.seconds,
         "accuracy": accuracy(votes),
     }
 
 
-def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock) -> None:
+def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
     speed = "they were finished before" if clock.speed is None else f"{clock.speed:,.0f} model-steps/s"
     console.print(f"{votes.instances:,} instances voted on {votes.examples:,} inputs ({speed}).")
     right = accuracy(votes)
@@ -212,5 +321,9 @@ def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock) -> None:
         console.print(f"The majority is right on {right:.2%} of them.")
     for assumption in votes.assumptions:
         console.print(f"Note: {assumption}")
+    if part is not None:
+        for line in part.in_words():
+            console.print(line, soft_wrap=True)
+        return
     command = f"mithridate certify {shlex.quote(str(run_dir))}"
     console.print(f"Written to {run_dir / 'votes.npz'}; certify it with: {command}", soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from mithridate._artifact import PathLike
 from mithridate.backends import Backend, Ray, check_backend
 from mithridate.data.arrays import check_inputs
 from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
-from mithridate.ensemble.native import processor
+from mithridate.ensemble.devices import computer_of
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import PUBLIC_SEED
 from mithridate.ensemble.run_directory import Manifest
@@ -146,7 +145,7 @@ def train_plain(
     else:
         machine = build(in_flight or stored) if stored else rehearsed(build, in_flight)
     manifest = _manifest(task, machine, work.device, in_flight, evidence)
-    return votes_in(run_dir, manifest, seed, partial(train_missing, machine), task, progress)
+    return votes_in(run_dir, manifest, seed, partial(train_missing, machine, work.device), task, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,11 +298,3 @@ def _manifest(
     one_kind = _ONE_KIND.format(kind=_KINDS[preparation.kind], shape=preparation.shape)
     assumed = (*manifest.assumptions, one_kind, _ONE_COMPUTER)
     return replace(manifest, recipe=recipe, data_fingerprint=identity, assumptions=assumed)
-
-
-def computer_of(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
-    """What rounds numbers: the models of a run that goes on elsewhere would be other functions."""
-    # Libraries for CPUs choose their code by maker and model, not only by what a processor can do.
-    on_gpu = device.type == "cuda"
-    name = torch.cuda.get_device_name(device) if on_gpu else hashlib.sha256(processor().encode()).hexdigest()[:16]
-    return {"name": name, **{library: versions[library] for library in ("torch", "numpy", "arithmetic")}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from mithridate._artifact import PathLike
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import Dataset, Preparation, fingerprint, split_inputs
 from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.run_directory import Arrays, Manifest, added, check_tally, models_path, read_models
+from mithridate.ensemble.run_directory import (
+    Arrays,
+    Manifest,
+    added,
+    check_tally,
+    devices_of,
+    models_path,
+    read_models,
+)
 from mithridate.ensemble.training import (
     AnyEngine,
     Model,
@@ -75,7 +84,7 @@ def predict(
     machine = _engine(manifest, config, model, target)
     total = _count(machine, path, manifest, prepared, target)
     identity = data_fingerprint(manifest.train_fingerprint, fingerprint(raw), manifest.recipe)
-    return votes_of(total, manifest, labels, identity)
+    return replace(votes_of(total, manifest, labels, identity), devices=devices_of(path, manifest))
 
 
 def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Preparation:

@@ -70,6 +70,33 @@ class Seeds:
         """
         return Seeds(None, {instance: self._seed(instance) for instance in instances})
 
+    def to_lines(self) -> bytes:
+        """What a private file of restricted seeds holds: an instance and its seed in each line.
+
+        Raises:
+            TypeError: these hold the root seed.
+        """
+        own: dict[int, bytes] = self.__getstate__()["_own"]
+        return "".join(f"{instance} {seed.hex()}\n" for instance, seed in sorted(own.items())).encode()
+
+    @classmethod
+    def from_lines(cls, lines: bytes) -> Seeds:
+        """Read what `to_lines` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        pairs = [line.split(" ") for line in lines.decode("ascii").splitlines()]
+        own = {int(instance): bytes.fromhex(seed) for instance, seed in pairs}
+        if not own or len(own) < len(pairs) or any(len(seed) != SEED_BYTES for seed in own.values()):
+            raise ValueError("these are no seeds")
+        return cls(None, own)
+
+    @property
+    def instances(self) -> frozenset[int]:
+        """The instances of restricted seeds."""
+        return frozenset(self._own)
+
     def key(self, instance: int, purpose: str) -> int:
         """128 bits that belong to one purpose of one instance.
 

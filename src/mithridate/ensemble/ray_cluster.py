@@ -39,9 +39,9 @@ from mithridate.backends import Ray
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import Dataset
 from mithridate.data.partition import IndexArray
+from mithridate.ensemble.devices import computer_of, listed, shown
 from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.native import processor
-from mithridate.ensemble.plain import computer_of, rehearsed
+from mithridate.ensemble.plain import rehearsed
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import Arrays, RunDirectory
@@ -235,7 +235,7 @@ def train_group(place: Sequence[Any], terms: Terms, group: range, seeds: Seeds) 
         weights = bench.machine.train(seeds, group, None)
         tally = as_arrays(bench.machine.tally(weights, bench.job.test))
         models = by_parameter(weights, bench.machine.shapes) if bench.job.keep_models else None
-        return Trained(group, tally, models, _shown(terms.device, bench.computer))
+        return Trained(group, tally, models, shown(torch.device(terms.device), bench.computer))
     except Exception as error:
         bench = _bench = None  # the next group starts from a clean one
         failure = _failure(error)
@@ -255,7 +255,7 @@ def _set_up(place: Sequence[Any], terms: Terms) -> _Bench:
     if terms.computer is not None and terms.computer != computer:
         raise ConfigError(
             "Models of parts are functions of their data on one kind of computer, and this run was started on "
-            f"{_listed(terms.computer)}, where the node {platform.node()} has {_listed(computer)}. Use a cluster whose "
+            f"{listed(terms.computer)}, where the node {platform.node()} has {listed(computer)}. Use a cluster whose "
             "nodes are all of one kind."
         )
     _bench = _Bench(terms, job, machine, computer)
@@ -292,17 +292,6 @@ def _failure(error: Exception) -> Failed:
     if isinstance(error, MithridateError):
         return Failed("final", str(error), type(error).__name__)
     return Failed("error", words, trace=traceback.format_exc())
-
-
-def _shown(device: str, computer: Mapping[str, str]) -> str:
-    """The name of a device, for people."""
-    names = [line.partition(":")[2].strip() for line in processor().splitlines() if line.startswith("model name")]
-    name = computer["name"] if device == "cuda" or not names else names[0]
-    return _listed({**computer, "name": name})
-
-
-def _listed(computer: Mapping[str, str]) -> str:
-    return f"{computer['name']} (torch {computer['torch']}, numpy {computer['numpy']}, {computer['arithmetic']})"
 
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -513,7 +502,7 @@ class Crew:
 
     def _round(self, run: RunDirectory, groups: Sequence[range], report: _Report) -> _Trouble:
         """Train groups until all are done, or until something is in the way and those under way are done."""
-        seeds, trouble = Seeds.of(run.root_seed), _Trouble(self._backend.retries)
+        seeds, trouble = run.seeds, _Trouble(self._backend.retries)
         waiting, under_way = deque(groups), dict[Any, range]()
         try:
             while under_way or (waiting and not trouble.stops):
@@ -532,7 +521,6 @@ class Crew:
             for task in under_way:
                 with contextlib.suppress(Exception):
                     ray.cancel(task, force=True)
-            report.close()
         if trouble.cause is not None:
             raise trouble.cause
         return trouble
@@ -548,8 +536,8 @@ def _save(run: RunDirectory, group: range, result: Trained) -> None:
     if result.group != group:
         raise ClusterError(f"A worker answered with {result.group} when asked for {group}. {_KEPT}")
     if result.models is not None:
-        run.save_models(group, result.models)
-    run.save_tally(group, result.tally)
+        run.save_models(group, result.models, result.device)
+    run.save_tally(group, result.tally, result.device)
 
 
 def _result(task: Any) -> Any:
@@ -619,43 +607,33 @@ class _Trouble:
 
 
 class _Report:
-    """Tells how far a run is, and writes down who trained it."""
+    """Tells how far a run is, and whether devices of several kinds train it."""
 
     def __init__(self, task: Task, run: RunDirectory, progress: Progress | None, sight: _Sight) -> None:
-        self._meter, self._steps, self._instances = (
-            Meter(task.config, progress),
-            task.config.steps,
-            task.config.instances,
-        )
-        self._run, self._sight, self._detail = run, sight, getattr(progress, "detail", None)
+        self._instances, self._steps = sum(map(len, run.groups)), task.config.steps
+        self._meter = Meter(self._instances, self._steps, progress)
+        self._run, self._sight = run, sight
         self._done = 0
-        self._trained: Counter[str] = Counter()
+        self._kinds = set(run.devices)
 
     def start(self, missing: Sequence[range]) -> None:
         """So much is missing."""
-        self._done = len(self._run.manifest.ranges) - len(missing)
+        self._done = len(self._run.groups) - len(missing)
         self._say()
         self._meter.start(self._instances - sum(map(len, missing)))
 
     def advance(self, result: Trained) -> None:
         """One group more is done."""
-        kinds = self._run.manifest.devices.keys() | self._trained.keys()
-        if kinds and result.device not in kinds:
+        if self._kinds and result.device not in self._kinds:
             _log.warning(
                 "Devices of several kinds train this run, %s now, too: the votes are as valid, but equal to those of "
                 "one kind to rounding only.", result.device,
             )  # fmt: skip
-        self._trained[result.device] += len(result.group)
+        self._kinds.add(result.device)
         self._done += 1
         self._say()
         self._meter.advance(self._steps * len(result.group))
 
-    def close(self) -> None:
-        """Write down which devices trained how many instances."""
-        self._run.add_devices(self._trained)
-        self._trained.clear()
-
     def _say(self) -> None:
-        if self._detail is not None:
-            nodes = f"{self._sight.nodes} node{'s' * (self._sight.nodes != 1)}"
-            self._detail(f"{self._done:,} of {len(self._run.manifest.ranges):,} shards, {nodes}")
+        nodes = f"{self._sight.nodes} node{'s' * (self._sight.nodes != 1)}"
+        self._meter.say(f"{self._done:,} of {len(self._run.groups):,} shards, {nodes}")

@@ -2,10 +2,11 @@
 
     run.json                     what is trained, on which data, in which groups of instances; nothing secret
     seed                         the root seed, readable by its owner only; it is in no other file
-    shards/000000-000250.npz     votes of the instances 0 to 249
+    shards/000000-000250.npz     votes of the instances 0 to 249, and what kind of device trained them
     models/000000-000250.safetensors   their weights, where they are kept; written before their votes
     votes.npz                    the votes of all instances, when all are done
-    lock                         held by the process that works here
+    lock                         held by the process that works here, or together by all that train shards of their own;
+                                 see `shared_run` for those, and for the files that they leave
 
 Every file appears under its name only when all of it is on the disk, so whatever kills the process leaves a directory
 from which the same command goes on. Which instances form a group is decided beforehand and written down: sums of
@@ -22,16 +23,17 @@ import itertools
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate._artifact import PathLike, read_npz, write_atomically
-from mithridate.ensemble.randomness import SEED_BYTES, derived, new_root_seed
+from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived, new_root_seed
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.votes import Votes
 
@@ -72,8 +74,6 @@ class Manifest:
         in_flight: number of instances that are trained at once.
         in_flight_asked: what the user asked for, None if it was chosen from memory.
         ranges: the groups of instances, in order; together they are all instances, each once.
-        devices: how many instances which device of a cluster trained, as far as they were trained on one; killed
-            processes leave out some.
     """
 
     run_id: str
@@ -88,7 +88,6 @@ class Manifest:
     in_flight: int
     in_flight_asked: int | None
     ranges: tuple[range, ...]
-    devices: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def instances(self) -> int:
@@ -103,8 +102,6 @@ class Manifest:
     def to_json(self) -> bytes:
         """The content of `run.json`."""
         values = {**self.__dict__, "ranges": [[group.start, group.stop] for group in self.ranges]}
-        if not self.devices:
-            del values["devices"]
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -120,6 +117,7 @@ class Manifest:
             if schema == SCHEMA:
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = tuple(values["assumptions"])
+                values.pop("devices", None)  # of an earlier version; the shards know better
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
@@ -199,7 +197,22 @@ class MemoryRun:
         self.root_seed = root_seed if root_seed is not None else new_root_seed()
         self.manifest = replace(wanted, run_id=run_id_of(self.root_seed))
         self._total: Arrays | None = None
-        self._done: list[range] = []
+        self._done: dict[range, str] = {}
+
+    @property
+    def seeds(self) -> Seeds:
+        """Of all instances."""
+        return Seeds.of(self.root_seed)
+
+    @property
+    def groups(self) -> Sequence[range]:
+        """Those that are to be trained."""
+        return self.manifest.ranges
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """How many instances were trained by which kind of device."""
+        return _instances_by(self._done)
 
     def finished_votes(self) -> Votes | None:
         """Never any: a run without a directory starts anew."""
@@ -207,21 +220,21 @@ class MemoryRun:
 
     def missing(self) -> list[range]:
         """Groups that are not done, in order."""
-        return [group for group in self.manifest.ranges if group not in self._done]
+        return [group for group in self.groups if group not in self._done]
 
     def set_in_flight(self, in_flight: int) -> None:
         """Train the rest in groups of at most this size."""
-        ranges = replanned(self.manifest.ranges, self._done, in_flight)
+        ranges = replanned(self.manifest.ranges, list(self._done), in_flight)
         self.manifest = replace(self.manifest, in_flight=in_flight, ranges=ranges)
 
-    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]], device: str) -> None:
         """Refuse: there is no place for them; `train` checks this beforehand."""
         raise ConfigError("keep_models needs a run_dir; give one.")
 
-    def save_tally(self, group: range, tally: Arrays) -> None:
-        """Add the votes of one group; groups come in order."""
+    def save_tally(self, group: range, tally: Arrays, device: str) -> None:
+        """Add the votes of one group that a device of this kind trained; groups come in order."""
         check_tally(group, tally)
-        self._done.append(group)
+        self._done[group] = device
         self._total = tally if self._total is None else added(self._total, tally)
 
     def total(self) -> Arrays:
@@ -248,6 +261,7 @@ class RunDirectory:
     def __init__(self, path: Path, manifest: Manifest, root_seed: bytes | None) -> None:
         self.path, self.manifest, self._root_seed = path, manifest, root_seed
         self._done: dict[range, bool] = {}
+        self._devices: dict[range, str] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -264,20 +278,30 @@ class RunDirectory:
             ArtifactError: it cannot be written to, is damaged, or another process works in it.
         """
         path = Path(path)
-        with _explained():
-            for folder in (path, path / "shards", *([path / "models"] if wanted.keep_models else [])):
-                _make(folder)
-            with _locked(path):
+        with explained():
+            cls._make_folders(path, wanted)
+            with locked(path):
                 _remove_leftovers(path)
                 if (path / "run.json").exists():
                     yield cls._resumed(path, wanted, root_seed)
                 else:
                     yield cls._started(path, wanted, root_seed)
 
+    @staticmethod
+    def _make_folders(path: Path, manifest: Manifest) -> None:
+        for folder in (path, path / "shards", *([path / "models"] if manifest.keep_models else [])):
+            make(folder)
+
+    @staticmethod
+    def _check_unused(path: Path) -> None:
+        """Refuse to start a run where there are results of one."""
+        has_results = any((path / "shards").glob("*.npz")) or (path / "votes.npz").exists()
+        if has_results and not (path / "run.json").exists():
+            raise ArtifactError(f"{path} holds results but no run.json that says of what; use another run_dir.")
+
     @classmethod
     def _started(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
-        if any((path / "shards").glob("*.npz")) or (path / "votes.npz").exists():
-            raise ArtifactError(f"{path} holds results but no run.json that says of what; use another run_dir.")
+        cls._check_unused(path)
         # The seed first: run.json makes the run, and no instance is trained before both are on the disk. A seed that
         # is left here without run.json was never used, and is replaced.
         seed = root_seed if root_seed is not None else new_root_seed()
@@ -289,6 +313,20 @@ class RunDirectory:
 
     @classmethod
     def _resumed(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
+        run = cls._found(path, wanted, root_seed)
+        # What this call takes for granted is true of the same run: nothing that was ever assumed gets lost.
+        assumed = tuple(dict.fromkeys((*run.manifest.assumptions, *wanted.assumptions)))
+        if assumed != run.manifest.assumptions:
+            run.manifest = replace(run.manifest, assumptions=assumed)
+            run._write_manifest()
+        run._find_done()
+        if wanted.in_flight_asked not in (None, run.manifest.in_flight_asked):
+            run.set_in_flight(wanted.in_flight, asked=wanted.in_flight_asked)
+        return run
+
+    @classmethod
+    def _found(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> Self:
+        """The run that is there, which has to be the one that is wanted."""
         manifest = Manifest.read(path / "run.json")
         differences = _differences(manifest, wanted)
         if differences:
@@ -296,22 +334,13 @@ class RunDirectory:
                 f"{path} belongs to another run: {'; '.join(differences)}. "
                 "Use another run_dir (--run-dir) for this one."
             )
-        seed = _read_seed(path / "seed")
+        seed = read_seed(path / "seed")
         if root_seed is not None and seed is not None and root_seed != seed:
             raise ConfigError(f"{path} belongs to a run with another root seed. Use another run_dir for this one.")
         if seed is not None and run_id_of(seed) != manifest.run_id:
             raise ArtifactError(f"{path / 'seed'} is not the seed of this run; put the right file back.")
-        if manifest.keep_models:
-            _make(path / "models")
-        # What this call takes for granted is true of the same run: nothing that was ever assumed gets lost.
-        assumed = tuple(dict.fromkeys((*manifest.assumptions, *wanted.assumptions)))
-        run = cls(path, replace(manifest, assumptions=assumed), seed)
-        if assumed != manifest.assumptions:
-            run._write_manifest()
-        run._find_done()
-        if wanted.in_flight_asked not in (None, manifest.in_flight_asked):
-            run.set_in_flight(wanted.in_flight, asked=wanted.in_flight_asked)
-        return run
+        cls._make_folders(path, manifest)
+        return cls(path, manifest, seed)
 
     @property
     def root_seed(self) -> bytes:
@@ -323,6 +352,16 @@ class RunDirectory:
         if self._root_seed is None:
             raise ArtifactError(f"{self.path / 'seed'} is missing; this run cannot go on. Use another run_dir.")
         return self._root_seed
+
+    @property
+    def seeds(self) -> Seeds:
+        """Those that this process has: of all instances."""
+        return Seeds.of(self.root_seed)
+
+    @property
+    def groups(self) -> Sequence[range]:
+        """Those that this process sees to: all."""
+        return self.manifest.ranges
 
     def finished_votes(self) -> Votes | None:
         """The votes of the whole run, if they were written already."""
@@ -338,7 +377,7 @@ class RunDirectory:
 
     def missing(self) -> list[range]:
         """Groups that are not done, in order."""
-        return [group for group in self.manifest.ranges if not self._done.get(group)]
+        return [group for group in self.groups if not self._done.get(group)]
 
     def set_in_flight(self, in_flight: int, *, asked: int | None = None) -> None:
         """Train the rest in groups of at most this size, and write that down."""
@@ -351,41 +390,48 @@ class RunDirectory:
         self.manifest = replace(self.manifest, in_flight=in_flight, in_flight_asked=asked, ranges=ranges)
         self._write_manifest()
 
-    def add_devices(self, trained: Mapping[str, int]) -> None:
-        """Write down how many more instances which device trained."""
-        devices = dict(self.manifest.devices)
-        for name, instances in trained.items():
-            devices[name] = devices.get(name, 0) + instances
-        if devices != self.manifest.devices:
-            self.manifest = replace(self.manifest, devices=devices)
-            self._write_manifest()
+    @property
+    def devices(self) -> dict[str, int]:
+        """How many of the instances that are done were trained by which kind of device, where that is known."""
+        return _instances_by({group: self._devices[group] for group in self.groups if group in self._devices})
 
-    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Write the weights of one group; their votes come after them."""
+    def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]], device: str) -> None:
+        """Write the weights of one group that a device of this kind trained; their votes come after them."""
         from safetensors.numpy import save
 
         contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
-        metadata = {**_metadata(self.manifest, group), "sha256": _digest(contiguous)}
+        metadata = {**_metadata(self.manifest, group), "sha256": _digest(contiguous), "device": device}
         with write_atomically(self._models(group), durable=True) as file:
             file.write(save(contiguous, metadata=metadata))
 
-    def save_tally(self, group: range, tally: Arrays) -> None:
-        """Write the votes of one group, which is done from then on."""
+    def save_tally(self, group: range, tally: Arrays, device: str) -> None:
+        """Write the votes of one group that a device of this kind trained; it is done from then on."""
         check_tally(group, tally)
         small: dict[str, Any] = {name: _smallest(a) if name in _WHOLE else a for name, a in tally.items()}
         header = np.array(json.dumps(_metadata(self.manifest, group)))
         with write_atomically(self._shard(group), durable=True) as file:
-            np.savez_compressed(file, run=header, **small)
+            np.savez_compressed(file, run=header, device=np.array(device), **small)
         self._done[group] = True
+        self._devices[group] = device
 
     def total(self) -> Arrays:
         """The votes of all groups, added up in their order."""
+        return self._sum(self.manifest.ranges)
+
+    def _sum(self, groups: Sequence[range]) -> Arrays:
         total: Arrays | None = None
-        for group in self.manifest.ranges:
-            tally = _read_shard(self._shard(group), self.manifest, group)
+        for group in groups:
+            tally = self._read(group)
             total = tally if total is None else added(total, tally)
         assert total is not None
         return total
+
+    def _read(self, group: range) -> Arrays:
+        """The votes of one group, and note who trained it."""
+        tally, device = _read_shard(self._shard(group), self.manifest, group)
+        if device is not None:
+            self._devices[group] = device
+        return tally
 
     def save_votes(self, votes: Votes) -> None:
         """Write the votes of the whole run."""
@@ -393,38 +439,75 @@ class RunDirectory:
 
     def _find_done(self) -> None:
         """Which groups are done: their votes can be read, and their models are there if they are kept."""
+        self._check_names()
+        for group in self.groups:
+            self._done[group] = self._is_done(group)
+
+    def _check_names(self) -> None:
         expected = {self._shard(group).name for group in self.manifest.ranges}
         for path in sorted((self.path / "shards").glob("*.npz")):
             if path.name not in expected:
                 raise ArtifactError(
                     f"{path} belongs to no group of this run: its instances would count twice. Move it elsewhere."
                 )
-        for group in self.manifest.ranges:
-            self._done[group] = self._is_done(group)
 
     def _is_done(self, group: range) -> bool:
+        problem = self._problem(group)
+        if problem is not None and self._shard(group).exists():
+            _log.warning("%s The instances are trained again, with the same draws.", problem)
+        return problem is None
+
+    def _problem(self, group: range) -> ArtifactError | None:
+        """Why a group is not done."""
         try:
-            _read_shard(self._shard(group), self.manifest, group)
+            self._read(group)
             if self.manifest.keep_models:
                 check_models(self._models(group), self.manifest, group)
         except ArtifactError as error:
-            if self._shard(group).exists():
-                _log.warning("%s The instances are trained again, with the same draws.", error)
-            return False
-        return True
+            return error
+        return None
 
     def _write_manifest(self) -> None:
         with write_atomically(self.path / "run.json", durable=True) as file:
             file.write(self.manifest.to_json())
 
     def _shard(self, group: range) -> Path:
-        return self.path / "shards" / f"{_name(group)}.npz"
+        return _shard_path(self.path, group)
 
     def _models(self, group: range) -> Path:
         return models_path(self.path, group)
 
 
 _WHOLE = ("counts", "score_histograms", *EVIDENCE)
+
+
+def parts_path(run_dir: Path, instances: range) -> Path:
+    """Where the votes of some shards are kept, which are the votes of these instances."""
+    return run_dir / "parts" / f"{_name(instances)}.npz"
+
+
+def missing_shards(run_dir: Path, manifest: Manifest) -> list[int]:
+    """The numbers of the shards that have no file; whether the others are whole is found out when they are read."""
+    there = set(os.listdir(run_dir / "shards"))
+    return [number for number, group in enumerate(manifest.ranges) if f"{_name(group)}.npz" not in there]
+
+
+def devices_of(run_dir: Path, manifest: Manifest) -> dict[str, int]:
+    """How many instances of kept models were trained by which kind of device, as far as their files tell.
+
+    Raises:
+        ArtifactError: models are missing or damaged.
+    """
+    found: dict[range, str] = {}
+    for group in manifest.ranges:
+        with _opened_models(models_path(run_dir, group), manifest, group) as file:
+            if "device" in (metadata := file.metadata()):
+                found[group] = metadata["device"]
+    return _instances_by(found)
+
+
+def _shard_path(run_dir: Path, group: range) -> Path:
+    return run_dir / "shards" / f"{_name(group)}.npz"
 
 
 def models_path(run_dir: Path, group: range) -> Path:
@@ -484,7 +567,8 @@ def _opened_models(path: Path, manifest: Manifest, group: range) -> Iterator[Any
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
-            if metadata != {**_metadata(manifest, group), "sha256": metadata.get("sha256")}:
+            ours = _metadata(manifest, group)
+            if "sha256" not in metadata or {name: metadata.get(name) for name in ours} != ours:
                 raise ArtifactError(f"The models in {path} are of another run than {manifest.run_id}. {_TRAIN_AGAIN}")
             yield file
     except (OSError, SafetensorError) as error:
@@ -508,8 +592,8 @@ def _metadata(manifest: Manifest, group: range) -> dict[str, str]:
     }
 
 
-def _read_shard(path: Path, manifest: Manifest, group: range) -> Arrays:
-    """The votes of one group; zip checks every byte of the arrays.
+def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[Arrays, str | None]:
+    """The votes of one group, and the kind of device that trained it, where that is known; zip checks every byte.
 
     Raises:
         ArtifactError: the file is missing, damaged, or of another run or group.
@@ -523,7 +607,15 @@ def _read_shard(path: Path, manifest: Manifest, group: range) -> Arrays:
         check_tally(group, tally)
     except (KeyError, ValueError, NumericalError, RecursionError) as error:
         raise ArtifactError(f"{path} is damaged: {error}.") from error
-    return tally
+    return tally, str(arrays["device"]) if "device" in arrays else None
+
+
+def _instances_by(devices: Mapping[range, str]) -> dict[str, int]:
+    """How many instances each kind of device trained."""
+    instances: Counter[str] = Counter()
+    for group, device in devices.items():
+        instances[device] += len(group)
+    return dict(sorted(instances.items()))
 
 
 def _smallest(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -567,7 +659,12 @@ def _named(manifest: Manifest) -> dict[str, Any]:
     return {**manifest.recipe["config"], **others}
 
 
-def _read_seed(path: Path) -> bytes | None:
+def read_seed(path: Path) -> bytes | None:
+    """The root seed of a run, None if it is not there.
+
+    Raises:
+        ArtifactError: it cannot be read, or is damaged.
+    """
     try:
         text = path.read_text(encoding="ascii").strip()
         seed = bytes.fromhex(text)
@@ -586,7 +683,7 @@ def _read_seed(path: Path) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Errors of writing, with what becomes of the run."""
     try:
         yield
@@ -596,7 +693,12 @@ def _explained() -> Iterator[None]:
         raise ArtifactError(f"{error} {_RESUME}") from error
 
 
-def _make(folder: Path) -> None:
+def make(folder: Path) -> None:
+    """Make a folder of a run, unless it is there.
+
+    Raises:
+        ArtifactError: it cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -618,24 +720,24 @@ def _remove_leftovers(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Keep every other process out; the lock ends with this process, however it ends."""
+def locked(path: Path, *, together: bool = False) -> Iterator[None]:
+    """Keep every other process out, or all but those that work together; the lock ends with this process anyhow."""
     try:
         descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise ArtifactError(f"Cannot write {path / 'lock'}: {error.strerror}. Choose another run_dir.") from error
     with os.fdopen(descriptor, "r+b") as file:
-        if not _lock(file):
+        if not _lock(file, together=together):
             raise ArtifactError(f"Another process works in {path}; wait until it ends, or choose another run_dir.")
         yield
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Whether the file is ours alone now. A file system without locks trusts its user."""
+def _lock(file: IO[bytes], *, together: bool) -> bool:
+    """Whether the file is ours now, alone or together. A file system without locks trusts its user."""
     if fcntl is None:
-        return _lock_bytes(file)
+        return together or _lock_bytes(file)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if together else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
     return True

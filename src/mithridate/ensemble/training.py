@@ -40,6 +40,7 @@ from mithridate.data.arrays import (
     split_inputs,
 )
 from mithridate.ensemble import suitability
+from mithridate.ensemble.devices import computer_of, shown
 from mithridate.ensemble.engine import Engine, Tally
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import (
@@ -52,6 +53,7 @@ from mithridate.ensemble.run_directory import (
     check_root_seed,
     plan_ranges,
 )
+from mithridate.ensemble.shared_run import SharedRun, check_shards, is_handed_out
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, pick_encoder
 from mithridate.mechanism import Deterministic, Mechanism
@@ -70,6 +72,7 @@ _SEED_GIVEN = (
     "The root seed was given by the caller and not drawn by the operating system; "
     "the certificate assumes that the attacker does not know it."
 )
+_IN_PARTS = "The instances were counted in parts; none was put in, or left out, because of how it voted."
 
 
 class Machine(Protocol):
@@ -119,6 +122,7 @@ def train(
     source: Mapping[str, Any] | None = None,
     assumptions: Sequence[str] = (),
     backend: Backend | None = None,
+    shards: int | range | slice | None = None,
 ) -> Votes:
     """Train many private models at once, and count how they vote on the test inputs.
 
@@ -151,9 +155,12 @@ def train(
         assumptions: what was taken for granted when the data was read, a sentence each; every certificate repeats them.
         backend: who trains: this process (None), or the workers of a cluster, `mithridate.Ray(...)`. `device` is then
             theirs, `auto` a GPU where the cluster has one. Any back end goes on with a run of any other.
+        shards: train these shards (groups of at most `in_flight` instances, numbered from 0) of the run in `run_dir`
+            and no others, while other processes may train others there; see `docs/scaling.md`.
 
     Returns:
-        The votes, with the mechanism that was run; also in `run_dir/votes.npz`.
+        The votes, with the mechanism that was run; also in `run_dir/votes.npz`. With `shards`, the votes of these
+        alone, also in `run_dir/parts`; whoever finishes the last one writes those of the whole run.
 
     Raises:
         ConfigError: an argument or the data is not what it should be, the model mixes examples, or the run directory
@@ -161,6 +168,72 @@ def train(
         ClusterError: workers of a cluster failed again and again; finished groups stay.
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
+    chosen = None if shards is None else check_shards(shards)
+    if shards is not None and run_dir is None:
+        raise ConfigError("shards are those of a run that is kept; give its run_dir.")
+    with _ordered(
+        training_set, test_set, model=model, config=config, run_dir=run_dir, device=device, features=features,
+        in_flight=in_flight, precision=precision, keep_models=keep_models, source=source, assumptions=assumptions,
+        backend=backend,
+    ) as order:  # fmt: skip
+        return votes_in(order.run_dir, order.manifest, root_seed, order.fill, order.task, progress, chosen)
+
+
+def prepare(
+    training_set: tuple[npt.ArrayLike, npt.ArrayLike],
+    test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
+    *,
+    run_dir: PathLike,
+    root_seed: bytes | None = None,
+    **options: Any,
+) -> Manifest:
+    """Start a run without training anything, or look at the one that is there: which shards it has.
+
+    Args:
+        training_set: see `train`.
+        test_set: see `train`.
+        run_dir: where the run is kept.
+        root_seed: see `train`.
+        options: what else `train` takes, but for `progress` and `shards`.
+
+    Raises:
+        ConfigError: see `train`.
+        ArtifactError: see `train`.
+    """
+    with _ordered(training_set, test_set, run_dir=run_dir, **options) as order:
+        seed, manifest = _with_seed(root_seed, order.manifest, order.task)
+        with RunDirectory.open(run_dir, manifest, seed) as run:
+            return run.manifest
+
+
+@dataclass(frozen=True, eq=False)
+class _Order:
+    """A task, where it is kept, and who does it."""
+
+    task: Task
+    run_dir: PathLike | None
+    manifest: Manifest
+    fill: Fill
+
+
+@contextlib.contextmanager
+def _ordered(
+    training_set: Any,
+    test_set: Any,
+    *,
+    model: str | Model,
+    config: TrainConfig,
+    run_dir: PathLike | None,
+    device: str | torch.device = "auto",
+    features: str | Encoder | None = None,
+    in_flight: int | None = None,
+    precision: str = "auto",
+    keep_models: bool = False,
+    source: Mapping[str, Any] | None = None,
+    assumptions: Sequence[str] = (),
+    backend: Backend | None = None,
+) -> Iterator[_Order]:
+    """Decide everything about a run, as long as those who train it are there."""
     if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
     check_runtime(in_flight, precision)
@@ -174,12 +247,13 @@ def train(
         job = cluster.Job(task.model, task.config, task.data, task.test, keep_models=keep_models)
         with cluster.hired(backend, job, device, precision, in_flight) as crew, cluster.kept(run_dir) as folder:
             manifest = manifest_of(task, crew, crew.device, in_flight, keep_models=keep_models, versions=crew.versions)
-            return votes_in(folder, manifest, root_seed, crew.train_missing, task, progress)
+            yield _Order(task, folder, manifest, crew.train_missing)
+        return
     target = pick_device(device)
     with enough_memory(f"the training data and a {task.model_name} on {target}"):
         machine: AnyEngine = Engine(task.model, task.data, config_of(task), device=target, precision=precision)
     manifest = manifest_of(task, machine, target, in_flight, keep_models=keep_models)
-    return votes_in(run_dir, manifest, root_seed, partial(train_missing, machine), task, progress)
+    yield _Order(task, run_dir, manifest, partial(train_missing, machine, target))
 
 
 def import_cluster() -> ModuleType:
@@ -204,8 +278,9 @@ def votes_in(
     fill: Fill,
     task: Task,
     progress: Progress | None,
+    shards: slice | None = None,
 ) -> Votes:
-    """Train what is missing of a run, and give its votes.
+    """Train what is missing of a run, or of some of its shards, and give the votes.
 
     Args:
         run_dir: where it is kept; None keeps it in memory.
@@ -214,12 +289,10 @@ def votes_in(
         fill: trains the groups that are missing, and puts their votes into the run.
         task: everything that was decided.
         progress: told what is done.
+        shards: the only ones to train, None for all.
     """
-    if root_seed is not None:
-        root_seed = check_root_seed(root_seed)
-        if not isinstance(task.config.mechanism, Deterministic):
-            manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
-    with _opened(run_dir, manifest, root_seed) as run:
+    root_seed, manifest = _with_seed(root_seed, manifest, task)
+    with _opened(run_dir, manifest, root_seed, shards) as run:
         votes = run.finished_votes()
         if votes is None:
             fill(run, task, progress)
@@ -227,9 +300,28 @@ def votes_in(
             run.save_votes(votes)
         else:
             votes = _up_to_date(votes, task, run)
+        if isinstance(run, SharedRun):
+            _finish(task, run)
+        steps = _instances(run) * task.config.steps
     if progress is not None:
-        progress(_total_steps(task.config), _total_steps(task.config))
+        progress(steps, steps)
     return votes
+
+
+def _with_seed(root_seed: bytes | None, manifest: Manifest, task: Task) -> tuple[bytes | None, Manifest]:
+    """A seed of the caller's, checked, and what follows from there being one."""
+    if root_seed is None:
+        return None, manifest
+    if not isinstance(task.config.mechanism, Deterministic):
+        manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
+    return check_root_seed(root_seed), manifest
+
+
+def _finish(task: Task, run: SharedRun) -> None:
+    """Write the votes of the whole run if this was the last process to finish its shards."""
+    whole = run.whole()
+    if whole is not None and whole.finished_votes() is None:
+        whole.save_votes(_votes(task, whole))
 
 
 def _up_to_date(votes: Votes, task: Task, run: AnyRun) -> Votes:
@@ -514,11 +606,17 @@ def versions_here() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _opened(run_dir: PathLike | None, manifest: Manifest, root_seed: bytes | None) -> Iterator[AnyRun]:
+def _opened(
+    run_dir: PathLike | None, manifest: Manifest, root_seed: bytes | None, shards: slice | None
+) -> Iterator[AnyRun]:
     if run_dir is None:
         yield MemoryRun(manifest, root_seed)
         return
-    with RunDirectory.open(run_dir, manifest, root_seed) as run:
+    if shards is None and not is_handed_out(run_dir):
+        opened = RunDirectory.open(run_dir, manifest, root_seed)
+    else:
+        opened = SharedRun.join(run_dir, manifest, root_seed, shards)
+    with opened as run:
         if run.missing():
             _note_changes(run.manifest, manifest)
         yield run
@@ -537,19 +635,29 @@ def _note_changes(before: Manifest, now: Manifest) -> None:
             _log.warning("This run was started with %s %s and goes on with %s: equal to rounding only.", name, old, new)
 
 
-def train_missing(machine: AnyEngine, run: AnyRun, task: Task, progress: Progress | None) -> None:
-    """Train group by group; where memory does not suffice, smaller groups with the same draws."""
-    meter = Meter(task.config, progress)
+def train_missing(machine: AnyEngine, target: torch.device, run: AnyRun, task: Task, progress: Progress | None) -> None:
+    """Train group by group on a device; where memory does not suffice, smaller groups with the same draws."""
+    meter = Meter(_instances(run), task.config.steps, progress)
+    device = shown(target, computer_of(target, {**versions_here(), "arithmetic": machine.arithmetic}))
     while groups := run.missing():
-        meter.start(task.config.instances - sum(map(len, groups)))
-        if not _train_group(machine, run, groups[0], task.test, meter):
+        meter.start(_instances(run) - sum(map(len, groups)))
+        if isinstance(run, SharedRun):
+            meter.say(f"{len(run.groups) - len(groups):,} of {len(run.groups):,} shards")
+        if not _train_group(machine, run, groups[0], task.test, meter, device):
             halve(run, len(groups[0]))
 
 
-def _train_group(machine: AnyEngine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter) -> bool:
+def _instances(run: AnyRun) -> int:
+    """How many instances this process sees to."""
+    return sum(map(len, run.groups))
+
+
+def _train_group(
+    machine: AnyEngine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter, device: str
+) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
-        weights = machine.train(Seeds.of(run.root_seed).only(group), group, meter.advance)
+        weights = machine.train(run.seeds.only(group), group, meter.advance)
         tally = as_arrays(machine.tally(weights, test))
         models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
     except (RuntimeError, MemoryError) as error:
@@ -557,8 +665,8 @@ def _train_group(machine: AnyEngine, run: AnyRun, group: range, test: npt.NDArra
             raise
         return False
     if models is not None:
-        run.save_models(group, models)
-    run.save_tally(group, tally)
+        run.save_models(group, models, device)
+    run.save_tally(group, tally, device)
     return True
 
 
@@ -575,8 +683,8 @@ def halve(run: AnyRun, size: int) -> None:
         raise ConfigError(
             "Not even one model at a time fits into memory; use a smaller model, a smaller sample_rate or device='cpu'."
         )
-    _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
     run.set_in_flight(size // 2)
+    _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -615,7 +723,8 @@ def as_arrays(tally: Tally) -> Arrays:
 
 def votes_of(total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
     """The votes of a run of private instances on some inputs."""
-    return _votes_by(TrainConfig.from_dict(manifest.recipe["config"]).mechanism, total, manifest, labels, identity)
+    mechanism = TrainConfig.from_dict(manifest.recipe["config"]).mechanism
+    return _votes_by(mechanism, total, manifest, labels, identity)
 
 
 def _votes_by(
@@ -638,18 +747,26 @@ def _votes_by(
 
 
 def _votes(task: Task, run: AnyRun) -> Votes:
-    return _votes_by(task.config.mechanism, run.total(), run.manifest, task.labels, run.manifest.data_fingerprint)
-
-
-def _total_steps(config: TrainConfig | PlainRecipe) -> int:
-    return config.instances * config.steps
+    total, manifest = run.total(), run.manifest
+    votes = _votes_by(task.config.mechanism, total, manifest, task.labels, manifest.data_fingerprint)
+    votes = replace(votes, devices=run.devices)
+    if not isinstance(run, SharedRun):
+        return votes
+    # The number of instances in the recipe is that of all that voted, as in votes that were merged.
+    recipe = {**manifest.recipe, "config": {**manifest.recipe["config"], "instances": votes.instances}}
+    return replace(
+        votes,
+        recipe=recipe,
+        assumptions=(*votes.assumptions, _IN_PARTS),
+        shards={manifest.run_id: ((run.instances.start, run.instances.stop),)},
+    )
 
 
 class Meter:
     """Counts model-steps; the engine may report from several threads."""
 
-    def __init__(self, config: TrainConfig | PlainRecipe, progress: Progress | None) -> None:
-        self._steps, self._total, self._progress = config.steps, _total_steps(config), progress
+    def __init__(self, instances: int, steps: int, progress: Progress | None) -> None:
+        self._steps, self._total, self._progress = steps, instances * steps, progress
         self._done = 0
         self._lock = threading.Lock()
 
@@ -657,6 +774,12 @@ class Meter:
         """So many instances are done; what was reported beyond them is void."""
         self._done = instances * self._steps
         self.advance(0)
+
+    def say(self, text: str) -> None:
+        """Something beside the numbers, where that is wanted."""
+        detail = getattr(self._progress, "detail", None)
+        if detail is not None:
+            detail(text)
 
     def advance(self, steps: int) -> None:
         """So many more model-steps are done."""
