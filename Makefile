@@ -24,7 +24,7 @@ test: $(DEV)  ## run the fast tests and the doctests
 	@$(PARALLEL)
 
 cluster: $(DEV)  ## test the Ray back end on a cluster of three nodes on this machine
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'ray and not slow' tests/test_ray.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' tests/test_ray.py tests/test_ray_faults.py
 
 lint: $(DEV)  ## check style, format and types
 	@$(BIN)/ruff check
@@ -53,7 +53,7 @@ figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the r
 	@$(BIN)/python experiments/figures.py
 	@$(BIN)/python benchmarks/scaling.py --page
 
-slow: $(DEV)  ## run the tests that take minutes
+slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds of killing parts of a Ray cluster
 	@$(PARALLEL) -m slow
 
 dist: $(DEV)  ## build wheel and sdist, install [all] into an empty environment, run the demo there

@@ -1,9 +1,20 @@
-"""What all tests share: a curve cache of their own, and hypothesis without chance."""
+"""What tests share: a curve cache of their own, hypothesis without chance, and a Ray cluster where one is asked for."""
 
+from __future__ import annotations
+
+import os
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from ray.cluster_utils import Cluster
+
+    from mithridate import Ray, Votes
 
 # The same examples on every run and every machine: a failure that comes and goes teaches nobody.
 settings.register_profile("mithridate", derandomize=True, deadline=None, database=None)
@@ -16,3 +27,62 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MITHRIDATE_CACHE", str(tmp_path_factory.mktemp("curves")))
         yield
+
+
+# --- a Ray cluster; imported by those who use it alone ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with a core each, which know the modules of the tests, behind a token of their own."""
+    import ray
+    from ray._private.authentication_test_utils import reset_auth_token_state
+    from ray.cluster_utils import Cluster
+    from ray_doubles import PATIENCE
+    from ray_watch import MARK, watched
+
+    mark = uuid.uuid4().hex
+    token = tmp_path_factory.mktemp("ray") / "token"
+    token.write_text("0123456789abcdef" * 4)
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with watched(mark), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, mark)
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        reset_auth_token_state()
+        made = Cluster()
+        try:
+            made.add_node(wait=False, num_cpus=1, include_dashboard=False)
+            for _ in range(2):
+                made.add_node(wait=False, num_cpus=1)
+            made.wait_for_nodes(PATIENCE)
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+    reset_auth_token_state()
+
+
+@pytest.fixture(scope="module")
+def backend(cluster: Cluster) -> Iterator[Ray]:
+    """A connection that most tests share, so that workers import torch once."""
+    import ray
+
+    from mithridate import Ray
+
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield Ray(address=cluster.address)
+    assert ray.is_initialized()  # nobody closed what others opened
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Votes:
+    """The votes of an undisturbed run of this process."""
+    from ray_doubles import train_watched
+
+    folder = tmp_path_factory.mktemp("reference")
+    return train_watched(folder / "run", folder, backend=None)

@@ -3,7 +3,10 @@
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,8 @@ from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, make_config
 from mithridate import Ray, Votes, train
 from mithridate.ensemble.randomness import Seeds
 
-PATIENCE = 120.0
+# Seconds until a test gives up; a machine may be busy with others.
+PATIENCE = 300.0
 INSTANCES = 12
 
 
@@ -90,6 +94,28 @@ def train_watched(run_dir: Path, folder: Path, *, backend: Any, keep_models: boo
         TRAIN, TEST, model=watched, config=make_config(instances=INSTANCES), run_dir=run_dir, root_seed=SEED,
         in_flight=2, device="cpu", keep_models=keep_models, backend=backend,
     )  # fmt: skip
+
+
+@contextmanager
+def meanwhile(folder: Path, work: Callable[[], Any]) -> Iterator[None]:
+    """Do something in another thread, then open the gate; its errors are errors of the test."""
+    caught: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            caught.append(error)
+        (folder / "open").touch()
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE)
+        if caught:
+            raise caught[0]
 
 
 if __name__ == "__main__":

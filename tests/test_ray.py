@@ -1,18 +1,13 @@
-"""The same run on a Ray cluster of three nodes: the same votes, whatever is killed on the way."""
+"""The same run on a Ray cluster of three nodes; `test_ray_faults` kills parts of it."""
 
 from __future__ import annotations
 
-import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from test_public_api import loaded_by
-from training_doubles import SEED, TEST, TRAIN, make_config
+from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
 from mithridate.backends import Local
@@ -30,78 +25,13 @@ from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived
 from mithridate.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfig, SpreadParts
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
-from ray._private.authentication_test_utils import reset_auth_token_state  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
-from ray_doubles import PATIENCE, train_watched, waiting, weight_seed  # noqa: E402
+from ray_doubles import PATIENCE, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
 
 from mithridate.ensemble import ray_cluster  # noqa: E402
 from mithridate.ensemble.plain import train_plain  # noqa: E402
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
-TESTS = Path(__file__).parent
-# One round of each disaster; the others take minutes.
-rounds = pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 50))])
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes with a core each, which know the modules of the tests, behind a token of their own."""
-    token = tmp_path_factory.mktemp("ray") / "token"
-    token.write_text("0123456789abcdef" * 4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setenv("PYTHONPATH", str(TESTS))
-        reset_auth_token_state()
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        try:
-            for _ in range(2):
-                made.add_node(num_cpus=1)
-            yield made
-        finally:
-            ray.shutdown()
-            made.shutdown()
-    reset_auth_token_state()
-
-
-@pytest.fixture(scope="module")
-def backend(cluster: Cluster) -> Iterator[Ray]:
-    """A connection that most tests share, so that workers import torch once."""
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield Ray(address=cluster.address)
-    assert ray.is_initialized()  # nobody closed what others opened
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Votes:
-    """The votes of an undisturbed run of this process."""
-    folder = tmp_path_factory.mktemp("reference")
-    return train_watched(folder / "run", folder, backend=None)
-
-
-@contextmanager
-def meanwhile(folder: Path, work: Callable[[], Any]) -> Iterator[None]:
-    """Do something in another thread, then open the gate; its errors are errors of the test."""
-    caught: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            caught.append(error)
-        (folder / "open").touch()
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(PATIENCE)
-        if caught:
-            raise caught[0]
 
 
 # --- before there is a connection -----------------------------------------------------------------------------------
@@ -169,6 +99,20 @@ def test_the_number_in_flight_gives_every_worker_some_groups(backend: Ray, tmp_p
     assert sorted(told) == told
     assert len(set(told)) == 13
     assert told.details == [f"{done} of 12 shards, 3 nodes" for done in range(13)]
+
+
+def test_some_shards_of_a_run_are_trained_by_workers(backend: Ray, tmp_path: Path) -> None:
+    """A task of an array may have a cluster of its own."""
+    options: dict[str, Any] = {"model": "linear", "config": make_config(), "root_seed": SEED, "in_flight": 2}
+    options["device"] = "cpu"
+    for name, choice in (("ray", backend), ("local", None)):
+        train(TRAIN, TEST, run_dir=tmp_path / name, shards=range(1, 3), backend=choice, **options)
+    parts = [Votes.load(tmp_path / name / "parts" / "000002-000006.npz") for name in ("ray", "local")]
+    assert parts[0].equals(parts[1])
+    assert len(list((tmp_path / "ray" / "shards").glob("*.npz"))) == 2
+    train(TRAIN, TEST, run_dir=tmp_path / "ray", shards=0, **options)
+    train(TRAIN, TEST, run_dir=tmp_path / "ray", shards=slice(3, None), backend=backend, **options)
+    assert same_votes(Votes.load(tmp_path / "ray" / "votes.npz"), train(TRAIN, TEST, **options))
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
@@ -252,62 +196,6 @@ def _with_other_computer(findings: Callable[..., Any]) -> Callable[..., Any]:
 # --- disasters ------------------------------------------------------------------------------------------------------
 
 
-@rounds
-def test_a_worker_is_killed(
-    backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
-) -> None:
-    def kill() -> None:
-        os.kill(waiting(tmp_path, 1)[0], signal.SIGKILL)
-
-    with meanwhile(tmp_path, kill):
-        votes = train_watched(tmp_path / "run", tmp_path, backend=backend, after=number % 4)
-    assert votes.equals(reference)
-    assert "trained again" in caplog.text
-
-
-@rounds
-def test_a_node_is_lost_and_another_one_joins(
-    cluster: Cluster, backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int
-) -> None:
-    """The new one gets work while all the others are busy."""
-    nodes = sorted(cluster.worker_nodes, key=lambda node: node.node_id)
-
-    # Ray adds nodes in the main thread only.
-    with ThreadPoolExecutor(1) as pool:
-        votes = pool.submit(train_watched, tmp_path / "run", tmp_path, backend=backend)
-        try:
-            before = waiting(tmp_path, 3)
-            cluster.remove_node(nodes[number % 2], allow_graceful=False)
-            cluster.add_node(num_cpus=1)
-            assert set(waiting(tmp_path, 4)) > set(before)  # the mark of the one that died stays
-        finally:
-            (tmp_path / "open").touch()
-    assert votes.result().equals(reference)
-    assert "trained again" in caplog.text
-
-
-@rounds
-def test_the_driver_is_killed(backend: Ray, reference: Votes, tmp_path: Path, number: int) -> None:
-    """Both back ends finish what it leaves."""
-    after = 1 + number % 4
-    driver = subprocess.Popen(
-        [sys.executable, TESTS / "ray_doubles.py", str(backend.address), tmp_path / "run", tmp_path, str(after)],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        waiting(tmp_path, 1)
-    finally:
-        driver.kill()
-        _, said = driver.communicate()
-    assert driver.returncode == -signal.SIGKILL, said
-    (tmp_path / "open").touch()
-    assert after <= len(list((tmp_path / "run" / "shards").glob("0*.npz"))) < 6
-    assert not (tmp_path / "run" / "votes.npz").exists()
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert train_watched(tmp_path / "copy", tmp_path, backend=None).equals(reference)
-    assert train_watched(tmp_path / "run", tmp_path, backend=backend).equals(reference)
-
-
 def test_an_error_stops_the_run_after_the_others_are_saved(
     backend: Ray, reference: Votes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -353,8 +241,6 @@ def test_what_follows_from_a_failure() -> None:
 def test_devices_of_several_kinds_are_written_down(
     backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from mithridate.ensemble.run_directory import Manifest
-
     result = ray_cluster._result
 
     def by_turns(task: Any) -> Any:
@@ -364,8 +250,7 @@ def test_devices_of_several_kinds_are_written_down(
 
     monkeypatch.setattr(ray_cluster, "_result", by_turns)
     (tmp_path / "open").touch()
-    train_watched(tmp_path / "run", tmp_path, backend=backend)
-    devices = Manifest.read(tmp_path / "run" / "run.json").devices
+    devices = dict(train_watched(tmp_path / "run", tmp_path, backend=backend).devices)
     assert devices.pop("an abacus") == 6
     assert list(devices.values()) == [6]
     assert caplog.text.count("several kinds") == 1
