@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, Certificate, SampledGaussian, TamperedError, Votes, certify, verify
-from mithridate._artifact import decode_array, read_hashed, write_atomically, write_hashed
+from mithridate._artifact import decode_array, read_hashed, write_atomically, write_hashed, write_once
 
 SCHEMA = "mithridate.certificate/1"
 
@@ -261,3 +261,14 @@ def test_equal_certificates_are_equal_bytes(tmp_path: Path, saved: bytes) -> Non
 def _written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
+
+
+def test_what_is_written_once_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    assert write_once(path, b"first", private=True)
+    assert not write_once(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [left.name for left in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(ArtifactError, match="Cannot write"):
+        write_once(tmp_path / "nowhere" / "file", b"")

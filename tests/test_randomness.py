@@ -100,6 +100,23 @@ def test_what_is_sent_holds_the_seeds_of_its_instances_and_no_other_secret() -> 
         assert len(sent) < 3 * 32 + 200  # no room for anything else
 
 
+def test_restricted_seeds_come_back_from_lines() -> None:
+    some = SEEDS.only([7, 3])
+    lines = some.to_lines()
+    assert lines == f"3 {seed_of(3).hex()}\n7 {seed_of(7).hex()}\n".encode()
+    again = Seeds.from_lines(lines)
+    assert again.instances == {3, 7}
+    assert again.key(7, "noise") == SEEDS.key(7, "noise")
+    with pytest.raises(TypeError, match="root seed"):
+        SEEDS.to_lines()
+
+
+@pytest.mark.parametrize("lines", [b"", b"3", b"3 00", b"x " + b"00" * 32, b"3 " + b"00" * 32 + b"\n3 " + b"11" * 32])
+def test_other_lines_are_no_seeds(lines: bytes) -> None:
+    with pytest.raises(ValueError, match="no seeds"):
+        Seeds.from_lines(lines)
+
+
 def test_seeds_that_are_lacking_are_a_bug_that_is_named() -> None:
     some = SEEDS.only(range(3, 6))
     for ask in (lambda: some.key(2, "noise"), lambda: some.generator(2, "noise"), lambda: some.only([3, 2])):

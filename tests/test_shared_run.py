@@ -285,17 +285,18 @@ def test_a_task_that_is_killed_at_every_write(tmp_path: Path) -> None:
 
 def test_without_locks_the_first_file_of_a_shard_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_run, "_claim", lambda file, number: True)
-    content: list[bytes] = []
+    files: list[int] = []
+    shard = tmp_path / "shards" / "000000-000002.npz"
 
     def meet(group: range) -> None:
         FakeEngine.before_group = staticmethod(lambda group: None)
         task(tmp_path, 0)  # another one trains all of it meanwhile
-        content.append((tmp_path / "shards" / "000000-000002.npz").read_bytes())
+        files.append(shard.stat().st_ino)
 
     FakeEngine.before_group = staticmethod(meet)
     task(tmp_path, 0)
     assert FakeEngine.trained == [range(0, 2)] * 2
-    assert (tmp_path / "shards" / "000000-000002.npz").read_bytes() == content[0]
+    assert files == [shard.stat().st_ino]  # the same file, not one like it
     task(tmp_path, range(1, 5))
     assert same_votes(Votes.load(tmp_path / "votes.npz"), undisturbed(tmp_path))
 
@@ -438,6 +439,10 @@ def test_only_a_run_with_its_seed_is_handed_out(tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
     with pytest.raises(ArtifactError, match="exists already"):
         hand_out(tmp_path / "run", range(1), tmp_path / "part")
+    hand_out(tmp_path / "run", range(1), tmp_path / "half")
+    (tmp_path / "half" / "run.json").unlink()
+    with pytest.raises(ArtifactError, match=r"has seeds, but no run\.json"):
+        train(TRAIN, TEST, run_dir=tmp_path / "half", **OPTIONS)
     (tmp_path / "run" / "seed").unlink()
     with pytest.raises(ArtifactError, match="cannot be handed out"):
         hand_out(tmp_path / "run", range(1), tmp_path / "other")

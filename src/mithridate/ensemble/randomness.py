@@ -9,6 +9,7 @@ who trains some of the instances needs the seeds of these alone.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ SEED_BYTES = 32
 PUBLIC_SEED = hashlib.blake2b(b"mithridate deterministic training 1", digest_size=SEED_BYTES).digest()
 
 _KEY_BYTES = 16
+# An instance and its seed.
+_SEED_LINE = re.compile(rf"([0-9]{{1,15}}) ([0-9a-f]{{{2 * SEED_BYTES}}})")
 
 
 def new_root_seed() -> bytes:
@@ -86,9 +89,9 @@ class Seeds:
         Raises:
             ValueError: it is something else.
         """
-        pairs = [line.split(" ") for line in lines.decode("ascii").splitlines()]
-        own = {int(instance): bytes.fromhex(seed) for instance, seed in pairs}
-        if not own or len(own) < len(pairs) or any(len(seed) != SEED_BYTES for seed in own.values()):
+        pairs = [_SEED_LINE.fullmatch(line) for line in lines.decode("ascii", "replace").splitlines()]
+        own = {int(pair[1]): bytes.fromhex(pair[2]) for pair in pairs if pair is not None}
+        if not own or len(own) < len(pairs):
             raise ValueError("these are no seeds")
         return cls(None, own)
 

@@ -14,6 +14,8 @@ one process can create (hard links: `write_once`), and whoever comes later reads
 groups, which nobody changes while shards are trained one by one. The votes of a shard are one file under one name,
 which appears as a whole (a rename); if two processes did train the same shard, one file is there in the end. Locks only
 keep them from doing so, and keep a process that wants the whole directory for itself out until the tasks are done.
+(Where locks fail, two kinds of devices train one shard, and weights are kept, the weights may be those of the one and
+the votes those of the other; each is a draw of the mechanism.)
 """
 
 from __future__ import annotations
@@ -196,6 +198,8 @@ class SharedRun(RunDirectory):
     def _create(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> None:
         """Start the run, unless another process is faster: of the seed, then of `run.json`, one file stays."""
         cls._check_unused(path)
+        if is_handed_out(path):
+            raise ArtifactError(f"{path} has seeds, but no run.json that says of what; copy the whole folder again.")
         seed = root_seed if root_seed is not None else new_root_seed()
         if not write_once(path / "seed", seed.hex().encode() + b"\n", private=True):
             # Nobody has used it if there is still no run.json, and if there is one now, it belongs to it.
@@ -326,7 +330,7 @@ def _claimed(path: Path, numbers: range) -> Iterator[list[int]]:
 
 
 def _claim(file: IO[bytes], number: int) -> bool:
-    """Whether this shard is ours to train. A file system without locks trusts its user."""
+    """Whether this shard is no other process's to train. A file system without locks trusts its user."""
     if fcntl is None:
         return True
     try:
@@ -353,10 +357,10 @@ def hand_out(run_dir: Path, shards: range, target: Path) -> None:
         raise ArtifactError(f"{target} exists already; hand shards out into a new folder.")
     instances = range(manifest.ranges[shards.start].start, manifest.ranges[shards.stop - 1].stop)
     make(target)
-    with write_atomically(target / OWN_SEEDS, durable=True, private=True) as file:
-        file.write(f"{_RUN}{manifest.run_id}\n".encode() + Seeds.of(seed).only(instances).to_lines())
     with write_atomically(target / "run.json", durable=True) as file:
         file.write(manifest.to_json())
+    with write_atomically(target / OWN_SEEDS, durable=True, private=True) as file:
+        file.write(f"{_RUN}{manifest.run_id}\n".encode() + Seeds.of(seed).only(instances).to_lines())
 
 
 def is_handed_out(run_dir: PathLike) -> bool:
