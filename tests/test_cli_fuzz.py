@@ -177,6 +177,7 @@ WORKING = {
     "plan": [[*_MECHANISM, "--instances", "200", "--classes", "3"]],
     "predict": [["run", "test.csv"]],
     "report": [["certificate.json", "-o", "../out/r.html"], ["run", "-o", "../out/r.html"]],
+    "split": [["run", "--into", "1", "-o", "../out/parts"]],
     "train": [["p.toml", "--run-dir", "../out/run"], ["--train", "train.npz", "--run-dir", "../out/run"]],
     "verify": [["certificate.json"]],
 }
