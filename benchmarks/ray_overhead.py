@@ -1,6 +1,7 @@
 """What a Ray cluster costs: long shards next to this process on the same cores, and very many short ones.
 
-    python benchmarks/ray_overhead.py long --seconds 10 --out benchmarks/results/ray-long.json
+    python benchmarks/ray_overhead.py long --out benchmarks/results/ray-long-mlp.json
+    python benchmarks/ray_overhead.py long --model lenet5 --out benchmarks/results/ray-long-lenet5.json
     python benchmarks/ray_overhead.py many --shards 10000 --out benchmarks/results/ray-many.json
 
 The data is random: no timing depends on its values. `long` trains the same run with both back ends, with the same
@@ -28,11 +29,13 @@ from mithridate._version import VERSION
 from mithridate.ensemble.ray_cluster import connected
 
 CLASSES = 10
+SHAPES = {"mlp": (100,), "lenet5": (1, 28, 28)}  # what the models of long shards see
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("long", "many"))
+    parser.add_argument("--model", choices=SHAPES, default="mlp", help="what is trained (long: mlp)")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="workers, and threads of this process")
     parser.add_argument("--seconds", type=float, default=10.0, help="work of a shard on one core, at least (long)")
     parser.add_argument("--shards", type=int, help="shards for each core (long: 2), or in all (many: 10000)")
@@ -54,9 +57,9 @@ def main() -> None:
         options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def _data(count: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _data(count: int, *shape: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return rng.normal(size=(count, width)).astype(np.float32), np.arange(count) % CLASSES
+    return rng.normal(size=(count, *shape)).astype(np.float32), np.arange(count) % CLASSES
 
 
 def _config(instances: int, steps: int) -> TrainConfig:
@@ -71,7 +74,7 @@ def _config(instances: int, steps: int) -> TrainConfig:
 
 def _long(options: argparse.Namespace) -> dict[str, Any]:
     """Total time of both back ends, by turns: 8 models of a group for each core, where one group has them all."""
-    data, test = _data(5000, 100), _data(500, 100)
+    data, test = (_data(count, *SHAPES[options.model]) for count in (5000, 500))
     group = 8 * options.cores
     shards = options.cores * (options.shards or 2)
 
@@ -80,7 +83,7 @@ def _long(options: argparse.Namespace) -> dict[str, Any]:
     def timed(steps: int, instances: int, backend: Ray | None) -> float:
         begin = time.perf_counter()
         votes = train(
-            data, test, model="mlp", config=_config(instances, steps), device="cpu", in_flight=group,
+            data, test, model=options.model, config=_config(instances, steps), device="cpu", in_flight=group,
             root_seed=bytes(32), backend=backend,
         )  # fmt: skip
         seconds = time.perf_counter() - begin
@@ -102,6 +105,7 @@ def _long(options: argparse.Namespace) -> dict[str, Any]:
             times["ray"].append(timed(steps, shards * group, backend))
     ratio = sum(times["ray"]) / sum(times["local"])
     return {
+        "model": options.model,
         "shards": shards,
         "cores": options.cores,
         "steps": steps,
