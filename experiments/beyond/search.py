@@ -43,8 +43,15 @@ from mithridate.features import Encoder, encoder, from_dict
 
 ENCODERS: dict[str, dict[str, tuple[Any, ...]]] = {
     "oriented-gradients": {"cells": (4, 5, 6, 7, 8), "orientations": (8, 12), "coarse_weight": (0.15, 0.3, 0.5)},
-    "object-gradients": {"cells": (5, 6, 7, 8), "orientations": (8, 12), "sharpness": (8, 12)},
+    "object-gradients": {
+        "cells": (5, 6, 7, 8, 10),
+        "orientations": (8, 12),
+        "sharpness": (8, 12),
+        "coarse_weight": (0.0, 0.1, 0.15),
+        "body_centering": (0.8, 0.9),
+    },
     "photo-gradients": {"cells": (4, 5, 6, 7), "coarse_weight": (0.3, 0.6)},
+    "layered-gradients": {"cells": (4, 6), "fine_cells": (14, 18), "edge_weight": (0.0, 1.0)},
 }
 MODELS = ("linear", "mlp")
 NUMBERS: dict[str, tuple[float, float]] = {
@@ -53,7 +60,7 @@ NUMBERS: dict[str, tuple[float, float]] = {
     "signal": (0.4, 4.0),
     "logit_step": (0.3, 5.0),  # noise that all steps together add to a logit; it decides the learning rate
     "batch": (0.02, 0.3),  # expected batch in units of (A^2 / T): small ones add noise that nobody accounts for
-    "max_grad_norm": (0.1, 1.5),
+    "max_grad_norm": (0.05, 1.5),
 }
 STEPS = (5, 80)
 SMALLEST_BATCH, LARGEST_BATCH = 64, 8192
@@ -81,15 +88,21 @@ CHANGES: tuple[dict[str, Any], ...] = (
         "object-gradients.cells": 6,
         "object-gradients.orientations": 8,
         "object-gradients.sharpness": 8,
+        "object-gradients.coarse_weight": 0.0,
+        "object-gradients.body_centering": 0.8,
     },
     {
         "features": "object-gradients",
         "object-gradients.cells": 8,
         "object-gradients.orientations": 12,
         "object-gradients.sharpness": 12,
-        "signal": 2.8,
-        "logit_step": 1.15,
-        "max_grad_norm": 0.18,
+        "object-gradients.coarse_weight": 0.0,
+        "object-gradients.body_centering": 0.8,
+        "signal": 2.2,
+        "logit_step": 1.3,
+        "max_grad_norm": 0.1,
+        "steps": 70,
+        "average_iterates": False,
     },
     {"features": "photo-gradients", "photo-gradients.cells": 5, "photo-gradients.coarse_weight": 0.6},
     {"oriented-gradients.cells": 6, "oriented-gradients.coarse_weight": 0.15},
