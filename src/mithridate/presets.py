@@ -3,7 +3,7 @@
     mithridate train --recipe mnist-strong
 
 `experiments/beyond` has the search. It compared recipes on held-out examples of the named training set, never on a test
-set; every certificate of a preset says so, since for that data set the choice was a look at the data that no certificate
+set. Every certificate of a preset says so: for that data set the choice was a look at the data that no certificate
 accounts for (docs/recipes.md).
 """
 
