@@ -265,10 +265,9 @@ def _written(path: Path, data: bytes) -> Path:
 
 def test_what_is_written_once_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert write_once(path, b"first", private=True)
+    assert write_once(path, b"first")
     assert not write_once(path, b"second")
     assert path.read_bytes() == b"first"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [left.name for left in tmp_path.iterdir()] == ["file"]
     with pytest.raises(ArtifactError, match="Cannot write"):
         write_once(tmp_path / "nowhere" / "file", b"")

@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from training_doubles import TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, train
 from mithridate.ensemble import prediction, shared_run, training
-from mithridate.ensemble.run_directory import Manifest, RunDirectory, plan_ranges
+from mithridate.ensemble.run_directory import Manifest, RunDirectory, plan_ranges, propose_seed, run_id_of
 from mithridate.ensemble.shared_run import (
     SharedRun,
     check_shards,
@@ -243,7 +244,7 @@ def test_tasks_that_start_a_run_together_agree_on_it(tmp_path: Path) -> None:
         assert len(parts) == 4
         assert {part.run_ids for part in parts} == {(manifest.run_id,)}
         assert stat.S_IMODE((folder / "seed").stat().st_mode) == 0o600
-        assert not list(folder.glob(".*.tmp"))
+        assert not list(folder.glob(".*"))
         changes = {"config": make_config(instances=12), "in_flight": manifest.in_flight}
         whole = train(TRAIN, TEST, run_dir=folder, **{**OPTIONS, **changes})
         assert same_votes(whole, undisturbed(folder, **changes))
@@ -281,6 +282,24 @@ def test_a_task_that_is_killed_at_every_write(tmp_path: Path) -> None:
     parts = [Votes.load(path) for path in tmp_path.glob("*/parts/*.npz")]
     assert len(parts) == outcome["total"] + 1
     assert all(part.equals(parts[0]) for part in parts)
+    assert not list(tmp_path.glob("*/.seed*"))
+
+
+@NEEDS_FORK
+def test_who_gave_the_seed_is_known_wherever_its_task_was_killed(tmp_path: Path) -> None:
+    """A task with a seed of its caller is killed; one that has none goes on."""
+    options = {"config": {"instances": 3}, "in_flight": 2, "shards": 1}
+    outcome = killing(tmp_path, how="writes", options=options, seed_again=False)
+    assert outcome["killed"] == outcome["total"] > 20
+    given = 0
+    for path in tmp_path.glob("0*/parts/*.npz"):
+        folder, votes = path.parent.parent, Votes.load(path)
+        seed = bytes.fromhex((folder / "seed").read_text())
+        assert votes.run_ids == (run_id_of(seed),)
+        assert any("given by the caller" in sentence for sentence in votes.assumptions) == (seed == SEED)
+        assert not list(folder.glob(".seed*"))
+        given += seed == SEED
+    assert 0 < given < outcome["total"]
 
 
 def test_without_locks_the_first_file_of_a_shard_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,25 +344,53 @@ def test_a_file_system_without_hard_links_asks_for_a_prepared_run(
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(ArtifactError, match=r"hard links\. Prepare the run beforehand"):
         task(tmp_path, 0)
-    assert not list(tmp_path.glob(".*.tmp"))
+    assert not list(tmp_path.glob(".*"))
     training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS)
     task(tmp_path, 0)
 
 
-def test_a_seed_of_a_task_that_was_killed_before_the_plan_is_taken_over(tmp_path: Path) -> None:
+def test_a_seed_without_a_plan_is_replaced(tmp_path: Path) -> None:
+    """It may have been used, or given by a caller, which nobody wrote down."""
     (tmp_path / "seed").write_text(SEED.hex())
     with SharedRun.join(tmp_path, make_manifest(), None, slice(0, 1)) as run:
+        assert run.root_seed != SEED
+        assert (tmp_path / "seed").read_text().strip() == run.root_seed.hex()
+        assert run_id_of(run.root_seed) == run.manifest.run_id
+    assert stat.S_IMODE((tmp_path / "seed").stat().st_mode) == 0o600
+
+
+def test_a_seed_that_was_proposed_becomes_that_of_the_run_it_names_and_of_no_other(tmp_path: Path) -> None:
+    whole, other, half = propose_seed(tmp_path, SEED), propose_seed(tmp_path, bytes(32)), propose_seed(tmp_path, SEED)
+    half.write_bytes(half.read_bytes()[:10])
+    (tmp_path / "run.json").write_bytes(replace(make_manifest(), run_id=run_id_of(SEED)).to_json())
+    assert stat.S_IMODE(whole.stat().st_mode) == stat.S_IMODE(other.stat().st_mode) == 0o600
+    with SharedRun.join(tmp_path, make_manifest(), None, slice(0, 1)) as run:
         assert run.root_seed == SEED
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "seed").write_text(SEED.hex())
-    with pytest.raises(ConfigError, match="another root seed"), \
-            SharedRun.join(tmp_path / "other", make_manifest(), bytes(32), slice(0, 1)):  # fmt: skip
-        pass
+    assert not list(tmp_path.glob(".seed*"))
+    lost = propose_seed(tmp_path, SEED)  # of a task that was killed when another had made the run
+    with RunDirectory.open(tmp_path, make_manifest(), None) as run:
+        assert run.root_seed == SEED
+    assert not lost.exists()
 
 
-def test_results_without_a_plan_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "000000-000002.npz").touch()
+def test_a_seed_that_cannot_be_read_is_not_removed(tmp_path: Path) -> None:
+    ours = propose_seed(tmp_path, SEED)
+    content = ours.read_bytes()
+    ours.write_bytes(b"")
+    (tmp_path / "run.json").write_bytes(replace(make_manifest(), run_id=run_id_of(SEED)).to_json())
+    for _ in range(2):
+        with SharedRun.join(tmp_path, make_manifest(), None, slice(0, 1)) as run, \
+                pytest.raises(ArtifactError, match="is missing"):  # fmt: skip
+            print(run.root_seed)
+    ours.write_bytes(content)
+    with SharedRun.join(tmp_path, make_manifest(), None, slice(0, 1)) as run:
+        assert run.root_seed == SEED
+
+
+@pytest.mark.parametrize("name", ["shards/000000-000002.npz", "parts/000000-000002.npz", "models/0.safetensors"])
+def test_results_without_a_plan_are_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).touch()
     with pytest.raises(ArtifactError, match=r"holds results but no run\.json"), \
             SharedRun.join(tmp_path, make_manifest(), None, slice(0, 1)):  # fmt: skip
         pass

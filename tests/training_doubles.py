@@ -130,8 +130,8 @@ def _in_child(work: Callable[[], Any]) -> int:
     return child
 
 
-def _finish(folder: Path, options: dict[str, Any]) -> None:
-    training.train(TRAIN, TEST, model="linear", run_dir=folder, root_seed=SEED, **options)
+def _finish(folder: Path, options: dict[str, Any], seed: bytes | None = SEED) -> None:
+    training.train(TRAIN, TEST, model="linear", run_dir=folder, root_seed=seed, **options)
 
 
 def _count_calls(counter: list[int], deadly: int | None) -> None:
@@ -150,8 +150,9 @@ def _count_calls(counter: list[int], deadly: int | None) -> None:
         setattr(os, name, counting(getattr(os, name)))
 
 
-def kill_at_every_write(folder: Path, options: dict[str, Any]) -> dict[str, int]:
+def kill_at_every_write(folder: Path, options: dict[str, Any], *, seed_again: bool = True) -> dict[str, int]:
     """Die before the first call that touches the disk, before the second, ...; each time finish afterwards."""
+    second = SEED if seed_again else None
     use_fake_engine()
     counter = [0]
     reader, writer = os.pipe()
@@ -172,7 +173,7 @@ def kill_at_every_write(folder: Path, options: dict[str, Any]) -> dict[str, int]
             _finish(run, options)
 
         killed += os.waitstatus_to_exitcode(os.waitpid(_in_child(die), 0)[1]) == -signal.SIGKILL
-        assert os.waitpid(_in_child(lambda run=run: _finish(run, options)), 0)[1] == 0, run
+        assert os.waitpid(_in_child(lambda run=run: _finish(run, options, second)), 0)[1] == 0, run
     return {"total": total, "killed": killed}
 
 

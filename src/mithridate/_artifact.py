@@ -73,7 +73,7 @@ def write_atomically(path: PathLike, *, durable: bool = False, private: bool = F
             os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -82,7 +82,7 @@ def write_atomically(path: PathLike, *, durable: bool = False, private: bool = F
         raise
 
 
-def write_once(path: Path, content: bytes, *, private: bool = False) -> bool:
+def write_once(path: Path, content: bytes) -> bool:
     """Write a file that nobody has written yet, whole and on the disk; whether it was this call that did.
 
     Guarantee: of several processes, on whatever machines, one writes it, and all read the same content afterwards. That
@@ -92,7 +92,7 @@ def write_once(path: Path, content: bytes, *, private: bool = False) -> bool:
         ArtifactError: the folder cannot be written to, or its file system has no hard links.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    with write_atomically(unfinished, durable=True, private=private) as file:
+    with write_atomically(unfinished, durable=True) as file:
         file.write(content)
     try:
         os.link(unfinished, path)
@@ -106,11 +106,11 @@ def write_once(path: Path, content: bytes, *, private: bool = False) -> bool:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Put the names in a folder on the disk, where the system has a way to ask for it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,7 @@
 """The directory of a run: what was run, the private seed, and the votes of every group of instances that is done.
 
     run.json                     what is trained, on which data, in which groups of instances; nothing secret
-    seed                         the root seed, readable by its owner only; it is in no other file
+    seed                         the root seed, readable by its owner only; it is in no other file that stays
     shards/000000-000250.npz     votes of the instances 0 to 249, and what kind of device trained them
     models/000000-000250.safetensors   their weights, where they are kept; written before their votes
     votes.npz                    the votes of all instances, when all are done
@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import os
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from typing import IO, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import PathLike, read_npz, write_atomically
+from mithridate._artifact import PathLike, read_npz, sync_folder, write_atomically
 from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived, new_root_seed
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.votes import Votes
@@ -54,6 +55,7 @@ TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 _LONG = 80
 _WORDS = {"source": "declaration of the data"}
 _TRAIN_AGAIN = "Run the same mithridate train command again, which writes what is missing."
+_PROPOSED = ".seed."
 _RESUME = "What was computed is kept: once this is solved, the same command goes on from there."
 
 
@@ -282,6 +284,7 @@ class RunDirectory:
             cls._make_folders(path, wanted)
             with locked(path):
                 _remove_leftovers(path)
+                settle_seed(path)
                 if (path / "run.json").exists():
                     yield cls._resumed(path, wanted, root_seed)
                 else:
@@ -295,8 +298,8 @@ class RunDirectory:
     @staticmethod
     def _check_unused(path: Path) -> None:
         """Refuse to start a run where there are results of one."""
-        has_results = any((path / "shards").glob("*.npz")) or (path / "votes.npz").exists()
-        if has_results and not (path / "run.json").exists():
+        results = ("shards/*.npz", "parts/*.npz", "models/*.safetensors", "votes.npz")
+        if any(any(path.glob(name)) for name in results) and not (path / "run.json").exists():
             raise ArtifactError(f"{path} holds results but no run.json that says of what; use another run_dir.")
 
     @classmethod
@@ -335,7 +338,7 @@ class RunDirectory:
                 "Use another run_dir (--run-dir) for this one."
             )
         seed = read_seed(path / "seed")
-        if root_seed is not None and seed is not None and root_seed != seed:
+        if root_seed is not None and run_id_of(root_seed) != manifest.run_id:
             raise ConfigError(f"{path} belongs to a run with another root seed. Use another run_dir for this one.")
         if seed is not None and run_id_of(seed) != manifest.run_id:
             raise ArtifactError(f"{path / 'seed'} is not the seed of this run; put the right file back.")
@@ -677,6 +680,61 @@ def read_seed(path: Path) -> bytes | None:
     except ValueError:
         raise ArtifactError(f"{path} is damaged; this run cannot go on. Use another run_dir.") from None
     return seed
+
+
+# --- a seed that several processes agree on -------------------------------------------------------------------------
+#
+# Each of them leaves its own seed beside the run, under the name of the run that would follow from it. Then one of them
+# makes run.json, which names its run: whoever comes next gives that seed its name, and removes the others.
+
+
+def propose_seed(path: Path, seed: bytes) -> Path:
+    """Leave a seed that becomes that of the run if `run.json` names its run; where it is.
+
+    Raises:
+        ArtifactError: it cannot be written.
+    """
+    proposed = path / f"{_PROPOSED}{run_id_of(seed)}.{secrets.token_hex(8)}"
+    try:
+        with os.fdopen(os.open(proposed, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(seed.hex().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise ArtifactError(f"Cannot write {proposed}: {error.strerror}. Choose another run_dir.") from error
+    sync_folder(path)
+    return proposed
+
+
+def settle_seed(path: Path) -> None:
+    """Give the seed of the run its name, and remove those that were proposed beside it.
+
+    If there is no run yet, all go: only a process that has the directory for itself may settle it then.
+    """
+    proposed = list(path.glob(f"{_PROPOSED}*"))
+    if not proposed:
+        return
+    if (path / "run.json").exists():
+        run_id = Manifest.read(path / "run.json").run_id
+        ours = [file for file in proposed if file.name.startswith(f"{_PROPOSED}{run_id}.")]
+        for file in ours:
+            if _is_seed_of(file, run_id):
+                with contextlib.suppress(OSError):  # another process has done it
+                    os.replace(file, path / "seed")
+        sync_folder(path)
+        if not _is_seed_of(path / "seed", run_id):  # of another user, perhaps: nothing that may be needed goes
+            proposed = [file for file in proposed if file not in ours]
+    for file in proposed:
+        with contextlib.suppress(OSError):
+            file.unlink()
+
+
+def _is_seed_of(path: Path, run_id: str) -> bool:
+    try:
+        seed = read_seed(path)
+    except ArtifactError:  # not all of it was written, or it is not ours to read
+        return False
+    return seed is not None and run_id_of(seed) == run_id
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ and a directory that was handed out by `split` has the seeds of its own instance
 
     seeds                        an instance and its seed in each line, readable by its owner only
 
-Nothing that is counted rests on locks, which some file systems of clusters lack. The run is made by two files that only
-one process can create (hard links: `write_once`), and whoever comes later reads them: so all agree on seed, name and
-groups, which nobody changes while shards are trained one by one. The votes of a shard are one file under one name,
-which appears as a whole (a rename); if two processes did train the same shard, one file is there in the end. Locks only
-keep them from doing so, and keep a process that wants the whole directory for itself out until the tasks are done.
-(Where locks fail, two kinds of devices train one shard, and weights are kept, the weights may be those of the one and
-the votes those of the other; each is a draw of the mechanism.)
+Nothing that is counted rests on locks, which some file systems of clusters lack. The run is made by `run.json`, which
+only one process can create (a hard link: `write_once`) and which says whose seed it is (`settle_seed`). Whoever comes
+later reads it: so all agree on seed, name and groups, which nobody changes while shards are trained one by one. The
+votes of a shard are one file under one name, which appears as a whole (a rename); if two processes did train the same
+shard, one file is there in the end. Locks only keep them from doing so, and keep a process that wants the whole
+directory for itself out until the tasks are done. (Where locks fail, two kinds of devices train one shard, and weights
+are kept, the weights may be those of the one and the votes those of the other; each is a draw of the mechanism.)
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ from mithridate.ensemble.run_directory import (
     make,
     missing_shards,
     parts_path,
+    propose_seed,
     read_seed,
     run_id_of,
+    settle_seed,
 )
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.votes import Votes
@@ -181,6 +183,7 @@ class SharedRun(RunDirectory):
             with locked(path, together=True):
                 if not (path / "run.json").exists():
                     cls._create(path, wanted, root_seed)
+                settle_seed(path)
                 run = cls._found(path, wanted, root_seed)
                 run._check_plan(wanted)
                 run.numbers = run._selected(shards)
@@ -196,18 +199,21 @@ class SharedRun(RunDirectory):
 
     @classmethod
     def _create(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> None:
-        """Start the run, unless another process is faster: of the seed, then of `run.json`, one file stays."""
+        """Start the run, unless another process is faster: `run.json` decides, and only one can be made.
+
+        A file `seed` without `run.json` is never taken over, only replaced: it may have been used.
+        """
         cls._check_unused(path)
         if is_handed_out(path):
             raise ArtifactError(f"{path} has seeds, but no run.json that says of what; copy the whole folder again.")
         seed = root_seed if root_seed is not None else new_root_seed()
-        if not write_once(path / "seed", seed.hex().encode() + b"\n", private=True):
-            # Nobody has used it if there is still no run.json, and if there is one now, it belongs to it.
-            there = read_seed(path / "seed")
-            if there is None or root_seed not in (None, there):
-                raise ConfigError(f"{path} belongs to a run with another root seed. Use another run_dir for this one.")
-            seed = there
-        write_once(path / "run.json", replace(wanted, run_id=run_id_of(seed)).to_json())
+        proposed = propose_seed(path, seed)
+        try:
+            write_once(path / "run.json", replace(wanted, run_id=run_id_of(seed)).to_json())
+        except BaseException:
+            if not (path / "run.json").exists():
+                proposed.unlink(missing_ok=True)
+            raise
 
     def _check_plan(self, wanted: Manifest) -> None:
         """Refuse what would change a run that others work on."""
