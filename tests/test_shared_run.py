@@ -213,6 +213,23 @@ def test_without_memory_the_remedy_is_named_and_nothing_is_replanned(tmp_path: P
     assert same_votes(Votes.load(tmp_path / "votes.npz"), undisturbed(tmp_path, in_flight=4))
 
 
+def test_a_run_that_is_there_is_prepared_as_it_is(tmp_path: Path) -> None:
+    training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"planned with 2 models in flight, not 4; leave .*--in-flight.* out"):
+        training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": 4})
+    assert training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": None}).in_flight == 2
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
+def test_the_number_that_memory_chose_may_be_asked_for(tmp_path: Path) -> None:
+    FakeEngine.guess = 4
+    task(tmp_path, 2, in_flight=None)
+    before = (tmp_path / "run.json").read_bytes()
+    training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": 4})
+    assert (tmp_path / "run.json").read_bytes() == before
+
+
 def test_other_recipes_data_or_assumptions_are_refused(tmp_path: Path) -> None:
     task(tmp_path, 0)
     with pytest.raises(ConfigError, match="belongs to another run: its learning_rate"):
@@ -475,8 +492,45 @@ def test_damaged_seeds_are_refused(tmp_path: Path, damage: str) -> None:
         "a hole": [first, *rest[:2], *rest[4:]],
     }[damage]
     (tmp_path / "part" / "seeds").write_text("\n".join(lines) + "\n")
-    with pytest.raises(ArtifactError, match=r"seeds .*again"):
+    message = "holds seeds of another run; hand" if damage == "another run" else r"seeds .*again"
+    with pytest.raises(ArtifactError, match=message):
         train(TRAIN, TEST, run_dir=tmp_path / "part", **OPTIONS)
+
+
+def test_what_is_handed_out_is_not_prepared_and_stays(tmp_path: Path) -> None:
+    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    hand_out(tmp_path / "run", range(1, 4), tmp_path / "part")
+    before = (tmp_path / "part" / "run.json").read_bytes()
+    for in_flight in (2, 4, None):
+        with pytest.raises(ConfigError, match=r"handed out with the seeds of some shards.*without --prepare"):
+            training.prepare(TRAIN, TEST, run_dir=tmp_path / "part", **{**OPTIONS, "in_flight": in_flight})
+    assert (tmp_path / "part" / "run.json").read_bytes() == before
+    (tmp_path / "part" / "run.json").unlink()
+    with pytest.raises(ConfigError, match="without --prepare"):
+        training.prepare(TRAIN, TEST, run_dir=tmp_path / "part", **OPTIONS)
+    assert [path.name for path in (tmp_path / "part").iterdir()] == ["seeds"]
+
+
+@pytest.mark.parametrize("shards", [None, 0])
+@pytest.mark.parametrize("name", ["parts/10", "parts"])
+def test_no_new_run_starts_among_shards_that_were_handed_out(tmp_path: Path, name: str, shards: int | None) -> None:
+    """The number of an array task that is too large, or empty."""
+    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    for number in range(2):
+        hand_out(tmp_path / "run", range(number, number + 1), tmp_path / "parts" / str(number))
+    with pytest.raises(ArtifactError, match=r"new run among shards that were handed out in .*parts, .* elsewhere"):
+        task(tmp_path / name, shards)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["0", "1"]
+    task(tmp_path / "parts" / "mine", 0)
+    task(tmp_path / "parts" / "0", None)
+
+
+def test_a_root_seed_of_another_run_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", root_seed=SEED, **OPTIONS)
+    hand_out(tmp_path / "run", range(1), tmp_path / "part")
+    with pytest.raises(ConfigError, match="another root seed"):
+        task(tmp_path / "part", None, root_seed=bytes(32))
+    assert task(tmp_path / "part", None, root_seed=SEED).instances == 2
 
 
 def test_only_a_run_with_its_seed_is_handed_out(tmp_path: Path) -> None:

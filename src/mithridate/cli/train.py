@@ -15,8 +15,8 @@ from mithridate.cli import _options, _output
 from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
 from mithridate.data import Examples
-from mithridate.ensemble.run_directory import Manifest, missing_shards, parts_path
-from mithridate.ensemble.shared_run import in_words, is_handed_out, parse_shards, stretches
+from mithridate.ensemble.run_directory import Manifest, is_handed_out, missing_shards, parts_path
+from mithridate.ensemble.shared_run import in_words, parse_shards, stretches
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.project import CONFIG_NAMES, Project, read_project
 from mithridate.votes import Votes

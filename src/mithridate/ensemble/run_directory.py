@@ -55,6 +55,7 @@ TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 _LONG = 80
 _WORDS = {"source": "declaration of the data"}
 _TRAIN_AGAIN = "Run the same mithridate train command again, which writes what is missing."
+OWN_SEEDS = "seeds"
 _PROPOSED = ".seed."
 _RESUME = "What was computed is kept: once this is solved, the same command goes on from there."
 
@@ -170,6 +171,19 @@ def replanned(ranges: Sequence[range], done: Sequence[range], in_flight: int) ->
     return tuple(result)
 
 
+def check_in_flight(path: Path, plan: Manifest, asked: int | None) -> None:
+    """Refuse a number in flight that would change the groups of a run.
+
+    Raises:
+        ConfigError: it is another one.
+    """
+    if asked not in (None, plan.in_flight_asked, plan.in_flight):
+        raise ConfigError(
+            f"The shards of {path} are planned with {plan.in_flight} models in flight, not {asked}; leave in_flight "
+            "(--in-flight) out, or use another run_dir."
+        )
+
+
 def check_root_seed(root_seed: Any) -> bytes:
     """A root seed that a caller gives, as bytes.
 
@@ -267,25 +281,32 @@ class RunDirectory:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, path: PathLike, wanted: Manifest, root_seed: bytes | None) -> Iterator[RunDirectory]:
+    def open(
+        cls, path: PathLike, wanted: Manifest, root_seed: bytes | None, *, may_replan: bool = True
+    ) -> Iterator[RunDirectory]:
         """Start a run in this directory, or go on with the one that is there.
 
         Args:
             path: the directory; it is made if it is not there.
             wanted: what is to be run; its groups are used by a new run only, its `run_id` never.
             root_seed: a seed of the caller, None for that of the operating system.
+            may_replan: whether another number in flight makes other groups of what is not done.
 
         Raises:
-            ConfigError: the directory belongs to a run of something else.
+            ConfigError: the directory belongs to a run of something else, or to one of other groups.
             ArtifactError: it cannot be written to, is damaged, or another process works in it.
         """
         path = Path(path)
+        cls._check_place(path)
         with explained():
             cls._make_folders(path, wanted)
             with locked(path):
                 _remove_leftovers(path)
                 settle_seed(path)
                 if (path / "run.json").exists():
+                    if not may_replan:
+                        check_in_flight(path, Manifest.read(path / "run.json"), wanted.in_flight_asked)
+                        wanted = replace(wanted, in_flight_asked=None)
                     yield cls._resumed(path, wanted, root_seed)
                 else:
                     yield cls._started(path, wanted, root_seed)
@@ -296,17 +317,27 @@ class RunDirectory:
             make(folder)
 
     @staticmethod
-    def _check_unused(path: Path) -> None:
-        """Refuse to start a run where there are results of one."""
+    def _check_place(path: Path) -> None:
+        """Refuse to start a run where there are results of one, or among shards that were handed out."""
         results = ("shards/*.npz", "parts/*.npz", "models/*.safetensors", "votes.npz")
-        if any(any(path.glob(name)) for name in results) and not (path / "run.json").exists():
-            raise ArtifactError(f"{path} holds results but no run.json that says of what; use another run_dir.")
+        folders = [folder for folder in (path, path.parent) if any(folder.glob(f"*/{OWN_SEEDS}"))]
+        problem = None
+        if is_handed_out(path):
+            problem = "has seeds, but no run.json that says of what; copy the whole folder again."
+        elif path in folders or (folders and path.name.isdecimal()):
+            problem = (
+                f"would be a new run among shards that were handed out in {folders[0]}, and none of them. Give the "
+                "folder of one of them, or start a new run elsewhere."
+            )
+        elif any(any(path.glob(name)) for name in results):
+            problem = "holds results but no run.json that says of what; use another run_dir."
+        if problem is not None and not (path / "run.json").exists():  # last, since another process may be starting
+            raise ArtifactError(f"{path} {problem}")
 
     @classmethod
     def _started(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
-        cls._check_unused(path)
         # The seed first: run.json makes the run, and no instance is trained before both are on the disk. A seed that
-        # is left here without run.json was never used, and is replaced.
+        # is left here without run.json is replaced.
         seed = root_seed if root_seed is not None else new_root_seed()
         with write_atomically(path / "seed", durable=True, private=True) as file:
             file.write(seed.hex().encode() + b"\n")
@@ -482,6 +513,11 @@ class RunDirectory:
 
 
 _WHOLE = ("counts", "score_histograms", *EVIDENCE)
+
+
+def is_handed_out(run_dir: PathLike) -> bool:
+    """Whether a directory has the seeds of some shards only; see `shared_run`."""
+    return os.path.exists(Path(run_dir) / OWN_SEEDS)
 
 
 def parts_path(run_dir: Path, instances: range) -> Path:

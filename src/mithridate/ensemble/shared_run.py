@@ -35,9 +35,11 @@ import numpy.typing as npt
 from mithridate._artifact import PathLike, write_atomically, write_once
 from mithridate.ensemble.randomness import Seeds, new_root_seed
 from mithridate.ensemble.run_directory import (
+    OWN_SEEDS,
     Arrays,
     Manifest,
     RunDirectory,
+    check_in_flight,
     explained,
     locked,
     make,
@@ -56,7 +58,6 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-OWN_SEEDS = "seeds"
 _RUN = "run "
 _SHARDS = re.compile(r"[0-9]{1,15}|[0-9]{0,15}:[0-9]{0,15}")
 
@@ -176,6 +177,7 @@ class SharedRun(RunDirectory):
             ArtifactError: it cannot be written to, is damaged, or a process works on the whole run.
         """
         path = Path(path)
+        cls._check_place(path)
         if not os.path.exists(path / "run.json"):
             selected(shards or slice(None), len(wanted.ranges))  # before anything is written
         with explained():
@@ -203,9 +205,6 @@ class SharedRun(RunDirectory):
 
         A file `seed` without `run.json` is never taken over, only replaced: it may have been used.
         """
-        cls._check_unused(path)
-        if is_handed_out(path):
-            raise ArtifactError(f"{path} has seeds, but no run.json that says of what; copy the whole folder again.")
         seed = root_seed if root_seed is not None else new_root_seed()
         proposed = propose_seed(path, seed)
         try:
@@ -217,14 +216,9 @@ class SharedRun(RunDirectory):
 
     def _check_plan(self, wanted: Manifest) -> None:
         """Refuse what would change a run that others work on."""
-        asked, plan = wanted.in_flight_asked, self.manifest
-        if asked not in (None, plan.in_flight_asked, plan.in_flight):
-            raise ConfigError(
-                f"The shards of {self.path} are planned with {plan.in_flight} models in flight, not {asked}; leave "
-                "in_flight (--in-flight) out, or use another run_dir."
-            )
+        check_in_flight(self.path, self.manifest, wanted.in_flight_asked)
         for sentence in wanted.assumptions:
-            if sentence not in plan.assumptions:
+            if sentence not in self.manifest.assumptions:
                 raise ConfigError(
                     f"This task takes something for granted that the run in {self.path} does not: {sentence} "
                     "Give all tasks the same options."
@@ -369,11 +363,6 @@ def hand_out(run_dir: Path, shards: range, target: Path) -> None:
         file.write(f"{_RUN}{manifest.run_id}\n".encode() + Seeds.of(seed).only(instances).to_lines())
 
 
-def is_handed_out(run_dir: PathLike) -> bool:
-    """Whether a directory has the seeds of some shards only."""
-    return os.path.exists(Path(run_dir) / OWN_SEEDS)
-
-
 def _read_own_seeds(path: Path, manifest: Manifest) -> Seeds | None:
     """The seeds that were handed out, None if there are none.
 
@@ -382,12 +371,13 @@ def _read_own_seeds(path: Path, manifest: Manifest) -> Seeds | None:
     """
     try:
         first, _, rest = path.read_bytes().partition(b"\n")
-        if first != f"{_RUN}{manifest.run_id}".encode():
-            raise ArtifactError(f"{path} holds seeds of another run; hand them out again.")
-        return Seeds.from_lines(rest)
+        seeds = Seeds.from_lines(rest)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ArtifactError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError:
         raise ArtifactError(f"{path} is damaged; hand the seeds out again.") from None
+    if first != f"{_RUN}{manifest.run_id}".encode():
+        raise ArtifactError(f"{path} holds seeds of another run; hand them out again.")
+    return seeds

@@ -51,9 +51,10 @@ from mithridate.ensemble.run_directory import (
     MemoryRun,
     RunDirectory,
     check_root_seed,
+    is_handed_out,
     plan_ranges,
 )
-from mithridate.ensemble.shared_run import SharedRun, check_shards, is_handed_out
+from mithridate.ensemble.shared_run import SharedRun, check_shards
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, pick_encoder
 from mithridate.mechanism import Deterministic, Mechanism
@@ -187,7 +188,7 @@ def prepare(
     root_seed: bytes | None = None,
     **options: Any,
 ) -> Manifest:
-    """Start a run without training anything, or look at the one that is there: which shards it has.
+    """Start a run without training anything, or look at the one that is there, which stays: which shards it has.
 
     Args:
         training_set: see `train`.
@@ -200,9 +201,13 @@ def prepare(
         ConfigError: see `train`.
         ArtifactError: see `train`.
     """
+    if is_handed_out(run_dir):
+        raise ConfigError(
+            f"{run_dir} was handed out with the seeds of some shards, and is prepared; train there without --prepare."
+        )
     with _ordered(training_set, test_set, run_dir=run_dir, **options) as order:
         seed, manifest = _with_seed(root_seed, order.manifest, order.task)
-        with RunDirectory.open(run_dir, manifest, seed) as run:
+        with RunDirectory.open(run_dir, manifest, seed, may_replan=False) as run:
             return run.manifest
 
 
