@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from test_training import killing
 from training_doubles import TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, train
+from mithridate.cli.merge import _instances, _Source, _without_overlaps
 from mithridate.ensemble import prediction, shared_run, training
 from mithridate.ensemble.run_directory import Manifest, RunDirectory, plan_ranges, propose_seed, run_id_of
 from mithridate.ensemble.shared_run import (
@@ -95,6 +96,12 @@ def test_other_values_are_refused(tmp_path: Path, shards: Any) -> None:
 def test_shards_need_a_run_that_is_kept() -> None:
     with pytest.raises(ConfigError, match="give its run_dir"):
         train(TRAIN, TEST, shards=0, **OPTIONS)
+
+
+@pytest.mark.parametrize("shards", [None, 0])
+def test_a_directory_that_cannot_be_is_refused_in_a_sentence(tmp_path: Path, shards: int | None) -> None:
+    with pytest.raises(ArtifactError, match=r"Cannot write .*Choose another run_dir"):
+        task(tmp_path / ("a" * 300), shards)
 
 
 def test_shards_that_do_not_exist_start_no_run(tmp_path: Path) -> None:
@@ -446,17 +453,23 @@ def test_copies_of_one_shard_each_merge_to_the_last_bit(tmp_path: Path) -> None:
     assert same_votes(parts[3].merge(*parts[:3], parts[4]), undisturbed(tmp_path))
 
 
-def test_shards_of_copies_may_be_put_into_one_directory(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+def test_shards_that_were_handed_out_may_be_put_into_one_directory(tmp_path: Path) -> None:
+    """Their models, too: then nothing is trained again, and the run predicts."""
+    options = {**OPTIONS, "keep_models": True}
+    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **options)
     for number, shards in enumerate((range(0, 2), range(2, 5))):
-        shutil.copytree(tmp_path / "run", tmp_path / str(number))
-        task(tmp_path / str(number), shards)
-    for path in tmp_path.glob("[01]/shards/*.npz"):
-        shutil.copy(path, tmp_path / "run" / "shards")
+        hand_out(tmp_path / "run", shards, tmp_path / str(number))
+        train(TRAIN, TEST, run_dir=tmp_path / str(number), **options)
+    for kind in ("shards", "models"):
+        for path in tmp_path.glob(f"[01]/{kind}/0*"):
+            shutil.copy(path, tmp_path / "run" / kind)
     FakeEngine.trained.clear()
-    votes = train(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    votes = train(TRAIN, TEST, run_dir=tmp_path / "run", **options)
     assert FakeEngine.trained == []
     assert same_votes(votes, undisturbed(tmp_path / "run"))
+    with pytest.raises(ArtifactError, match=r"was handed out .* Copy the shards and models folders"):
+        prediction.predict(tmp_path / "0", TEST[0], device="cpu")
+    assert np.array_equal(prediction.predict(tmp_path / "run", TEST[0], device="cpu").counts, votes.counts)
 
 
 # --- handing out ----------------------------------------------------------------------------------------------------
@@ -601,7 +614,7 @@ def test_an_array_from_the_first_command_to_the_certificate(capsys: pytest.Captu
     assert "Shards 1 to 2 of 5 are done; their votes are in run/parts/000002-000006.npz." in first.out
     assert "Not here (yet): shards 0, 3 to 4." in first.out
     assert f"mithridate train --shards 0:1 {WORDS}\n" in first.out
-    told = json.loads(command(capsys, *FLAGS, "--shard=3:", "--json").out)
+    told = json.loads(command(capsys, *FLAGS, "--shards=3:", "--json").out)
     assert (told["shards"], told["missing_shards"], told["instances"]) == ([3, 5], [0], 4)
     assert told["next"] == f"mithridate train --shards 0:1 {WORDS} --json"
     assert told["votes"] == "run/parts/000006-000010.npz"
@@ -635,6 +648,68 @@ def test_directories_that_are_handed_out_train_and_merge(capsys: pytest.CaptureF
     assert [part["shards"] for part in told["parts"]] == [[n, n + 1] for n in range(5)]
 
 
+def test_a_directory_merges_what_its_parts_hold_and_says_what_they_do_not(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    for shards in ("0:2", "1:4", "3:4"):
+        assert command(capsys, *FLAGS, "--shards", shards, "--run-dir", "one").code == 0
+    assert command(capsys, *FLAGS, "--shards", "0:1", "--run-dir", "other").code == 0
+    Path("one/parts/000006-000008.npz").unlink()  # that of a task that was killed before it wrote it
+    merged = command(capsys, "merge", "one", "other", "-o", "votes.npz")
+    assert merged.code == 0, merged.err
+    assert "Left out: the instances 0 to 1 of one, which are done" in merged.err
+    assert "`mithridate train` with --shards 0:1 writes that" in merged.err
+    assert Votes.load("votes.npz").instances == 6 + 2
+    assert command(capsys, *FLAGS, "--shards", "0:1", "--run-dir", "one").code == 0
+    merged = command(capsys, "merge", "one", "other", "-o", "votes.npz", "--force", "--json")
+    assert (merged.code, merged.err) == (0, "")
+    assert Votes.load("votes.npz").instances == 8 + 2
+    Path("one/run.json").unlink()  # only the parts were brought back
+    again = command(capsys, "merge", "one", "other", "-o", "again.npz")
+    assert (again.code, again.err) == (0, "")
+    assert Votes.load("again.npz").equals(Votes.load("votes.npz"))
+    told = command(capsys, "certify", "other")
+    assert told.code == 2
+    assert "put all into one file (mithridate merge), or certify one (other/parts/000000-000002.npz)" in told.err
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), min_size=1, max_size=7))
+def test_of_parts_that_overlap_those_that_hold_most_are_taken(parts: list[tuple[int, int]]) -> None:
+    sources = [_Source(Path("x"), (), size, ("run",), {"run": ((first, first + size),)}) for first, size in parts]
+    taken = _without_overlaps(sources)
+
+    def apart(some: Sequence[_Source]) -> bool:
+        return sum(source.instances for source in some) == len(_instances(some))
+
+    subsets = [some for size in range(len(sources) + 1) for some in itertools.combinations(sources, size)]
+    assert apart(taken)
+    assert len(_instances(taken)) == max(len(_instances(some)) for some in subsets if apart(some))
+
+
+def test_votes_of_the_whole_run_are_only_promised_where_they_are(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    assert command(capsys, *FLAGS, "--shards", "0:4").code == 0
+    shard = Path("run/shards/000000-000002.npz")
+    shard.write_bytes(shard.read_bytes()[:100])
+    last = command(capsys, *FLAGS, "--shards", "4:")
+    assert last.code == 0, last.err
+    assert f"not all can be read. Next, which trains those again: mithridate {' '.join(FLAGS)}\n" in last.out
+    assert command(capsys, *FLAGS).code == 0
+    assert same_votes(Votes.load("run/votes.npz"), undisturbed(Path("run")))
+
+
+def test_shards_that_are_done_are_named_where_they_are_handed_out(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    assert command(capsys, *FLAGS, "--shards", "0:2").code == 0
+    assert "Done already in run: shards 0 to 1. Copy" in command(capsys, "split", "run", "--into", "2", "-o", "a").out
+    told = json.loads(command(capsys, "split", "run", "--into", "2", "-o", "b", "--json").out)
+    assert told["done_shards"] == [0, 1]
+    shutil.rmtree("run/shards")
+    assert "Done already" not in command(capsys, "split", "run", "--into", "2", "-o", "c").out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -642,6 +717,8 @@ def test_directories_that_are_handed_out_train_and_merge(capsys: pytest.CaptureF
         (["--shards", "3:3"], "no shards 3:3"),
         (["--shards", "a:b"], "Expected shards as A:B"),
         (["--shards", "0:1", "--prepare"], "--prepare trains nothing"),
+        (["--prep"], "unrecognized arguments: --prep"),
+        (["--shards=-1:3"], "Expected shards as A:B"),
     ],
 )
 def test_bad_flags_are_refused_in_a_sentence(

@@ -652,7 +652,10 @@ def _check_alike(first: Votes, second: Votes) -> None:
     if first.counts.shape != second.counts.shape or first.data_fingerprint != second.data_fingerprint:
         raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
     if not _same(first.labels, second.labels):
-        raise ConfigError("These votes carry different true labels; merge only runs on the same test set.")
+        raise ConfigError(
+            "These votes carry different true labels, or one of them none; run the mithridate train of each again with "
+            "the right labels, which trains nothing anew."
+        )
 
 
 def _nameless(votes: Votes) -> bool:

@@ -115,6 +115,9 @@ def _take_run(arguments: argparse.Namespace) -> None:
     if not arguments.votes.is_file():
         started = (folder / "run.json").is_file()
         remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
+        parts = sorted((folder / "parts").glob("*.npz"))
+        if parts:
+            remedy = f"it has parts of a run; put all into one file (mithridate merge), or certify one ({parts[0]})"
         raise ArtifactError(f"There are no votes in {folder}: {remedy}.")
     if arguments.out is None:
         arguments.out = folder / "certificate.json"

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate.cli import _output
+from mithridate.ensemble.run_directory import Manifest, missing_shards
+from mithridate.ensemble.shared_run import in_words, stretches
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.report.learners import tally
 from mithridate.votes import Parts, Votes, merge_order
@@ -64,12 +66,14 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Merge and print."""
-    paths = [file for path in arguments.votes for file in _votes_files(path)]
-    if len(paths) < 2:
-        raise ConfigError("One file has nothing to merge with; give at least two.")
+    given = [(path, _votes_files(path)) for path in arguments.votes]
+    paths = [file for _, files in given for file in files]
+    _check_several(paths)
     _check_different(paths)
     _check_out(arguments.out, paths, force=arguments.force)
-    sources = sorted((_source(path) for path in paths), key=lambda source: source.order)
+    sources = [source for path, files in given for source in _sources(path, files)]
+    _check_several([source.path for source in sources])
+    sources.sort(key=lambda source: source.order)
     merged = _merged(sources)
     merged.save(arguments.out)
     if arguments.json:
@@ -88,12 +92,17 @@ def _votes_files(path: Path) -> list[Path]:
         return [path]
     if os.path.isfile(path / "votes.npz"):
         return [path / "votes.npz"]
-    started = os.path.isfile(path / "run.json")
-    parts = sorted((path / "parts").glob("*.npz")) if started else []
+    parts = sorted((path / "parts").glob("*.npz"))
     if not parts:
+        started = os.path.isfile(path / "run.json")
         remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
         raise ArtifactError(f"There are no votes in {path}: {remedy}.")
     return parts
+
+
+def _check_several(paths: Sequence[Path]) -> None:
+    if len(paths) < 2:
+        raise ConfigError(f"{paths[0]} has nothing to merge with; give at least two files, or certify it by itself.")
 
 
 def _check_different(paths: Sequence[Path]) -> None:
@@ -121,6 +130,55 @@ def _load(path: Path) -> Votes:
         if str(path) in str(error):
             raise
         raise ArtifactError(f"{path}: {error}") from error
+
+
+def _sources(path: Path, files: Sequence[Path]) -> list[_Source]:
+    """What the files of an argument hold. Of parts in one directory that overlap, those that together hold most."""
+    sources = [_source(file) for file in files]
+    runs = {run for source in sources for run in source.run_ids}
+    if path in files or len(runs) != 1 or not all(source.shards for source in sources):
+        return sources
+    taken = _without_overlaps(sources)
+    left = _done(path, sources) - _instances(taken)
+    if left:
+        _output.console(error=True).print(_output.printable(_left_out(path, left)), soft_wrap=True)
+    return taken
+
+
+def _without_overlaps(sources: Sequence[_Source]) -> list[_Source]:
+    """Those that hold most instances without one in common; tasks may have been asked for the same shards."""
+    best: list[tuple[int, int, list[_Source]]] = [(0, 0, [])]  # instances, where they end, and who holds them
+    for source in sorted(sources, key=lambda source: max(_instances([source]))):
+        own = _instances([source])
+        held, _, before = max((b for b in best if b[1] <= min(own)), key=lambda b: b[0])
+        best.append((held + len(own), max(own) + 1, [*before, source]))
+    return max(best, key=lambda b: b[0])[2]
+
+
+def _instances(sources: Sequence[_Source]) -> set[int]:
+    """Of one run."""
+    found = [part for source in sources for parts in source.shards.values() for part in parts]
+    return {number for part in found for number in range(*part)}
+
+
+def _done(run_dir: Path, sources: Sequence[_Source]) -> set[int]:
+    """The instances that were trained in a directory, whether a part holds them or only their shard."""
+    done = _instances(sources)
+    if os.path.isfile(run_dir / "run.json"):
+        manifest = Manifest.read(run_dir / "run.json")
+        missing = set(missing_shards(run_dir, manifest))
+        done.update(*(group for number, group in enumerate(manifest.ranges) if number not in missing))
+    return done
+
+
+def _left_out(run_dir: Path, instances: set[int]) -> str:
+    said = f"Left out: the instances {in_words(sorted(instances))} of {run_dir}, which are done, but "
+    if not os.path.isfile(run_dir / "run.json"):
+        return f"{said}in parts that overlap with others only. Train parts that do not overlap to have them."
+    ranges = Manifest.read(run_dir / "run.json").ranges
+    numbers = [number for number, group in enumerate(ranges) if not instances.isdisjoint(group)]
+    flags = ", ".join(f"--shards {shards.start}:{shards.stop}" for shards in stretches(numbers))
+    return f"{said}in no part without others. Its `mithridate train` with {flags} writes that; then merge again."
 
 
 def _source(path: Path) -> _Source:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mithridate._validate import positive_integer
 from mithridate.cli import _output
-from mithridate.ensemble.run_directory import Manifest
+from mithridate.ensemble.run_directory import Manifest, missing_shards
 from mithridate.ensemble.shared_run import hand_out, in_words
 from mithridate.errors import ConfigError
 
@@ -51,13 +51,22 @@ def run(arguments: argparse.Namespace) -> int:
     parts = [range(number * count // into, (number + 1) * count // into) for number in range(into)]
     for number, shards in enumerate(parts):
         hand_out(arguments.run_dir, shards, arguments.out / str(number))
+    done = sorted({*range(count)} - {*missing_shards(arguments.run_dir, manifest)})
     if arguments.json:
         folders = [{"run_dir": str(arguments.out / str(n)), "shards": [p.start, p.stop]} for n, p in enumerate(parts)]
-        _output.print_json({"run_id": manifest.run_id, "shards": count, "parts": folders})
+        _output.print_json({"run_id": manifest.run_id, "shards": count, "done_shards": done, "parts": folders})
         return 0
     console, out = _output.console(), shlex.quote(str(arguments.out))
     for number, shards in enumerate(parts):
         console.print(_output.printable(f"{arguments.out / str(number)}: shards {in_words(shards)}"), soft_wrap=True)
+    if done:
+        console.print(
+            _output.printable(
+                f"Done already in {arguments.run_dir}: shards {in_words(done)}. Copy their files from its folders "
+                "shards and models to where they are handed out, or they are trained again there."
+            ),
+            soft_wrap=True,
+        )
     console.print(f"Train each with the options of the run and --run-dir {out}/N; then:", soft_wrap=True)
     console.print(f"mithridate merge {out}/* -o votes.npz", soft_wrap=True)
     return 0

@@ -48,6 +48,7 @@ def add_to(commands: Any) -> None:
         description="Train many private models on one data set, and count how they vote on the test inputs.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # commands are repeated with other shards, for which every flag has to be found
     )
     parser.add_argument("project", metavar="CONFIG.toml", type=Path, nargs="?", help="file that `init` wrote")
     files = parser.add_argument_group("data and model (flags go before the file)")
@@ -201,6 +202,7 @@ class _Part:
         shards: which ones it was asked for.
         count: how many there are.
         missing: which ones are not there yet.
+        whole: whether the votes of the whole run are there.
         next: the command that goes on.
     """
 
@@ -208,6 +210,7 @@ class _Part:
     shards: range
     count: int
     missing: list[int]
+    whole: bool
     next: str
 
     @classmethod
@@ -217,13 +220,16 @@ class _Part:
         instances = range(*votes.shards[manifest.run_id][0])
         numbers = [number for number, group in enumerate(manifest.ranges) if group.start in instances]
         missing, path = missing_shards(run_dir, manifest), parts_path(run_dir, instances)
-        if is_handed_out(run_dir):
+        whole = (run_dir / "votes.npz").exists()
+        if whole:
+            following = f"mithridate certify {shlex.quote(str(run_dir))}"
+        elif is_handed_out(run_dir):
             following = f"mithridate merge {shlex.quote(str(path))} ... -o votes.npz"
         elif missing:
             following = _with_shards(words, stretches(missing)[0])
         else:
-            following = f"mithridate certify {shlex.quote(str(run_dir))}"
-        return cls(path, range(numbers[0], numbers[-1] + 1), len(manifest.ranges), missing, following)
+            following = _without_shards(words)
+        return cls(path, range(numbers[0], numbers[-1] + 1), len(manifest.ranges), missing, whole, following)
 
     def to_dict(self) -> dict[str, Any]:
         """In plain JSON values."""
@@ -233,10 +239,12 @@ class _Part:
     def in_words(self) -> Iterator[str]:
         """What is done and what is next, a line each."""
         yield f"Shards {in_words(self.shards)} of {self.count:,} are done; their votes are in {self.path}."
-        if self.missing:
+        if self.whole:
+            yield f"All shards are here, and the votes of the whole run are in votes.npz. Next: {self.next}"
+        elif self.missing:
             yield f"Not here (yet): shards {in_words(self.missing)}. Next, unless other tasks train them: {self.next}"
         else:
-            yield f"All shards are here, and the votes of the whole run are in votes.npz. Next: {self.next}"
+            yield f"All shards have files, but not all can be read. Next, which trains those again: {self.next}"
 
 
 def _without_shards(words: Sequence[str]) -> str:
@@ -244,7 +252,7 @@ def _without_shards(words: Sequence[str]) -> str:
     left, following = list[str](), iter(words)
     for word in following:
         flag, equals, _ = word.partition("=")
-        if not (len(flag) > 3 and "--shards".startswith(flag)):  # abbreviations are flags, too
+        if flag != "--shards":
             left.append(word)
         elif not equals:
             next(following, None)

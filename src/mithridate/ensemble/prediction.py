@@ -21,6 +21,7 @@ from mithridate.ensemble.run_directory import (
     added,
     check_tally,
     devices_of,
+    is_handed_out,
     models_path,
     read_models,
 )
@@ -72,6 +73,11 @@ def predict(
     manifest = Manifest.read(path / "run.json")
     if not manifest.keep_models:
         raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
+    if is_handed_out(path):
+        raise ArtifactError(
+            f"{path} was handed out and has the models of some shards only. Copy the shards and models folders of all "
+            "that were into the run that was split, run its mithridate train again, and predict there."
+        )
     try:
         config = TrainConfig.from_dict(manifest.recipe["config"])
         assert config.classes is not None

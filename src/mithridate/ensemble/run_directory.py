@@ -320,7 +320,7 @@ class RunDirectory:
     def _check_place(path: Path) -> None:
         """Refuse to start a run where there are results of one, or among shards that were handed out."""
         results = ("shards/*.npz", "parts/*.npz", "models/*.safetensors", "votes.npz")
-        folders = [folder for folder in (path, path.parent) if any(folder.glob(f"*/{OWN_SEEDS}"))]
+        folders = [folder for folder in (path, path.parent) if _has(folder, f"*/{OWN_SEEDS}")]
         problem = None
         if is_handed_out(path):
             problem = "has seeds, but no run.json that says of what; copy the whole folder again."
@@ -329,7 +329,7 @@ class RunDirectory:
                 f"would be a new run among shards that were handed out in {folders[0]}, and none of them. Give the "
                 "folder of one of them, or start a new run elsewhere."
             )
-        elif any(any(path.glob(name)) for name in results):
+        elif any(_has(path, name) for name in results):
             problem = "holds results but no run.json that says of what; use another run_dir."
         if problem is not None and not (path / "run.json").exists():  # last, since another process may be starting
             raise ArtifactError(f"{path} {problem}")
@@ -384,7 +384,10 @@ class RunDirectory:
             ArtifactError: its file is gone, so that the run cannot go on.
         """
         if self._root_seed is None:
-            raise ArtifactError(f"{self.path / 'seed'} is missing; this run cannot go on. Use another run_dir.")
+            raise ArtifactError(
+                f"{self.path / 'seed'} is missing; this run cannot go on. Use another run_dir, or split again "
+                "what was handed out without its seeds."
+            )
         return self._root_seed
 
     @property
@@ -515,6 +518,14 @@ class RunDirectory:
 _WHOLE = ("counts", "score_histograms", *EVIDENCE)
 
 
+def _has(folder: Path, pattern: str) -> bool:
+    """Whether there are such files, as far as can be seen."""
+    try:
+        return any(folder.glob(pattern))
+    except OSError:
+        return False
+
+
 def is_handed_out(run_dir: PathLike) -> bool:
     """Whether a directory has the seeds of some shards only; see `shared_run`."""
     return os.path.exists(Path(run_dir) / OWN_SEEDS)
@@ -527,7 +538,7 @@ def parts_path(run_dir: Path, instances: range) -> Path:
 
 def missing_shards(run_dir: Path, manifest: Manifest) -> list[int]:
     """The numbers of the shards that have no file; whether the others are whole is found out when they are read."""
-    there = set(os.listdir(run_dir / "shards"))
+    there = {path.name for path in (run_dir / "shards").glob("*.npz")}
     return [number for number, group in enumerate(manifest.ranges) if f"{_name(group)}.npz" not in there]
 
 
