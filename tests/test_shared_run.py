@@ -138,12 +138,14 @@ def test_tasks_in_one_directory_give_the_votes_of_an_undisturbed_run(tmp_path: P
     assert FakeEngine.trained == []
 
 
-def test_a_plain_run_trains_what_tasks_left_out(tmp_path: Path) -> None:
+def test_a_plain_run_trains_what_tasks_left_out_and_removes_what_they_left(tmp_path: Path) -> None:
     task(tmp_path, range(1, 3))
+    (tmp_path / "parts" / ".000002-000006.npz.killed.tmp").touch()
     FakeEngine.trained.clear()
     votes = train(TRAIN, TEST, run_dir=tmp_path, **OPTIONS)
     assert FakeEngine.trained == [range(0, 2), range(6, 8), range(8, 10)]
     assert same_votes(votes, undisturbed(tmp_path))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_the_part_is_written_and_certifies_with_its_own_number_of_instances(tmp_path: Path) -> None:
@@ -557,6 +559,10 @@ def test_only_a_run_with_its_seed_is_handed_out(tmp_path: Path) -> None:
     (tmp_path / "half" / "run.json").unlink()
     with pytest.raises(ArtifactError, match=r"has seeds, but no run\.json"):
         train(TRAIN, TEST, run_dir=tmp_path / "half", **OPTIONS)
+    hand_out(tmp_path / "run", range(1), tmp_path / "seedless")
+    (tmp_path / "seedless" / "seeds").unlink()
+    with pytest.raises(ArtifactError, match="split again what was handed out without its seeds"):
+        train(TRAIN, TEST, run_dir=tmp_path / "seedless", **OPTIONS)
     (tmp_path / "run" / "seed").unlink()
     with pytest.raises(ArtifactError, match="cannot be handed out"):
         hand_out(tmp_path / "run", range(1), tmp_path / "other")
@@ -719,6 +725,7 @@ def test_shards_that_are_done_are_named_where_they_are_handed_out(
         (["--shards", "0:1", "--prepare"], "--prepare trains nothing"),
         (["--prep"], "unrecognized arguments: --prep"),
         (["--shards=-1:3"], "Expected shards as A:B"),
+        (["--shards", "-1:3"], "--shards: expected one argument, after a = if it starts with -"),
     ],
 )
 def test_bad_flags_are_refused_in_a_sentence(

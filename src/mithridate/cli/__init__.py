@@ -46,6 +46,8 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line instead of repeating all flags."""
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("expected one argument"):  # or there is one, which looks like a flag
+            message += ", after a = if it starts with -"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 

@@ -819,7 +819,7 @@ def _remove(path: Path) -> None:
 
 def _remove_leftovers(path: Path) -> None:
     """Unfinished files of a process that was killed while it wrote them; nobody else may be writing now."""
-    for folder in (path, path / "shards", path / "models"):
+    for folder in (path, path / "shards", path / "models", path / "parts"):
         for leftover in folder.glob(".*.tmp"):
             _remove(leftover)
 
