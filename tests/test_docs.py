@@ -1,9 +1,11 @@
 """The documentation: its Python runs, its commands exist, its links lead somewhere, and the site builds strictly."""
 
 import importlib
+import json
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,3 +183,17 @@ def test_the_tables_of_choosing_come_from_the_raw_results(monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     choosing = importlib.import_module("choosing")
     assert choosing.tables() in (DOCS / "choosing.md").read_text(encoding="utf-8")
+
+
+def test_what_a_ray_cluster_costs_is_what_was_measured() -> None:
+    """The figures of docs/scaling.md are those of the benchmark's results."""
+    page = (DOCS / "scaling.md").read_text(encoding="utf-8").replace("\n", " ")
+    results = ROOT / "benchmarks" / "results"
+    for model in ("mlp", "lenet5"):
+        found = json.loads((results / f"ray-long-{model}.json").read_text(encoding="utf-8"))
+        local, ray = (statistics.mean(found["seconds"][name]) for name in ("local", "ray"))
+        assert found["seconds_of_work_per_shard"] >= 10
+        assert f"| {local:.1f} s | {ray:.1f} s | {found['ray_over_local']:.2f} |" in page
+    many = json.loads((results / "ray-many.json").read_text(encoding="utf-8"))
+    assert f"{many['shards']:,} shards of one trivial model each take {many['ms_per_shard']:.1f} ms a shard" in page
+    assert f"grew by {many['driver_mib_growth_after_first_quarter']:.0f} MiB" in page
