@@ -104,24 +104,11 @@ def accountant(mechanism: Mechanism, rule: str) -> Accountant:
     """The paper's condition for a mechanism; what it computes serves every run of that mechanism."""
     if rule == "adp":
         return _SimpleGroups(one_example_epsilon(_whole(private(mechanism)), DELTA))
-    return RdpAccountant(_Remembered(PaperDivergence(_whole(private(mechanism)), Threat.SYMMETRIC_DIFFERENCE)), False)
+    return RdpAccountant(PaperDivergence(_whole(private(mechanism)), Threat.SYMMETRIC_DIFFERENCE), False)
 
 
 def _whole(mechanism: Private) -> Private:
     return mechanism.inner if isinstance(mechanism, Subsampled) else mechanism
-
-
-class _Remembered:
-    """Divergences, each computed once."""
-
-    def __init__(self, divergence: PaperDivergence) -> None:
-        self._divergence = divergence
-        self._known: dict[int, tuple[FloatArray, FloatArray]] = {}
-
-    def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
-        if radius not in self._known:
-            self._known[radius] = self._divergence.at(radius)
-        return self._known[radius]
 
 
 class _SimpleGroups:

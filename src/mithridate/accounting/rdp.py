@@ -236,13 +236,16 @@ class PaperDivergence:
             )
         self._mechanism = mechanism
         self._threat = threat
+        self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
-        m = self._mechanism
-        rate = -np.expm1(self._threat.changes(radius) * np.log1p(-m.sample_rate)) if m.sample_rate < 1 else 1.0
-        enlarged = SampledGaussian(m.noise_multiplier, float(rate), m.steps)
-        return ORDERS, one_example_divergence(enlarged, ORDERS)
+        m, changes = self._mechanism, self._threat.changes(radius)
+        if changes not in self._known:
+            rate = -np.expm1(changes * np.log1p(-m.sample_rate)) if m.sample_rate < 1 else 1.0
+            enlarged = SampledGaussian(m.noise_multiplier, float(rate), m.steps)
+            self._known[changes] = one_example_divergence(enlarged, ORDERS)
+        return ORDERS, self._known[changes]
 
 
 class StandardDivergence:
