@@ -34,11 +34,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes with a core each, which know the modules of the tests, behind a token of their own."""
+    """Three nodes with a core each and a client port, which know the modules of the tests, behind their own token."""
     import ray
     from ray._private.authentication_test_utils import reset_auth_token_state
     from ray.cluster_utils import Cluster
-    from ray_doubles import PATIENCE
+    from ray_doubles import PATIENCE, free_port
     from ray_watch import MARK, watched
 
     mark = uuid.uuid4().hex
@@ -55,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         reset_auth_token_state()
         made = Cluster()
         try:
-            made.add_node(wait=False, num_cpus=1, include_dashboard=False)
+            made.add_node(wait=False, num_cpus=1, include_dashboard=False, ray_client_server_port=free_port())
             for _ in range(2):
                 made.add_node(wait=False, num_cpus=1)
             made.wait_for_nodes(PATIENCE)
@@ -64,6 +64,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             ray.shutdown()
             made.shutdown()
     reset_auth_token_state()
+
+
+@pytest.fixture
+def client_address(cluster: Cluster) -> str:
+    """Where drivers from outside the cluster knock."""
+    assert cluster.head_node is not None
+    return f"ray://127.0.0.1:{cluster.head_node._ray_params.ray_client_server_port}"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
-"""A model that workers of a cluster can be caught building, and a driver that is killed."""
+"""A model that workers of a cluster can be caught building, a driver that is killed, and a cable that is cut."""
 
+import contextlib
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, make_config
@@ -116,6 +119,62 @@ def meanwhile(folder: Path, work: Callable[[], Any]) -> Iterator[None]:
         thread.join(PATIENCE)
         if caught:
             raise caught[0]
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Cable:
+    """Carries whatever comes in at its own port to another port of this machine, until it is cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target, self.port = target, free_port()
+        self._ends: list[socket.socket] = []
+        self.mend()
+
+    def mend(self) -> None:
+        """Carry on, at the same port."""
+        server = socket.create_server(("127.0.0.1", self.port))
+        self._ends = [server]
+        threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Drop all connections and take no new ones."""
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self, server: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = server.accept()[0], socket.create_connection(("127.0.0.1", self._target))
+                self._ends += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(2**16):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+def command_line(folder: Path, steps: int) -> list[str]:
+    """Flags of a run of 24 instances in groups of 2, with its data in a folder."""
+    for name, (x, y) in (("train", TRAIN), ("test", TEST)):
+        np.savez(folder / f"{name}.npz", x=x, y=y)
+    recipe = (
+        f"train --train train.npz --test test.npz --model linear --instances 24 --noise-multiplier 2 --sample-rate 0.5 "
+        f"--steps {steps} --max-grad-norm 1 --learning-rate 0.5 --num-train 60 --classes 3 --device cpu --in-flight 2"
+    )
+    return recipe.split()
+
+
+MAIN = [sys.executable, "-c", "import sys; from mithridate.cli import main; sys.exit(main())"]
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from mithridate.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfi
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
-from ray_doubles import PATIENCE, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
+from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
 
 from mithridate.ensemble import ray_cluster  # noqa: E402
 from mithridate.ensemble.plain import train_plain  # noqa: E402
@@ -259,16 +259,10 @@ def test_devices_of_several_kinds_are_written_down(
 # --- what users see -------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_leaves_a_run_that_goes_on(backend: Ray, tmp_path: Path) -> None:
-    for name, (x, y) in (("train", TRAIN), ("test", TEST)):
-        np.savez(tmp_path / f"{name}.npz", x=x, y=y)
-    recipe = (
-        "--model linear --instances 24 --noise-multiplier 2 --sample-rate 0.5 --steps 500 --max-grad-norm 1 "
-        "--learning-rate 0.5 --num-train 60 --classes 3 --device cpu --in-flight 2"
-    )
-    command = [sys.executable, "-c", "import sys; from mithridate.cli import main; sys.exit(main())", "train"]
-    command += ["--train", "train.npz", "--test", "test.npz", *recipe.split()]
-    command += ["--backend", "ray", "--address", str(backend.address)]
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_ctrl_c_leaves_a_run_that_goes_on(backend: Ray, client_address: str, tmp_path: Path, is_outside: bool) -> None:
+    address = client_address if is_outside else str(backend.address)
+    command = [*MAIN, *command_line(tmp_path, steps=500), "--backend", "ray", "--address", address]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

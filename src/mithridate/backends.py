@@ -23,9 +23,9 @@ class Ray:
     no others; see `docs/scaling.md` for what else is sent, and to whom.
 
     Args:
-        address: of a running cluster: `auto` for the one of this machine, `host:port`, or `ray://host:port`; None
-            starts one on this machine, and stops it afterwards. Where the program is connected to a cluster already,
-            that one is used.
+        address: of a running cluster: `auto` for the one of this machine, `host:port` from a machine of the cluster, or
+            `ray://host:port` from outside; None starts one on this machine, and stops it afterwards. Where the program
+            is connected to a cluster already, that one is used.
         workers: how many groups of instances are trained at the same time, at most; None: as many as there is room for.
         gpus_per_worker: the share of a GPU that a worker takes, at most 1; None: a whole one where the cluster has
             GPUs, else none.

@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import os
 import platform
-import socket
 import tempfile
 import time
 import traceback
@@ -44,6 +42,7 @@ from mithridate.ensemble.engine import Engine
 from mithridate.ensemble.plain import rehearsed
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import Seeds
+from mithridate.ensemble.ray_connection import KEPT, asking, connected, first_line
 from mithridate.ensemble.run_directory import Arrays, RunDirectory
 from mithridate.ensemble.sight import Sight
 from mithridate.ensemble.training import (
@@ -69,12 +68,8 @@ _log = logging.getLogger(__name__)
 _GROUPS_PER_WORKER = 4
 # Seconds after which the cluster is looked at again: it may have grown.
 _LOOK_AGAIN = 2.0
-# Seconds until an address that does not answer is given up.
-_CONNECT_SECONDS = 10.0
-_CLIENT_PORT = 10001
 # Nodes that may be lost under one group; on machines that others may take away, that is nobody's mistake.
 _MOST_NODES_LOST = 100
-_KEPT = "What is finished is kept, and the same command goes on from there."
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
@@ -103,6 +98,11 @@ class Job:
     members: Sequence[IndexArray] | None = None
     is_rehearsed: bool = False
     keep_models: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """How large its arrays are."""
+        return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
 
     def engine(self, terms: Terms, in_flight: int | None) -> AnyEngine:
         """What trains it, where this is called."""
@@ -297,61 +297,30 @@ def _failure(error: Exception) -> Failed:
 # --- the cluster ----------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def connected(backend: Ray) -> Iterator[None]:
-    """A cluster to work on: the one that the program is connected to, the one of the address, or one of our own.
+def _placed(job: Job) -> Any:
+    """Where the cluster keeps a job.
 
     Raises:
-        ConfigError: nobody answers at the address.
+        ClusterError: it has no room.
+        ConfigError: it cannot read it, or it is too large to be sent.
     """
-    if ray.is_initialized():
-        yield
-        return
-    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if backend.address is None:
-        options |= {"address": "local", "include_dashboard": False}
-        if backend.workers is not None:  # not fewer, so that as many as were asked for run
-            options["num_cpus"] = max(os.cpu_count() or 1, backend.workers * (backend.cpus_per_worker or 1))
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    else:
-        _check_answer(backend.address)
-        options["address"] = backend.address
-    # Spoken before the level of logging is set: how Ray's own authentication is switched on.
-    logging.getLogger("ray").setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ray.init(**options)
-    except (OSError, RuntimeError, ValueError, exceptions.RayError) as error:
-        what = "start a Ray cluster here" if backend.address is None else f"use the Ray cluster at {backend.address}"
+        with asking():
+            return ray.put(job)
+    except (ImportError, AttributeError) as error:
+        # Over the client port, the head node reads what it is sent.
         raise ConfigError(
-            f"Cannot {what}: {_first_line(error)}. Ray and Python must be of the same versions on both sides; with "
-            "authentication, both need the same token (RAY_AUTH_TOKEN)."
+            f"The head node of the cluster cannot read the model and the recipe ({first_line(error)}). Install "
+            "mithridate, and your own modules that the model is made of, in the same versions on every node."
         ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _check_answer(address: str) -> None:
-    """Refuse an address where nobody listens, which Ray would try for minutes."""
-    if address == "auto":
-        return  # Ray looks for a cluster of this machine and says at once if there is none
-    bare = address.removeprefix("ray://")
-    host, _, port = bare.rpartition(":") if ":" in bare else (bare, "", str(_CLIENT_PORT))
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
-            return
-    except (OSError, ValueError, OverflowError) as error:
+    except exceptions.RayError as error:
+        raise ClusterError(f"The cluster cannot keep the training data: {first_line(error)}. {KEPT}") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("google.protobuf"):  # which over the client port writes the message
+            raise
         raise ConfigError(
-            f"No Ray cluster answers at {address} ({error}). Start one with `ray start --head` and give its address "
-            "(auto on the same machine, host:6379 on its nodes, ray://host:10001 from outside), or leave the address "
-            "out to start one here."
+            f"Training data and test inputs of {job.nbytes / 2**30:.1f} GiB are more than can be sent through Ray's "
+            "client port, 2 GiB. Run the same command on a machine of the cluster, with --address auto."
         ) from error
 
 
@@ -386,7 +355,8 @@ def hired(backend: Ray, job: Job, device: str | torch.device, precision: str, in
 def _device_type(backend: Ray, device: str | torch.device) -> str:
     name = str(device)
     if name == "auto":
-        wants_gpu = backend.gpus_per_worker != 0 and ray.cluster_resources().get("GPU", 0) > 0
+        with asking():
+            wants_gpu = backend.gpus_per_worker != 0 and ray.cluster_resources().get("GPU", 0) > 0
         return "cuda" if wants_gpu or backend.gpus_per_worker else "cpu"
     if name not in ("cpu", "cuda"):
         raise ConfigError(f"Expected device to be cpu, cuda or auto on a Ray cluster, got {name!r}.")
@@ -408,9 +378,10 @@ class _Sight:
         if self._seen is not None and now - self._seen < _LOOK_AGAIN:
             return
         self._seen = now
-        there = ray.cluster_resources()
+        with asking():
+            there, nodes = ray.cluster_resources(), ray.nodes()
         self.slots = min(int(there.get(name, 0.0) / need + 1e-6) for name, need in self.needs.items())
-        self.nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+        self.nodes = sum(bool(node["Alive"]) for node in nodes)
 
 
 class Crew:
@@ -441,7 +412,7 @@ class Crew:
         # fails, and is submitted again here, where its failures are counted.
         task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_calls=0, max_retries=0)
         self._survey, self._train = task(survey), task(train_group)
-        self._place = [ray.put(job)]
+        self._place = [_placed(job)]
         self.device = torch.device(device)
         terms = Terms(uuid.uuid4().hex, device, precision, in_flight, cpus, _common_versions())
         found = self._findings(terms)
@@ -467,8 +438,9 @@ class Crew:
         workers = min(self._sight.slots, self._backend.workers or self._sight.slots) or 1
         most = max(1, self._instances // (_GROUPS_PER_WORKER * workers))
         for attempt in range(self._backend.retries + 1):
-            task = self._survey.remote(self._place, terms, most, self._share)
-            while not ray.wait([task], timeout=_LOOK_AGAIN)[0]:
+            with asking():
+                task = self._survey.remote(self._place, terms, most, self._share)
+            while not _done([task]):
                 pass
             found = _result(task)
             if isinstance(found, Findings):
@@ -508,8 +480,9 @@ class Crew:
             while under_way or (waiting and not trouble.stops):
                 while waiting and not trouble.stops and len(under_way) < self._window():
                     group = waiting.popleft()
-                    under_way[self._train.remote(self._place, self._terms, group, seeds.only(group))] = group
-                for task in ray.wait(list(under_way), timeout=_LOOK_AGAIN)[0]:
+                    with asking():
+                        under_way[self._train.remote(self._place, self._terms, group, seeds.only(group))] = group
+                for task in _done(list(under_way)):
                     group, result = under_way.pop(task), _result(task)
                     if isinstance(result, Failed):
                         if trouble.is_tried_again(group, result):
@@ -519,7 +492,7 @@ class Crew:
                         report.advance(result)
         finally:
             for task in under_way:
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception), asking():
                     ray.cancel(task, force=True)
         if trouble.cause is not None:
             raise trouble.cause
@@ -534,27 +507,34 @@ class Crew:
 def _save(run: RunDirectory, group: range, result: Trained) -> None:
     """Write down what a worker sent, which must be of the group that it was asked for."""
     if result.group != group:
-        raise ClusterError(f"A worker answered with {result.group} when asked for {group}. {_KEPT}")
+        raise ClusterError(f"A worker answered with {result.group} when asked for {group}. {KEPT}")
     if result.models is not None:
         run.save_models(group, result.models, result.device)
     run.save_tally(group, result.tally, result.device)
 
 
+def _done(tasks: list[Any]) -> list[Any]:
+    """Tasks that have ended, or none after a while."""
+    with asking():
+        return ray.wait(tasks, timeout=_LOOK_AGAIN)[0]
+
+
 def _result(task: Any) -> Any:
     """What a task gave, or why it gave nothing."""
     try:
-        return ray.get(task)
+        with asking():
+            return ray.get(task)
     except exceptions.OutOfMemoryError as error:
-        return Failed("killed", _first_line(error))
+        return Failed("killed", first_line(error))
     except (exceptions.NodeDiedError, exceptions.ObjectLostError, exceptions.LocalRayletDiedError) as error:
-        return Failed("lost", _first_line(error))
+        return Failed("lost", first_line(error))
     except exceptions.WorkerCrashedError as error:
-        return Failed("crashed", _first_line(error))
+        return Failed("crashed", first_line(error))
     except exceptions.RayTaskError as error:
         # Not even the function could be read there.
-        return Failed("error", f"{_first_line(error.cause or error)} (is mithridate installed on every node?)")
+        return Failed("error", f"{first_line(error.cause or error)} (is mithridate installed on every node?)")
     except exceptions.RayError as error:
-        return Failed("error", f"{type(error).__name__}: {_first_line(error)}")
+        return Failed("error", f"{type(error).__name__}: {first_line(error)}")
 
 
 def _as_error(failed: Failed, what: str) -> MithridateError:
@@ -563,7 +543,7 @@ def _as_error(failed: Failed, what: str) -> MithridateError:
         return getattr(errors, failed.kind, ClusterError)(failed.words)
     if failed.trace:
         _log.error("%s", failed.trace.rstrip())
-    return ClusterError(f"{what}: {failed.words.rstrip('.')}. {_KEPT}")
+    return ClusterError(f"{what}: {failed.words.rstrip('.')}. {KEPT}")
 
 
 @dataclass

@@ -1,0 +1,240 @@
+"""Addresses of clusters that cannot be used, and connections that are lost: errors in words, and no other cluster.
+
+No cluster is started here; `test_ray_faults` has drivers outside of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import nn
+from training_doubles import TEST, TRAIN, make_config
+
+from mithridate import ClusterError, ConfigError, Ray
+from mithridate.data.arrays import Dataset
+
+ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
+grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")
+from mithridate.ensemble import ray_cluster, ray_connection  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@contextlib.contextmanager
+def server_of(*services: Any) -> Iterator[int]:
+    """A gRPC server on this machine; its port."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=services)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+class ClientPort(grpc.GenericRpcHandler):
+    """Answers a ping of Ray's own making, or refuses it with a code."""
+
+    def __init__(self, code: Any = None) -> None:
+        self._code = code
+        self.pings: list[Any] = []
+
+    def service(self, handler_call_details: Any) -> Any:
+        from ray.core.generated.ray_client_pb2 import ClusterInfoRequest  # pyright: ignore[reportAttributeAccessIssue]
+
+        def answer(request: Any, context: Any) -> bytes:
+            self.pings.append(request.type)
+            if self._code is not None:
+                context.abort(self._code, "no")
+            return b""
+
+        if handler_call_details.method != "/ray.rpc.RayletDriver/ClusterInfo":
+            return None
+        return grpc.unary_unary_rpc_method_handler(answer, request_deserializer=ClusterInfoRequest.FromString)
+
+
+@pytest.fixture
+def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from ray._private.authentication_test_utils import reset_auth_token_state
+
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    reset_auth_token_state()
+    yield
+    monkeypatch.undo()
+    reset_auth_token_state()
+
+
+@pytest.fixture
+def in_a_hurry() -> Iterator[None]:
+    """What fails here fails at once: Ray itself would try for half a minute."""
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < 15.0
+
+
+# --- addresses ------------------------------------------------------------------------------------------------------
+
+
+def refused(address: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words), ray_connection.connected(Ray(address=address)):
+        pass
+
+
+@pytest.mark.usefixtures("without_token", "in_a_hurry")
+def test_a_port_that_asks_for_a_token() -> None:
+    with server_of(ClientPort(grpc.StatusCode.UNAUTHENTICATED)) as port:
+        refused(f"ray://127.0.0.1:{port}", "does not let us in.*RAY_AUTH_MODE=token.*RAY_AUTH_TOKEN")
+
+
+@pytest.mark.usefixtures("without_token", "in_a_hurry")
+def test_another_port_of_a_cluster() -> None:
+    with server_of() as port:
+        refused(f"ray://127.0.0.1:{port}", r"not the client port of a Ray cluster \(UNIMPLEMENTED\).*10001 of the head")
+
+
+@pytest.mark.usefixtures("without_token", "in_a_hurry")
+def test_a_port_of_something_else() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with server.accept()[0] as guest:
+                        guest.sendall(b"220 mail.example ESMTP\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        refused(f"ray://127.0.0.1:{server.getsockname()[1]}", "not the client port of a Ray cluster")
+
+
+def test_without_grpc_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        refused(f"ray://127.0.0.1:{server.getsockname()[1]}", r"needs gRPC.*pip install 'mithridate\[ray\]'")
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | None) -> list[dict[str, Any]]:
+    """What Ray is asked to connect to, where connecting ends like this; nothing is connected."""
+    calls: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> None:
+        calls.append(options)
+        outcome = outcomes[len(calls) - 1]
+        if outcome is not None:
+            raise outcome
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    return calls
+
+
+@pytest.mark.usefixtures("without_token")
+def test_a_client_port_is_pinged_once_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, service = opened(monkeypatch, None), ClientPort()
+    with server_of(service) as port:
+        monkeypatch.setattr(ray_connection, "_CLIENT_PORT", port)
+        with ray_connection.connected(Ray(address="ray://127.0.0.1")):  # the port may be left out
+            pass
+    assert service.pings == [6]
+    assert [call["address"] for call in calls] == [f"ray://127.0.0.1:{port}"]
+
+
+@pytest.mark.usefixtures("without_token")
+def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Ray's own words, which are several lines."""
+    from ray._private.utils import check_version_info
+
+    with pytest.raises(RuntimeError) as caught:
+        check_version_info({"ray_version": "2.1.0", "python_version": "3.9.1"}, "Ray Client")
+    opened(monkeypatch, caught.value)
+    words = rf"with: Ray: 2\.1\.0 Python: 3\.9\.1 .*with: Ray: {ray.__version__} .*same versions on both sides"
+    with server_of(ClientPort()) as port:
+        refused(f"ray://127.0.0.1:{port}", words)
+
+
+@pytest.mark.usefixtures("without_token")
+def test_a_head_node_that_fails_to_serve_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble = ConnectionAbortedError("Initialization failure from server:\nTraceback (most recent call last):\nno luck")
+    calls = opened(monkeypatch, trouble, trouble, None)
+    with server_of(ClientPort()) as port:
+        with ray_connection.connected(Ray(address=f"ray://127.0.0.1:{port}")):
+            pass
+        assert len(calls) == 3
+        opened(monkeypatch, trouble, trouble, trouble)
+        refused(f"ray://127.0.0.1:{port}", r": no luck\. ")
+
+
+# --- connections that are lost --------------------------------------------------------------------------------------
+
+
+def test_without_a_connection_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would start a cluster on this machine and ask that."""
+    asked = opened(monkeypatch)
+    with pytest.raises(ClusterError, match=r"connection to the Ray cluster was lost.*goes on from there"):
+        ray_cluster._done([])
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("gone"), type("RpcError", (Exception,), {"__module__": "grpc"})("gone")]
+)
+def test_errors_of_the_network_are_said_in_words(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    with pytest.raises(ClusterError, match=r"lost \(gone\)"), ray_connection.asking():
+        raise error
+
+
+def test_whatever_is_raised_when_there_is_no_connection_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = iter([True, False])
+    monkeypatch.setattr(ray, "is_initialized", lambda: next(there))
+    with pytest.raises(ClusterError, match=r"lost \(Ray Client is not connected\)"), ray_connection.asking():
+        raise Exception("Ray Client is not connected.")
+
+
+def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    broken = ray.exceptions.RayTaskError("train_group", "", ConnectionError("of a worker")).as_instanceof_cause()
+    assert isinstance(broken, ConnectionError)
+    for error in (ray.exceptions.WorkerCrashedError(), broken, ZeroDivisionError(), ConfigError("no")):
+        with pytest.raises(type(error)), ray_connection.asking():
+            raise error
+
+
+# --- what the head node cannot take ---------------------------------------------------------------------------------
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, error: Exception, inputs: Any = TRAIN[0]) -> None:
+    def put(value: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "put", put)
+    ray_cluster._placed(ray_cluster.Job(nn.Identity(), make_config(), Dataset(inputs, TRAIN[1], ""), TEST[0]))
+
+
+def test_a_model_that_the_head_node_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the model.*'mine'.*on every node"):
+        placed(monkeypatch, ModuleNotFoundError("No module named 'mine'"))
+
+
+def test_data_that_are_too_many_for_the_client_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.protobuf.message import EncodeError
+
+    many: Any = SimpleNamespace(nbytes=3 * 2**30)
+    with pytest.raises(ConfigError, match=r"inputs of 3\.0 GiB are more than .* 2 GiB.*--address auto"):
+        placed(monkeypatch, EncodeError("Failed to serialize proto"), many)
+    with pytest.raises(ClusterError, match="lost"):
+        placed(monkeypatch, ConnectionError("gone"), many)
+    with pytest.raises(ClusterError, match="cannot keep the training data: full"):
+        placed(monkeypatch, ray.exceptions.ObjectStoreFullError("full"), many)
+    with pytest.raises(ValueError, match="something else"):
+        placed(monkeypatch, ValueError("something else"), many)
