@@ -31,7 +31,7 @@ from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, 
 from mithridate.ensemble import ray_cluster  # noqa: E402
 from mithridate.ensemble.plain import train_plain  # noqa: E402
 
-pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
 
 # --- before there is a connection -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from ray_watch import MARK, processes
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = pytest.mark.filterwarnings("default", "ignore:unclosed file")
 TESTS = Path(__file__).parent
 WATCH = TESTS / "ray_watch.py"
 ROUNDS = int(os.environ.get("ROUNDS", "50"))
@@ -128,13 +128,18 @@ def _outside(address: str, folder: Path, after: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["worker", "cable for a moment"])
-def test_a_driver_outside_goes_on(client_address: str, reference: Votes, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["worker", "node", "cable for a moment"])
+def test_a_driver_outside_goes_on(
+    cluster: Cluster, client_address: str, reference: Votes, tmp_path: Path, what: str
+) -> None:
     cable = Cable(int(client_address.rpartition(":")[2]))
     driver = _outside(f"ray://127.0.0.1:{cable.port}", tmp_path, after=1)
-    worker = waiting(tmp_path, 1)[0]
+    worker = waiting(tmp_path, 3)[0]  # one on every node
     if what == "worker":
         os.kill(worker, signal.SIGKILL)
+    elif what == "node":
+        cluster.remove_node(min(cluster.worker_nodes, key=lambda node: node.node_id), allow_graceful=False)
+        cluster.add_node(wait=False, num_cpus=1)
     else:
         cable.cut()
         time.sleep(3.0)
@@ -142,6 +147,7 @@ def test_a_driver_outside_goes_on(client_address: str, reference: Votes, tmp_pat
     (tmp_path / "open").touch()
     _, said = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 0, said
+    assert ("trained again" in said) == (what != "cable for a moment")
     assert Votes.load(tmp_path / "run" / "votes.npz").equals(reference)
 
 
