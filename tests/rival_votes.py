@@ -12,6 +12,7 @@ from mithridate.aggregation import RunOffRule
 from mithridate.mechanism import (
     Bagged,
     KernelSum,
+    Lead,
     Mechanism,
     NearestExamples,
     NoisyFeatures,
@@ -75,12 +76,12 @@ def _nearest() -> Votes:
     return _votes(_histogram(order[:, :5]), NearestExamples(5), order=order)
 
 
-def _at_two_scales() -> Votes:
+def _at_two_scales(lead: Lead = 2) -> Votes:
     # The last two disagree at the first scale; the last one's three nearest overrule the majority of five.
     order = np.array(
         [[0] * 10, [1, 1, 1, 1, 2, 1, 1, 0, 1, 1], [2, 2, 2, 0, 1, 2, 0, 0, 2, 1], [1, 1, 0, 0, 0, 1, 0, 1, 2, 0]]
     )
-    return _votes(_histogram(order[:, :5]), NearestExamples((5, 3), leads=(2,)), order=order)
+    return _votes(_histogram(order[:, :5]), NearestExamples((5, 3), leads=(lead,)), order=order)
 
 
 def _kernel() -> Votes:
@@ -108,6 +109,7 @@ RIVALS = {
     "run-off-election": Rival(_run_off(), _ALL, RunOffRule(), ("--method", "run-off-election"), "9 models"),
     "nearest-neighbours": Rival(_nearest(), _ALL, voters="5 neighbours"),
     "nearest-neighbours at two scales": Rival(_at_two_scales(), _ALL, voters="5 neighbours"),
+    "nearest-neighbours at two scales by label": Rival(_at_two_scales((1, 4, 2)), _ALL, voters="5 neighbours"),
     "kernel-vote": Rival(_kernel(), _ALL, voters="all training examples by weight"),
 }
 EXACT = (
@@ -116,6 +118,7 @@ EXACT = (
     "run-off-election",
     "nearest-neighbours",
     "nearest-neighbours at two scales",
+    "nearest-neighbours at two scales by label",
     "kernel-vote",
 )
 CLAIMS = [(name, threat) for name, rival in RIVALS.items() for threat in dict.fromkeys(rival.threats)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from test_aggregation_partitions import DOMAIN, LABELS, Data, histogram, largest, radii, smallest_flip, some_data
 
 from mithridate.aggregation import ExactRule, KernelRule, NeighbourRule
-from mithridate.errors import ConfigError
-from mithridate.mechanism import SEARCH_LIMIT, KernelSum, NearestExamples, Threat, mechanism_from_dict
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.mechanism import SEARCH_LIMIT, KernelSum, Lead, NearestExamples, Threat, mechanism_from_dict
 from mithridate.recounting import recheck
 from mithridate.votes import Votes
 
@@ -205,9 +206,10 @@ def scaled_votes(orders: Sequence[Order], mechanism: NearestExamples, classes: i
 
 def scaled_vote(order: Order, mechanism: NearestExamples, classes: int) -> int:
     """The definition, scale by scale."""
-    for neighbours, needed in mechanism.scales:
+    for neighbours, lead in mechanism.scales:
         counts = [order[:neighbours].count(label) for label in range(classes)]
         first = largest(counts)
+        needed = lead[first] if isinstance(lead, tuple) else lead
         if all(counts[first] - counts[b] - (b < first) >= needed for b in range(classes) if b != first):
             return first
     raise AssertionError
@@ -236,6 +238,12 @@ SCALES = [
     (7, NearestExamples((5, 3, 1), 7, (2, 2)), 2),
     (8, NearestExamples((7, 5, 3), 8, (2, 2)), 2),
     (8, NearestExamples((8, 3), 8, (5,)), 3),
+    # By label.
+    (4, NearestExamples((4, 1), 4, ((2, 1, 4),)), 3),
+    (5, NearestExamples((5, 3, 1), 5, ((1, 3, 2), 1)), 3),
+    (6, NearestExamples((6, 4, 2), 6, (3, (1, 2, 4))), 3),
+    (7, NearestExamples((5, 3), 7, ((5, 1),)), 2),
+    (8, NearestExamples((7, 4, 1), 8, ((1, 3), (4, 1))), 2),
 ]
 
 
@@ -259,13 +267,32 @@ def test_several_scales_withstand_every_poisoning(
         assert len(chosen)
 
 
-def test_the_radius_of_several_scales_is_nearly_the_largest() -> None:
+@pytest.mark.parametrize("lead", [2, (1, 3)])
+def test_the_radius_of_several_scales_is_nearly_the_largest(lead: Lead) -> None:
     """Not a claim of ours, but a rule that always said 0 would pass the tests above."""
-    mechanism, orders = NearestExamples((5, 3), 7, (2,)), list(product(range(2), repeat=7))
+    mechanism, orders = NearestExamples((5, 3), 7, (lead,)), list(product(range(2), repeat=7))
     found = radii(NeighbourRule(), scaled_votes(orders, mechanism, 2))
     symmetric = Threat.SYMMETRIC_DIFFERENCE
     larger = sum(withstands(o, mechanism, 2, symmetric, r + 1) for o, r in zip(orders, found, strict=True))
     assert larger < len(orders) // 10
+
+
+def random_leads(random: np.random.Generator, neighbours: Sequence[int], classes: int) -> tuple[Lead, ...]:
+    drawn = [random.integers(1, count, size=classes, endpoint=True) for count in neighbours[:-1]]
+    return tuple(tuple(int(number) for number in lead) for lead in drawn)
+
+
+@pytest.mark.parametrize("threat", [Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE])
+def test_leads_by_label_withstand_every_poisoning_of_every_list(threat: Threat) -> None:
+    random, certified = np.random.default_rng(11), 0
+    for neighbours in [(3, 1), (4, 2), (4, 3, 1), (4, 3, 2)]:
+        mechanism = NearestExamples(neighbours, 4, random_leads(random, neighbours, 3))
+        orders = list(product(range(3), repeat=4))
+        found = NeighbourRule().decide(scaled_votes(orders, mechanism, 3), threat)
+        for order, radius in zip(orders, found.radius.tolist(), strict=True):
+            assert withstands(order, mechanism, 3, threat, min(radius, 2))
+            certified += radius > 0
+    assert certified > 30
 
 
 @pytest.mark.parametrize("threat", Threat)
@@ -276,7 +303,7 @@ def test_no_poisoning_changes_a_certified_vote_at_several_scales(threat: Threat)
         mechanism = [
             NearestExamples((5, 3, 1), len(data), (3, 1)),
             NearestExamples((5, 2), len(data), (2,)),
-            NearestExamples((5, 3), len(data), (1,)),
+            NearestExamples((5, 3), len(data), ((1, 4, 2),)),
         ][number % 3]
 
         def predict(other: Data, query: int = query, mechanism: NearestExamples = mechanism) -> int:
@@ -291,7 +318,7 @@ def test_no_poisoning_changes_a_certified_vote_at_several_scales(threat: Threat)
 @st.composite
 def scaled_orders(draw: st.DrawFn) -> tuple[list[Order], NearestExamples]:
     voters = sorted(draw(st.sets(st.integers(1, 14), min_size=1, max_size=4)), reverse=True)
-    needed = [draw(st.integers(1, count)) for count in voters[:-1]]
+    needed = [draw(lead | st.tuples(lead, lead, lead)) for lead in (st.integers(1, count) for count in voters[:-1])]
     length = draw(st.integers(voters[0], 3 * voters[0]))
     row = st.lists(st.sampled_from([0, 0, 1, 1, 1, 2]), min_size=length, max_size=length)
     orders = [tuple(order) for order in draw(st.lists(row, min_size=1, max_size=4))]
@@ -331,10 +358,38 @@ def test_several_scales_by_hand() -> None:
     split = (1, 1, 1, 0, 0, 0, 0, 0, 1) + (0, 1) * 15
     assert scaled_vote(split, mechanism, 2) == 1
     assert radii(NeighbourRule(), scaled_votes([split], mechanism, 2)) == [1]
-    # A first scale that two others dispute is left to the second, but nothing is shown of it.
-    disputed = (0, 1, 1, 1, 1, 2, 2, 2, 2)
-    assert scaled_vote(disputed, NearestExamples((9, 1), 9, (1,)), 3) == 0
-    assert radii(NeighbourRule(), scaled_votes([disputed], NearestExamples((9, 1), 9, (1,)), 3)) == [0]
+    # Two labels dispute the first scale by 10 : 10, where 3 are needed, so the five nearest decide. Two inserted 1
+    # drive out a 2 and a 1, 11 : 9; three drive out two 2 and a 1, 12 : 8, enough for an answer.
+    disputed = NearestExamples((25, 5), 25, (3,))
+    order = (0,) * 5 + (1, 2) * 10
+    assert scaled_vote(order, disputed, 3) == 0
+    assert scaled_vote((1,) * 2 + order, disputed, 3) == 0
+    assert scaled_vote((1,) * 3 + order, disputed, 3) == 1
+    assert radii(NeighbourRule(), scaled_votes([order], disputed, 3), Threat.ADD) == [2]
+
+
+def test_leads_by_label_by_hand() -> None:
+    few, many = (1,) + (0,) * 5 + (1,) * 34, (0,) + (1,) * 39
+    # Of nine votes, label 0 needs a lead of 1 and label 1 one of 8; else the example next to the input decides.
+    mechanism = NearestExamples((9, 1), 40, ((1, 8),))
+    # In the first list 0 leads by 5 : 4. Three inserted 1 drive out three 1, a fourth one drives out a 0.
+    # In the second one 1 leads by 8 : 1, which loses ties, so by 6. That is too little, and an insertion comes nearest.
+    found = NeighbourRule().decide(scaled_votes([few, many], mechanism, 2), Threat.ADD)
+    assert (found.label.tolist(), found.radius.tolist()) == ([0, 0], [3, 0])
+    # The other way round, the first list is left to the nearest. In the second one, 6 : 3 is a lead of 2, 5 : 4 of 0.
+    found = NeighbourRule().decide(scaled_votes([few, many], replace(mechanism, leads=((8, 1),)), 2), Threat.ADD)
+    assert (found.label.tolist(), found.radius.tolist()) == ([1, 1], [0, 2])
+
+
+@given(scaled_orders(), st.sampled_from(list(Threat)))
+def test_equal_leads_by_label_are_one_lead(case: tuple[list[Order], NearestExamples], threat: Threat) -> None:
+    orders, mechanism = case
+    smallest = tuple(min(lead) if isinstance(lead, tuple) else lead for lead in mechanism.leads)
+    plain = replace(mechanism, leads=smallest)
+    spelt = replace(mechanism, leads=tuple((lead,) * 3 for lead in smallest))
+    one, other = (NeighbourRule().decide(scaled_votes(orders, each, 3), threat) for each in (plain, spelt))
+    assert one.label.tolist() == other.label.tolist()
+    assert one.radius.tolist() == other.radius.tolist()
 
 
 def test_several_scales_of_many_neighbours() -> None:
@@ -479,11 +534,29 @@ def test_several_scales_need_the_order_under_every_threat() -> None:
         ((5, 3), "1", "leads as a list of whole numbers"),
         ((5, 3), 1, "leads as a list of whole numbers"),
         ((5, 3), None, "leads as a list of whole numbers"),
+        ((5, 3), ((1, 6),), "5 neighbours cannot lead by 6"),
+        ((5, 3), ((1, 0),), "leads to be a whole number of at least 1"),
+        ((5, 3), ((1, -2),), "leads to be a whole number of at least 1"),
+        ((5, 3), ((1, 1.5),), "leads to be a whole number"),
+        ((5, 3), (("1", 1),), "leads to be a whole number"),
+        ((5, 3), (((1, 1), 1),), "leads to be a whole number"),
+        ((5, 3), ((),), "got an empty list"),
+        ((5, 3, 1), ((1, 1), (1, 1, 1)), "the same number of labels at every scale"),
+        (5, ((1, 1),), "a lead for every number of neighbours but the last"),
     ],
 )
 def test_scales_that_make_no_sense_are_refused(neighbours: Any, leads: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NearestExamples(neighbours, None, leads)
+
+
+def test_leads_for_another_number_of_labels_are_refused() -> None:
+    mechanism, order = NearestExamples((5, 3), 9, ((1, 2),)), np.zeros((1, 9), dtype=np.int64)
+    votes = Votes(np.array([[5, 0, 0]]), mechanism, evidence={"order": order})
+    with pytest.raises(ConfigError, match=r"a lead for each of 3 labels, got 2: \[1, 2\]"):
+        NeighbourRule().decide(votes, Threat.ADD)
+    with pytest.raises(ArtifactError, match="The leads are for 2 labels, but there are 3"):
+        recheck(votes, "nearest-neighbours", Threat.ADD, np.array([0]), np.array([0]))
 
 
 def test_several_scales_need_as_many_examples_as_vote() -> None:
@@ -493,8 +566,10 @@ def test_several_scales_need_as_many_examples_as_vote() -> None:
 
 
 def test_scales_are_read_back() -> None:
-    mechanism = NearestExamples((9, 3, 2), 40, (4, 1))
-    assert mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+    for leads in ((4, 1), ((4, 9, 1), 1), ((4, 4, 4), (1, 2, 3))):
+        mechanism = NearestExamples((9, 3, 2), 40, leads)
+        assert mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict()))) == mechanism
+        assert mechanism.leads == leads
     assert NearestExamples((9,), 40) == NearestExamples(9, 40)
     # Files of one scale stay what they were.
     assert NearestExamples(9, 40).to_dict() == {"type": "nearest-examples", "neighbours": 9, "num_train": 40}

@@ -178,6 +178,7 @@ def test_options_reach_what_they_are_for() -> None:
         ("nearest-neighbours", {"neighbours": [20, 30], "leads": [5]}, "below the one before"),
         ("nearest-neighbours", {"neighbours": [30, 20]}, "a lead for every number of neighbours but the last"),
         ("nearest-neighbours", {"neighbours": [30, 20], "leads": 5}, "leads as a list"),
+        ("nearest-neighbours", {"neighbours": [30, 20], "leads": [[5, -1]]}, "whole number of at least 1, got -1"),
         ("nearest-neighbours", {"leads": [5]}, "say neighbours, too"),
         ("label-smoothing", {"flip_prob": 0.0}, "flip_prob"),
         ("label-smoothing", {"flip_prob": "x"}, "flip_prob"),
@@ -234,6 +235,7 @@ def test_votes_of_another_defence_are_refused_in_words(made: tuple[Defence, Vote
         ("nearest-neighbours", {"neighbours": 6}, {"neighbours": 7}),
         ("nearest-neighbours", {"neighbours": [6, 3], "leads": [2]}, {"neighbours": 6}),
         ("nearest-neighbours", {"neighbours": [6, 3], "leads": [2]}, {"leads": [1], "neighbours": [6, 3]}),
+        ("nearest-neighbours", {"neighbours": [6, 3], "leads": [[2, 1, 5]]}, {"leads": [2], "neighbours": [6, 3]}),
     ],
 )
 def test_votes_of_other_constants_are_refused_in_words(name: str, options: Any, other: Any) -> None:
@@ -274,11 +276,12 @@ def test_how_many_neighbours_vote_follows_the_data_where_it_is_left_open() -> No
     assert any("neighbours = 24" in sentence for sentence in votes.assumptions)
 
 
-def test_several_scales_from_votes_to_the_auditor(tmp_path: Any) -> None:
-    found = defence("nearest-neighbours", neighbours=[100, 20], leads=[50])
+@pytest.mark.parametrize("lead", [50, [50, 60, 40]])
+def test_several_scales_from_votes_to_the_auditor(tmp_path: Any, lead: Any) -> None:
+    found = defence("nearest-neighbours", neighbours=[100, 20], leads=[lead])
     assert found.title == "100 or 20 nearest neighbours"
     assert found.recipe["neighbours"] == [100, 20]
-    assert found.recipe["leads"] == [50]
+    assert found.recipe["leads"] == [lead]
     votes = found.train(TRAINING, TEST)
     votes.save(tmp_path / "votes.npz")
     certificate = found.certify(Votes.load(tmp_path / "votes.npz"))

@@ -26,7 +26,7 @@ from mithridate.aggregation import Decision, ExactRule, KernelRule, NeighbourRul
 from mithridate.defences import KernelVote, NearestNeighbours
 from mithridate.errors import ConfigError
 from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
-from mithridate.mechanism import KernelSum, NearestExamples, Threat
+from mithridate.mechanism import KernelSum, Lead, NearestExamples, Threat
 from mithridate.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
 from mithridate.votes import Votes
 
@@ -386,9 +386,19 @@ def test_no_small_poisoning_changes_a_certified_neighbour_vote(neighbours: int) 
     attack(data, lambda d: neighbour_votes(d, inputs, neighbours=neighbours, classes=2), NeighbourRule(), 2)
 
 
-@pytest.mark.parametrize(("neighbours", "leads"), [((5, 3), (1,)), ((5, 3), (2,)), ((6, 4, 1), (3, 2)), ((6, 1), (4,))])
+@pytest.mark.parametrize(
+    ("neighbours", "leads"),
+    [
+        ((5, 3), (1,)),
+        ((5, 3), (2,)),
+        ((6, 4, 1), (3, 2)),
+        ((6, 1), (4,)),
+        ((5, 3), ((3, 1),)),
+        ((6, 4, 1), ((1, 5), 2)),
+    ],
+)
 def test_no_small_poisoning_changes_a_certified_vote_at_several_scales(
-    neighbours: tuple[int, ...], leads: tuple[int, ...]
+    neighbours: tuple[int, ...], leads: tuple[Lead, ...]
 ) -> None:
     data = [DOMAIN[i] for i in (0, 0, 0, 0, 0, 2, 3, 5, 5, 5)]
     inputs = np.array([[1.0, 0.1], [0.1, 1.0], [0.7, 0.7]])
@@ -419,6 +429,9 @@ def test_several_scales_share_one_order() -> None:
     assert one.recipe is not None
     assert several.recipe == {**one.recipe, "neighbours": [9, 4], "leads": [2]}
     assert "leads" not in one.recipe
+    by_label = neighbour_votes(data, inputs, neighbours=[9, 4], leads=[[2, 9, 1]], classes=3)
+    assert by_label.mechanism == NearestExamples((9, 4), 40, ((2, 9, 1),))
+    assert by_label.recipe == {**one.recipe, "neighbours": [9, 4], "leads": [[2, 9, 1]]}
 
 
 # --- mirror images --------------------------------------------------------------------------------------------------
@@ -602,6 +615,7 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: NearestNeighbours(mirrored="yes"), "true or false"),  # pyright: ignore[reportArgumentType]
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=7), "6 training examples"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(7, 2), leads=(2,)), "6 training examples"),
+        (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(5, 2), leads=([2] * 7,)), "a lead for each of"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(4, 2)), "a lead for every number"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=0), "neighbours"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=1.5), "neighbours"),  # pyright: ignore[reportArgumentType]

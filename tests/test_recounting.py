@@ -19,6 +19,7 @@ from mithridate.errors import ArtifactError, UnsupportedMechanismError
 from mithridate.mechanism import (
     Bagged,
     KernelSum,
+    Lead,
     Mechanism,
     NearestExamples,
     NoisyFeatures,
@@ -334,7 +335,8 @@ def scaled_winner(order: tuple[int, ...], scales: Any, labels: int) -> int:
     for neighbours, lead in scales:
         counts = histogram(order[:neighbours], labels)
         first = winner(counts)
-        if all(counts[first] - counts[b] - (b < first) >= lead for b in range(labels) if b != first):
+        needed = lead[first] if isinstance(lead, tuple) else lead
+        if all(counts[first] - counts[b] - (b < first) >= needed for b in range(labels) if b != first):
             return first
     raise AssertionError
 
@@ -342,10 +344,13 @@ def scaled_winner(order: tuple[int, ...], scales: Any, labels: int) -> int:
 @pytest.mark.parametrize("threat", [*SINGLE, Threat.REPLACE])
 @pytest.mark.parametrize(
     ("examples", "neighbours", "leads"),
-    [(4, (3, 1), (1,)), (5, (4, 2), (1,)), (5, (5, 3, 1), (3, 1)), (6, (5, 3), (2,)), (6, (3, 2), (1,))],
+    [
+        *[(4, (3, 1), (1,)), (5, (4, 2), (1,)), (5, (5, 3, 1), (3, 1)), (6, (5, 3), (2,)), (6, (3, 2), (1,))],
+        *[(5, (4, 2), ((3, 1, 2),)), (5, (5, 3, 1), ((1, 5, 3), 1)), (6, (3, 2), ((1, 2, 3),))],
+    ],
 )
 def test_neighbours_at_several_scales_confirm_nothing_that_a_poisoning_breaks(
-    examples: int, neighbours: tuple[int, ...], leads: tuple[int, ...], threat: Threat
+    examples: int, neighbours: tuple[int, ...], leads: tuple[Lead, ...], threat: Threat
 ) -> None:
     rng = np.random.default_rng(examples)
     mechanism = NearestExamples(neighbours, examples, leads)

@@ -858,6 +858,7 @@ NAMES = {
     "run-off-election": "Run-Off Election",
     "nearest-neighbours": "nearest neighbours",
     "nearest-neighbours at two scales": "nearest neighbours",
+    "nearest-neighbours at two scales by label": "nearest neighbours",
     "kernel-vote": "kernel vote",
 }
 # What was done with the data, and who voted.
@@ -870,6 +871,7 @@ DONE = {
     "run-off-election": "a model for each of 9 parts",
     "nearest-neighbours": "the 5 training examples that are nearest to an input vote with their labels",
     "nearest-neighbours at two scales": "where their label leads by fewer than 2 votes, the 3 nearest decide",
+    "nearest-neighbours at two scales by label": "fewer votes than it needs (1 to 4, by label), the 3 nearest decide",
     "kernel-vote": "every training example votes for its label with a weight from 0 to 4",
 }
 

@@ -124,20 +124,26 @@ def test_another_recipe_is_never_merged_into_what_is_there(
     assert Votes.load(folder / "aaai2023" / "raw" / "digits-linear-sigma3.npz").instances == 5
 
 
+LEADS = [40, 30, 20, 50, 1, 60, 40, 30, 90, 100]
+
+
 def test_methods_that_need_more_than_counts_keep_their_radii(
     reproduce: ModuleType, monkeypatch: Any, folder: Path
 ) -> None:
     methods = "".join(f'[[methods]]\nname = "{name}"\n' for name in ("kernel-vote", "nearest-neighbours"))
     several = '[[methods]]\nname = "nearest-neighbours"\nneighbours = [100, 10]\nleads = [40]\n'
+    several += several.replace("10]", "5]").replace("[40]", f"[{LEADS}]")
     text = f'[data]\nname = "digits"\n{methods}neighbours = 100\n{several}'
     (folder / "beyond" / "best-digits.toml").write_text(text, encoding="utf-8")
-    names = ("digits-kernel-vote", "digits-nearest-neighbours-100", "digits-nearest-neighbours-100-10")
+    start = "digits-nearest-neighbours-100"
+    names = ("digits-kernel-vote", start, f"{start}-10", f"{start}-5")
     run(reproduce, monkeypatch, folder, *names)
     digits = load_named("digits")
     for row, method in (
         ("digits-kernel-vote", defence("kernel-vote")),
         ("digits-nearest-neighbours-100", defence("nearest-neighbours", neighbours=100)),
         ("digits-nearest-neighbours-100-10", defence("nearest-neighbours", neighbours=[100, 10], leads=[40])),
+        ("digits-nearest-neighbours-100-5", defence("nearest-neighbours", neighbours=[100, 5], leads=[LEADS])),
     ):
         kept = read_npz(folder / "beyond" / "raw" / f"{row}.npz", "certified radii")
         expected = method.certify(method.train(digits.train, digits.test))

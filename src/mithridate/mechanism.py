@@ -221,6 +221,10 @@ class SpreadPartitions:
         return {"type": "spread-partitions", "partitions": self.partitions, "offsets": list(self.offsets)}
 
 
+# How many votes a label has to be ahead: the same for all labels, or one number for each.
+Lead = int | tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class NearestExamples:
     """The `neighbours` training examples that are nearest to an input vote with their labels.
@@ -230,7 +234,8 @@ class NearestExamples:
 
     Several numbers of neighbours are several scales, of which the most neighbours are asked first. If their label with
     most votes leads by at least `leads[0]`, it is the prediction; else the next fewer are asked, whose label has to
-    lead by `leads[1]`, and so on. The last ones always decide. The lead of label a is the smallest of
+    lead by `leads[1]`, and so on. The last ones always decide. A label may need another lead than others: where
+    `leads[0]` is a list, label a has to lead by `leads[0][a]`. The lead of label a is the smallest of
     `votes of a - votes of b - [b < a]` over the other labels b: so much the votes for b may gain on those for a before
     a no longer has most, where ties go to the smaller label.
 
@@ -239,7 +244,8 @@ class NearestExamples:
             than the one before, and D has at least as many examples as the first.
         num_train: the number of examples of D; it must be said where it is below twice the most neighbours, and None
             says that it is not. Otherwise a list that was cut short would pass for all there are.
-        leads: one for every number of neighbours but the last, from 1 to that number.
+        leads: one for every number of neighbours but the last, from 1 to that number; or instead of one, one for each
+            label.
 
     >>> NearestExamples((2400, 600, 100), leads=(480, 300)).scales
     ((2400, 480), (600, 300), (100, 0))
@@ -247,11 +253,12 @@ class NearestExamples:
 
     neighbours: int | tuple[int, ...]
     num_train: int | None = None
-    leads: tuple[int, ...] = ()
+    leads: tuple[Lead, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "neighbours", checked_neighbours(self.neighbours, self.leads))
-        object.__setattr__(self, "leads", tuple(int(lead) for lead in self.leads))
+        neighbours, leads = checked_scales(self.neighbours, self.leads)
+        object.__setattr__(self, "neighbours", neighbours)
+        object.__setattr__(self, "leads", leads)
         if self.num_train is not None:
             _validate.positive_integer(num_train=self.num_train)
             object.__setattr__(self, "num_train", int(self.num_train))
@@ -261,7 +268,7 @@ class NearestExamples:
                 )
 
     @property
-    def scales(self) -> tuple[tuple[int, int], ...]:
+    def scales(self) -> tuple[tuple[int, Lead], ...]:
         """How many vote at each scale and the lead that they need, 0 at the last; the most voters first."""
         voters = self.neighbours if isinstance(self.neighbours, tuple) else (self.neighbours,)
         return tuple(zip(voters, (*self.leads, 0), strict=True))
@@ -276,19 +283,35 @@ class NearestExamples:
         """How many of the nearest examples a certificate looks at."""
         return 2 * self.most if self.num_train is None else min(2 * self.most, self.num_train)
 
+    def needed(self, classes: int) -> tuple[tuple[int, ...], ...]:
+        """The lead that each label needs, scale by scale.
+
+        Raises:
+            ConfigError: there are leads for another number of labels.
+        """
+        for _, lead in self.scales:
+            if isinstance(lead, tuple) and len(lead) != classes:
+                raise ConfigError(f"Expected a lead for each of {classes} labels, got {len(lead)}: {list(lead)}.")
+        return tuple(lead if isinstance(lead, tuple) else (lead,) * classes for _, lead in self.scales)
+
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain JSON values."""
         voters = list(self.neighbours) if isinstance(self.neighbours, tuple) else self.neighbours
         # What is said of one scale stays what it was before there were several.
-        leads = {"leads": list(self.leads)} if self.leads else {}
+        leads = {"leads": listed_leads(self.leads)} if self.leads else {}
         return {"type": "nearest-examples", "neighbours": voters, "num_train": self.num_train, **leads}
 
 
-def checked_neighbours(neighbours: Any, leads: Any) -> int | tuple[int, ...]:
-    """Numbers of neighbours as `NearestExamples` holds them; one number is no list.
+def listed_leads(leads: Sequence[int | Sequence[int]]) -> list[int | list[int]]:
+    """Leads as plain JSON values."""
+    return [lead if isinstance(lead, int) else list(lead) for lead in leads]
+
+
+def checked_scales(neighbours: Any, leads: Any) -> tuple[int | tuple[int, ...], tuple[Lead, ...]]:
+    """Numbers of neighbours and leads as `NearestExamples` holds them; one number of neighbours is no list.
 
     Raises:
-        ConfigError: they are not what it asks for, or the leads do not fit them.
+        ConfigError: they are not what it asks for, or the leads do not fit the neighbours.
     """
     if not isinstance(neighbours, list | tuple):
         _validate.positive_integer(neighbours=neighbours)
@@ -298,8 +321,6 @@ def checked_neighbours(neighbours: Any, leads: Any) -> int | tuple[int, ...]:
     needed = cast("Sequence[Any]", leads)
     for count in voters:
         _validate.positive_integer(neighbours=count)
-    for lead in needed:
-        _validate.positive_integer(leads=lead)
     if any(after >= before for before, after in pairwise(voters)):
         raise ConfigError(f"Expected every number of neighbours to be below the one before, got {list(voters)}.")
     if len(needed) != len(voters) - 1:
@@ -307,10 +328,22 @@ def checked_neighbours(neighbours: Any, leads: Any) -> int | tuple[int, ...]:
             f"Expected a lead for every number of neighbours but the last, got leads {list(needed)} for neighbours "
             f"{list(voters)}."
         )
-    for count, lead in zip(voters, needed, strict=False):
-        if lead > count:
-            raise ConfigError(f"{count} neighbours cannot lead by {lead}; ask for a lead of at most {count}.")
-    return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters)
+    checked = tuple(_checked_lead(lead, count) for lead, count in zip(needed, voters, strict=False))
+    if len({len(lead) for lead in checked if isinstance(lead, tuple)}) > 1:
+        raise ConfigError(f"Expected leads by label for the same number of labels at every scale, got {list(needed)}.")
+    return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters), checked
+
+
+def _checked_lead(lead: Any, voters: int) -> Lead:
+    by_label = isinstance(lead, list | tuple)
+    numbers = cast("Sequence[Any]", lead if by_label else [lead])
+    if not numbers:
+        raise ConfigError("Expected a lead, or a list with one for each label, got an empty list.")
+    for number in numbers:
+        _validate.positive_integer(leads=number)
+        if number > voters:
+            raise ConfigError(f"{voters} neighbours cannot lead by {number}; ask for a lead of at most {voters}.")
+    return tuple(int(number) for number in numbers) if by_label else int(numbers[0])
 
 
 @dataclass(frozen=True)

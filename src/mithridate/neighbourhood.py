@@ -24,7 +24,7 @@ from mithridate import _validate
 from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, OrientedGradients, UnitNorm, pick_encoder
-from mithridate.mechanism import KernelSum, NearestExamples, checked_neighbours
+from mithridate.mechanism import KernelSum, NearestExamples, checked_scales
 from mithridate.votes import Votes
 
 FloatArray = npt.NDArray[np.float32]
@@ -213,7 +213,7 @@ def neighbour_votes(
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike | None],
     *,
     neighbours: int | Sequence[int],
-    leads: Sequence[int] = (),
+    leads: Sequence[int | Sequence[int]] = (),
     features: str | Encoder | None = None,
     mirrored: bool = False,
     classes: int | None = None,
@@ -238,7 +238,8 @@ def neighbour_votes(
         test_set: inputs to vote on, or a pair with their true labels.
         neighbours: how many examples vote; or several numbers, the largest first: fewer are asked where more do not
             agree, see `mithridate.mechanism.NearestExamples`.
-        leads: by how many votes each of several numbers of neighbours has to agree, except the last.
+        leads: by how many votes each of several numbers of neighbours has to agree, except the last; a number, or a
+            list with one for each label.
         features: see `kernel_votes`.
         mirrored: see `kernel_votes`.
         classes: number of labels; by default one more than the largest in the training set.
@@ -249,8 +250,10 @@ def neighbour_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
     """
-    voters = NearestExamples(checked_neighbours(neighbours, leads), leads=tuple(leads))
+    numbers, needed = checked_scales(neighbours, leads)
+    voters = NearestExamples(numbers, leads=needed)
     task = _task(training_set, test_set, features, classes, mirrored)
+    voters.needed(task.classes)  # or it says what is wrong, before anything is computed
     if voters.most > len(task.rows):
         raise ConfigError(
             f"There are {len(task.rows)} training examples, fewer than neighbours={voters.most}; ask for fewer."

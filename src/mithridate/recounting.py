@@ -261,15 +261,14 @@ class _Neighbours:
     """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted.
 
     With several scales, each is asked in turn what these changes can make of its votes at the worst, whoever the rival
-    is: the label holds where it must be the answer of a scale, and no scale before can answer a rival.
+    is: the label holds where it must be the answer of a scale, and no scale up to it can answer a rival.
     """
 
     def __init__(self, votes: Voted, threat: Threat) -> None:
         mechanism = _expect(votes, NearestExamples)
-        # The last scale needs no lead: it always answers.
-        self._scales, self._threat = mechanism.scales, threat
-        self._neighbours = self._scales[0][0]
+        self._threat, self._neighbours = threat, mechanism.most
         self._counts = _counts_of(votes)
+        self._scales = _scales_by_label(mechanism, len(self._counts[0]))
         self._order = _evidence(votes, "order", (None,), below=len(self._counts[0]))
         wanted = 2 * self._neighbours
         if mechanism.num_train is not None and mechanism.num_train < wanted:
@@ -283,10 +282,11 @@ class _Neighbours:
         self._unknown = self._neighbours if self._order.shape[1] >= 2 * self._neighbours else 0
 
     def winner(self, example: int) -> int:
-        for neighbours, lead in self._scales:
+        for neighbours, leads in self._scales:
             counts = _histogram(self._order[example, :neighbours], len(self._counts[example]))
             first = _first(counts)
-            if all(_beats(counts[first] - lead, first, counts[rival], rival) for rival in _rivals(counts, first)):
+            needed = counts[first] - leads[first]
+            if all(_beats(needed, first, counts[rival], rival) for rival in _rivals(counts, first)):
                 return first
         raise AssertionError("The last scale always answers.")
 
@@ -296,21 +296,39 @@ class _Neighbours:
         order = np.append(self._order[example].astype(np.int64), np.full(self._unknown, -1))
         inserted, deleted = np.array(list(_splits(self._threat, radius))).T
         deleted = np.minimum(deleted, len(order))
-        rivals = _rivals(self._counts[example], label)
+        labels = range(len(self._counts[example]))
         undecided = np.ones(len(inserted), dtype=np.bool_)
-        for neighbours, lead in self._scales:
+        for neighbours, leads in self._scales:
             # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than
             # are deleted, that is too far; but then the label has lost already, to whoever is left.
             reach = np.clip(neighbours - inserted + deleted, 0, len(order))
-            left = np.maximum(_seen(order == label)[reach] - deleted, 0)
+            left = [np.maximum(_seen(order == one)[reach] - deleted, 0) for one in labels]
             answers = np.ones(len(inserted), dtype=np.bool_)
-            for rival in rivals:
+            for rival in labels:
+                if rival == label:
+                    continue
                 won = _seen((order == rival) | (order == -1))[reach] + inserted
-                if (undecided & _may_beat(won - lead, rival, left, label)).any():
+                # The rival answers only where it may lead all others by enough; whoever it cannot lead may be a third.
+                wrong = undecided.copy()
+                for other in labels:
+                    if other != rival and wrong.any():
+                        wrong &= _may_beat(won - leads[rival], rival, left[other], other)
+                if wrong.any():
                     return False
-                answers &= ~_may_beat(won, rival, left - lead, label)
+                answers &= ~_may_beat(won, rival, left[label] - leads[label], label)
             undecided &= ~answers
         return True
+
+
+def _scales_by_label(mechanism: NearestExamples, labels: int) -> list[tuple[int, list[int]]]:
+    """How many vote at each scale and the lead that each label needs; none at the last, which always answers."""
+    scales: list[tuple[int, list[int]]] = []
+    for neighbours, lead in mechanism.scales:
+        by_label = list(lead) if isinstance(lead, tuple) else [lead] * labels
+        if len(by_label) != labels:
+            raise ArtifactError(f"The leads are for {len(by_label)} labels, but there are {labels}.")
+        scales.append((neighbours, by_label))
+    return scales
 
 
 def _may_beat(theirs: IntArray, rival: int, mine: IntArray, label: int) -> BoolArray:

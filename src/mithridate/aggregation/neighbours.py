@@ -23,7 +23,8 @@ from mithridate.errors import ConfigError
 from mithridate.mechanism import SEARCH_LIMIT, KernelSum, NearestExamples, Threat
 from mithridate.votes import Votes
 
-Scales = Sequence[tuple[int, int]]
+# Voters and the leads that their label needs, by label.
+Scales = Sequence[tuple[int, IntArray]]
 
 
 @dataclass(frozen=True)
@@ -63,24 +64,25 @@ class NeighbourRule(PlainRule):
 
     and r is safe where the smallest lead is 0 or more. Relabelling r voters does what r replaced ones do.
 
-    *Several scales*, k_1 > k_2 > ... with the leads t_1, t_2, ... that they need, 0 at the last. Let a be the
-    prediction, and L_j its smallest lead over any rival at scale j. Scale j answers a exactly if L_j >= t_j. If it
-    answers another label b, then b leads a by t_j or more, so a's lead over b is -t_j - 1 or less, for one of [a < b]
-    and [b < a] is 1. So no scale with L_j >= -t_j answers another label than a. Now let, from the last scale to the
-    first, V = L at the last one, and
+    *Several scales*, k_1 > k_2 > ..., of which scale j answers a if a leads every other label there by t_j(a) or more,
+    0 at the last. Let L_j(a, b) be a's lead over b. One of [a < b] and [b < a] is 1, so L_j(a, b) = -L_j(b, a) - 1, and
+    scale j answers b exactly if L_j(c, b) + t_j(b) < 0 for all c. Let a be the prediction, and
 
-        V_j = V_(j+1), but at least L_j - t_j and at most L_j + t_j.
+        A_j = smallest L_j(a, b) - t_j(a) of all b: 0 or more exactly if scale j answers a,
+        B_j = smallest of all b but a of the largest L_j(c, b) + t_j(b) of all c: 0 or more exactly if it answers no b.
 
-    If V_j >= 0, scale j and those behind it predict a. For the last one, that is what winning means. For another one,
-    L_j + t_j >= 0, so it answers a or nobody. If nobody, L_j - t_j < 0, so V_j >= 0 needs V_(j+1) >= 0, and those
-    behind predict a.
+    Now let, from the last scale to the first, V = A at the last one, and
 
-    All scales see the same D'. With m = k_j - i + d, no L_j is less than the smallest lead(i, d) of its scale, and V_1
-    never rises where an L_j falls, and falls by s where all of them fall by s. So take V_1 of the A(m) - B(m) - [b < a]
-    of all scales at the same d - i: less i + d, it is a lower bound on V_1 of D', and so takes the place of the lead of
-    one scale. It, too, changes by at most 1 from d - i to d - i + 1: what withstands r withstands less. Where V_1 of D
-    is negative, nothing is shown, and the radius is 0: labels that dispute a scale, so that it leaves the answer to the
-    next, each lead a by more than it needs.
+        V_j = the larger one of V_(j+1) and A_j, but at most B_j.
+
+    V_j >= 0 exactly if scale j and those behind it predict a. For the last one, that is what winning means. For another
+    one, B_j >= 0 says that it answers a or nobody. If a, A_j >= 0; if nobody, A_j < 0, and those behind it decide.
+
+    All scales see the same D'. With m = k_j - i + d, no L_j(c, b) of D' is less than the lead(i, d) of c over b at its
+    scale, and V_1 never rises where one of them falls, and falls by s where all of them fall by s. So take V_1 of the
+    C(m) - B(m) - [b < c] of all scales at the same d - i: less i + d, it is a lower bound on V_1 of D', and so takes
+    the place of the lead of one scale. It, too, changes by at most 1 from d - i to d - i + 1: what withstands r
+    withstands less. It may be too low, for every scale meets the attack that is worst for it, whoever gains by that.
 
     References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765) for the idea; their bound is the last line of one scale.
     """
@@ -110,21 +112,22 @@ class NeighbourRule(PlainRule):
         _check_order(order, votes, mechanism)
         # Where all n vote, n + 1 inserted rivals always win: room for more voters than these changes nothing.
         neighbours = min(neighbours, 2 * order.shape[1] + 1)
-        scales = ((neighbours, mechanism.scales[0][1]), *mechanism.scales[1:])  # of several, none exceeds n
+        # Of several scales, none exceeds n.
+        voters = [min(count, neighbours) for count, _ in mechanism.scales]
+        scales = list(zip(voters, map(np.array, mechanism.needed(votes.classes)), strict=True))
         # One small type for both, so that comparing them copies neither.
         order = order.astype(np.min_scalar_type(votes.classes), copy=False)
         label = np.empty(votes.examples, dtype=np.int64)
         radius = np.empty(votes.examples, dtype=np.int64)
         # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
         complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
-        for rows in chunks(votes.examples, 2 * neighbours):
+        for rows in chunks(votes.examples, 2 * neighbours * votes.classes):
             label[rows] = _predictions(order[rows], votes.counts[rows], scales)
             lead = _combined_lead(order[rows], votes.counts[rows], label[rows], scales)
             if in_counts:
                 radius[rows] = in_units(lead[:, neighbours].astype(np.int64), threat)
             else:
                 radius[rows] = _withstood(lead, threat, complete=complete)
-        np.maximum(radius, 0, out=radius)  # no change changes nothing
         if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
             # Nothing but label 0, which also wins where nothing is left.
             radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
@@ -137,7 +140,7 @@ def _predictions(order: AnyArray, counts: IntArray, scales: Scales) -> IntArray:
     for number, (neighbours, needed) in reversed(list(enumerate(scales))):
         votes = counts if number == 0 else _histograms(order[:, :neighbours], counts.shape[1])
         winner = winners(votes)
-        label = np.where(leads(votes, winner).min(axis=1) >= needed, winner, label)
+        label = np.where(leads(votes, winner).min(axis=1) >= needed[winner], winner, label)
     return label
 
 
@@ -147,24 +150,47 @@ def _histograms(labels: AnyArray, classes: int) -> IntArray:
 
 def _combined_lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
     """V_1 for d - i = -k, ..., k, with the k voters of the first scale, before i + d is taken from it."""
-    *others, combined = _smallest_leads(order, counts, label, scales)
-    for lead, (_, needed) in zip(reversed(others), reversed(scales[:-1]), strict=True):
-        combined = np.clip(combined, lead - needed, lead + needed)
-    return combined
+    most, classes = scales[0][0], counts.shape[1]
+    behind = _behind(order, counts, most)
+    rivals = (np.arange(classes)[:, None] != label)[:, :, None]
+    lead = -behind[label, np.arange(len(label))]
+    combined = _at_scale(lead, scales[-1][0], most)
+    for neighbours, needed in reversed(scales[:-1]):
+        units = (classes * needed).astype(behind.dtype)
+        answers = lead - units[label, None]
+        others = np.min(behind + units[:, None, None], axis=0, where=rivals, initial=np.iinfo(behind.dtype).max)
+        combined = np.maximum(combined, _at_scale(answers, neighbours, most))
+        combined = np.minimum(combined, _at_scale(others, neighbours, most))
+    # Rounded down last: whole votes are what was added, and rounding keeps the order.
+    return combined // classes
 
 
-def _smallest_leads(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> list[AnyArray]:
-    """L_j for d - i = -k, ..., k, a table for each scale."""
-    most = scales[0][0]
-    found: list[AnyArray] = []
-    for rival in range(counts.shape[1]):
-        lead = _lead(order, label, rival, most)
-        _check_lead(lead[:, most], counts, label, rival)
-        lead[label == rival] = np.iinfo(lead.dtype).max
-        # Scale j has k_j + d - i in play, and where that is below 0, as much as at 0.
-        at_scales = [lead[:, : most + neighbours + 1] for neighbours, _ in scales]
-        found = [np.minimum(*both) for both in zip(found, at_scales, strict=True)] if found else at_scales
-    return [np.pad(lead, ((0, 0), (2 * most + 1 - lead.shape[1], 0)), mode="edge") for lead in found]
+def _at_scale(table: AnyArray, neighbours: int, most: int) -> AnyArray:
+    """What `table` says for 0, 1, ... in play as a table for d - i = -k, ..., k, by the voters of a scale."""
+    # The scale has k_j + d - i in play, and where that is below 0, as much as at 0.
+    shown = table[:, : most + neighbours + 1]
+    return np.pad(shown, ((0, 0), (most - neighbours, 0)), mode="edge")
+
+
+def _behind(order: AnyArray, counts: IntArray, neighbours: int) -> AnyArray:
+    """How far each label is behind the first of the others, with m = 0, ..., 2 k in play: labels x examples x m.
+
+    In units of one vote / labels, so that ties are no ties: a label that wins ties is ahead by as many units as its
+    number is smaller. Rounded down to votes, the largest N_c(m) - N_b(m) - [b < c] of all c. Beyond the last training
+    example it stays as it is.
+    """
+    classes, width = counts.shape[1], 2 * neighbours + 1
+    ahead = np.zeros((classes, len(order), width), dtype=np.min_scalar_type(-4 * classes * (neighbours + 1)))
+    for label, row in enumerate(ahead):
+        row[:, 0] = classes - 1 - label
+        np.multiply(order == label, row.dtype.type(classes), out=row[:, 1 : order.shape[1] + 1])
+        np.cumsum(row, axis=1, out=row)
+        if (row[:, neighbours] != classes * counts[:, label] + (classes - 1 - label)).any():
+            raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
+    first = ahead.max(axis=0)
+    is_first = ahead == first
+    second = ahead.max(axis=0, where=~is_first, initial=-1)
+    return np.where(is_first, second, first) - ahead
 
 
 def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> None:
@@ -177,22 +203,6 @@ def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> N
         )
     if order.max() >= votes.classes:
         raise ConfigError(f"Expected the evidence 'order' to hold labels below {votes.classes}, got {order.max()}.")
-
-
-def _check_lead(lead: AnyArray, counts: IntArray, label: IntArray, rival: int) -> None:
-    expected = counts[np.arange(len(label)), label] - counts[:, rival] - (rival < label)
-    if ((lead != expected) & (label != rival)).any():
-        raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
-
-
-def _lead(order: AnyArray, label: IntArray, rival: int, neighbours: int) -> AnyArray:
-    """A(m) - B(m) - [b < a] for m = 0, ..., 2 k; beyond the last training example it stays as it is."""
-    steps = np.zeros((len(order), 2 * neighbours + 1), dtype=np.int8)
-    steps[:, 0] = -(rival < label).astype(np.int8)
-    shown = steps[:, 1 : order.shape[1] + 1]
-    np.equal(order, label.astype(order.dtype)[:, None], out=shown.view(np.bool_))
-    shown -= (order == rival).view(np.int8)
-    return np.cumsum(steps, axis=1, dtype=np.int16 if neighbours < 1 << 13 else np.int64)
 
 
 def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:

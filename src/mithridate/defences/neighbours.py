@@ -16,7 +16,7 @@ from mithridate.defences.base import (
     network_for,
 )
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, checked_neighbours
+from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, checked_scales, listed_leads
 from mithridate.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
 from mithridate.recipes import public_size
 from mithridate.votes import Votes
@@ -88,13 +88,14 @@ class NearestNeighbours(_Near):
     Args:
         neighbours: how many examples vote; None: one in ten, at most 1,000. Several numbers, the largest first, are
             asked in turn until one label leads by enough; see `mithridate.mechanism.NearestExamples`.
-        leads: how many votes are enough, for every one of several numbers but the last.
+        leads: how many votes are enough, for every one of several numbers but the last: a number, or a list with one
+            for each label, such as `[[500, 900, 200]]`.
 
     References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765).
     """
 
     neighbours: int | Sequence[int] | None = None
-    leads: Sequence[int] = ()
+    leads: Sequence[int | Sequence[int]] = ()
     name = "nearest-neighbours"
     _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
 
@@ -104,8 +105,9 @@ class NearestNeighbours(_Near):
             if self.leads not in ((), []):
                 raise ConfigError("Leads are of numbers of neighbours; say neighbours, too, such as [2400, 600].")
             return
-        object.__setattr__(self, "neighbours", checked_neighbours(self.neighbours, self.leads))
-        object.__setattr__(self, "leads", tuple(int(lead) for lead in self.leads))
+        neighbours, leads = checked_scales(self.neighbours, self.leads)
+        object.__setattr__(self, "neighbours", neighbours)
+        object.__setattr__(self, "leads", leads)
 
     @property
     def title(self) -> str:
@@ -124,7 +126,7 @@ class NearestNeighbours(_Near):
         if not self.leads:
             return {"type": self.name, "neighbours": self.neighbours, **self._shared()}
         several = list(cast("Sequence[int]", self.neighbours))
-        return {"type": self.name, "neighbours": several, "leads": list(self.leads), **self._shared()}
+        return {"type": self.name, "neighbours": several, "leads": listed_leads(self.leads), **self._shared()}
 
     def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
         count = self.neighbours

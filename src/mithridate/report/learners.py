@@ -8,6 +8,7 @@ from itertools import pairwise
 from mithridate.mechanism import (
     Bagged,
     KernelSum,
+    Lead,
     Mechanism,
     NearestExamples,
     NoisyFeatures,
@@ -116,12 +117,20 @@ def fewer_decide(mechanism: Mechanism) -> str:
 
     >>> fewer_decide(NearestExamples((5, 3), leads=(2,)))
     '; where their label leads by fewer than 2 votes, the 3 nearest decide'
+    >>> fewer_decide(NearestExamples((5, 3), leads=((2, 1, 4),)))
+    '; where their label leads by fewer votes than it needs (1 to 4, by label), the 3 nearest decide'
     """
     scales = mechanism.scales if isinstance(mechanism, NearestExamples) else ()
     return "".join(
-        f"; where their label leads by fewer than {lead:,} votes, the {fewer:,} nearest decide"
+        f"; where their label leads by fewer {_than(lead)}, the {fewer:,} nearest decide"
         for (_, lead), (fewer, _) in pairwise(scales)
     )
+
+
+def _than(lead: Lead) -> str:
+    if isinstance(lead, int):
+        return f"than {lead:,} votes"
+    return f"votes than it needs ({min(lead):,} to {max(lead):,}, by label)"
 
 
 def in_words(mechanism: Mechanism) -> str:
