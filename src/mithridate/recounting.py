@@ -296,28 +296,31 @@ class _Neighbours:
         order = np.append(self._order[example].astype(np.int64), np.full(self._unknown, -1))
         inserted, deleted = np.array(list(_splits(self._threat, radius))).T
         deleted = np.minimum(deleted, len(order))
-        labels = range(len(self._counts[example]))
+        rivals = _rivals(self._counts[example], label)
         undecided = np.ones(len(inserted), dtype=np.bool_)
         for neighbours, leads in self._scales:
             # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than
             # are deleted, that is too far; but then the label has lost already, to whoever is left.
             reach = np.clip(neighbours - inserted + deleted, 0, len(order))
-            left = [np.maximum(_seen(order == one)[reach] - deleted, 0) for one in labels]
+            mine = _left(order, label, reach, deleted)
             answers = np.ones(len(inserted), dtype=np.bool_)
-            for rival in labels:
-                if rival == label:
-                    continue
+            for rival in rivals:
                 won = _seen((order == rival) | (order == -1))[reach] + inserted
-                # The rival answers only where it may lead all others by enough; whoever it cannot lead may be a third.
-                wrong = undecided.copy()
-                for other in labels:
-                    if other != rival and wrong.any():
-                        wrong &= _may_beat(won - leads[rival], rival, left[other], other)
+                wrong = undecided & _may_beat(won - leads[rival], rival, mine, label)
+                # The rival answers only where it may lead everybody by enough, third labels as well.
+                for third in rivals:
+                    if third != rival and wrong.any():
+                        wrong &= _may_beat(won - leads[rival], rival, _left(order, third, reach, deleted), third)
                 if wrong.any():
                     return False
-                answers &= ~_may_beat(won, rival, left[label] - leads[label], label)
+                answers &= ~_may_beat(won, rival, mine - leads[label], label)
             undecided &= ~answers
         return True
+
+
+def _left(order: IntArray, label: int, reach: IntArray, deleted: IntArray) -> IntArray:
+    """Votes for a label among so many of the list when all that are deleted were for it."""
+    return np.maximum(_seen(order == label)[reach] - deleted, 0)
 
 
 def _scales_by_label(mechanism: NearestExamples, labels: int) -> list[tuple[int, list[int]]]:
