@@ -29,7 +29,7 @@ def interpreted() -> dict[str, str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,  # only for what hangs: a busy machine takes long
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith(("PASS ", "FAIL "))]

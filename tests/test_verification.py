@@ -561,8 +561,8 @@ def test_a_table_of_a_concave_function_is_never_below_it() -> None:
 
 def test_radii_beyond_any_curve_are_refused_without_a_traceback(tmp_path: Path) -> None:
     # So little noise that no curve is known but K <= 1, whoever is kept: nothing holds.
-    votes = Votes.from_counts([[1000, 0, 0]], mechanism=Subsampled(0.99, SampledGaussian(0.001, 0.5, 100)))
-    forged = replace(certify(votes, threat=Threat.REMOVE), radius=np.array([12]))
+    votes = Votes.from_counts([[1000, 0, 0]], mechanism=Subsampled(0.9999, SampledGaussian(0.001, 0.5, 10)))
+    forged = replace(certify(votes, threat=Threat.REMOVE), radius=np.array([3]))
     forged.save(tmp_path / "forged.json")
     checks = {check.name: check.passed for check in verify(tmp_path / "forged.json").checks}
     assert not checks["radii"]
