@@ -205,8 +205,7 @@ def test_an_error_stops_the_run_after_the_others_are_saved(
     assert caplog.text.count("trained again") == 3
     assert "Traceback" in caplog.text
     saved = sorted(path.name for path in (tmp_path / "run" / "shards").glob("0*.npz"))
-    assert saved
-    assert "000000-000002.npz" not in saved
+    assert saved == [f"{first:06d}-{first + 2:06d}.npz" for first in range(2, 12, 2)]
     assert train_watched(tmp_path / "run", tmp_path, backend=None).equals(reference)
 
 
@@ -229,6 +228,7 @@ def test_what_follows_from_a_failure() -> None:
     assert not trouble.stops
     assert not trouble.is_tried_again(group, failed("crashed", "died"))
     assert isinstance(trouble.cause, ClusterError)
+    assert not trouble.stops
     trouble = ray_cluster._Trouble(retries=1)
     assert trouble.is_tried_again(group, failed("killed", "memory of the node"))
     assert not trouble.is_tried_again(group, failed("killed", "memory of the node"))
@@ -236,6 +236,16 @@ def test_what_follows_from_a_failure() -> None:
     trouble = ray_cluster._Trouble(retries=3)
     assert not trouble.is_tried_again(group, failed("final", "The model mixes examples.", "ConfigError"))
     assert isinstance(trouble.cause, ConfigError)
+    assert trouble.stops
+
+
+def test_where_every_group_fails_few_are_tried() -> None:
+    trouble = ray_cluster._Trouble(retries=0)
+    groups = iter(range(first, first + 1) for first in range(100))
+    while not trouble.stops:
+        assert not trouble.is_tried_again(next(groups), ray_cluster.Failed("error", "wrong"))
+    assert next(groups) == range(3, 4)
+    assert "instances 0 to 0" in str(trouble.cause)
 
 
 def test_devices_of_several_kinds_are_written_down(

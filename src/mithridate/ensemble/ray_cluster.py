@@ -70,6 +70,8 @@ _GROUPS_PER_WORKER = 4
 _LOOK_AGAIN = 2.0
 # Nodes that may be lost under one group; on machines that others may take away, that is nobody's mistake.
 _MOST_NODES_LOST = 100
+# Groups that fail again and again before the others are given up: by then it is not the groups.
+_MOST_BROKEN = 3
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
@@ -461,7 +463,7 @@ class Crew:
         """Train all groups that are missing; where memory does not suffice, smaller groups with the same draws.
 
         Raises:
-            ClusterError: a group failed again and again; those that were under way with it are saved.
+            ClusterError: a group failed again and again; all others are saved, or if several fail, those under way.
             ConfigError: the job cannot be done.
         """
         assert isinstance(run, RunDirectory)
@@ -473,7 +475,7 @@ class Crew:
                 halve(run, trouble.too_many)
 
     def _round(self, run: RunDirectory, groups: Sequence[range], report: _Report) -> _Trouble:
-        """Train groups until all are done, or until something is in the way and those under way are done."""
+        """Train groups until all that can be are done, or, if something is in the way, until those under way are."""
         seeds, trouble = run.seeds, _Trouble(self._backend.retries)
         waiting, under_way = deque(groups), dict[Any, range]()
         try:
@@ -553,18 +555,20 @@ class _Trouble:
     Attributes:
         retries: how often a group is tried again.
         too_many: the size of a group that was too large for memory.
-        cause: why the run cannot go on.
+        cause: why the run cannot be completed.
     """
 
     retries: int
     too_many: int | None = None
     cause: MithridateError | None = None
     _failures: Counter[tuple[range, str]] = field(default_factory=Counter)
+    _broken: int = 0
+    _is_final: bool = False
 
     @property
     def stops(self) -> bool:
-        """Whether nothing more is to be submitted."""
-        return self.too_many is not None or self.cause is not None
+        """Whether nothing more is to be submitted. A single group that fails does not keep the others from it."""
+        return self.too_many is not None or self._is_final or self._broken >= _MOST_BROKEN
 
     def is_tried_again(self, group: range, failed: Failed) -> bool:
         """Take note of a failure; whether the group is to be trained again as it is."""
@@ -581,9 +585,17 @@ class _Trouble:
             return True
         if failed.why == "killed" and len(group) > 1:
             self.too_many = min(len(group), self.too_many or len(group))
-        elif self.cause is None:
-            self.cause = _as_error(failed, f"{name} failed {number} times, the last time with")
+        else:
+            self._give_up(_as_error(failed, f"{name} failed {number} times, the last time with"), failed.why == "final")
         return False
+
+    def _give_up(self, cause: MithridateError, is_final: bool) -> None:
+        """Leave a group out; the run ends with the first cause."""
+        self.cause = self.cause or cause
+        self._broken += 1
+        self._is_final |= is_final
+        if not self.stops:
+            _log.warning("The run will end with an error, once the other groups are done. %s", cause)
 
 
 class _Report:
