@@ -160,7 +160,7 @@ def beyond_figure(beyond: Beyond) -> Figure:
 
 
 def _beyond_lines(curves: Sequence[Curve]) -> Iterator[Line]:
-    neighbours = iter(COLOURS[2:])
+    neighbours = iter((*COLOURS[2:4], *COLOURS[5:]))
     for curve in curves:
         how = curve.title.partition(": ")[2]
         if not curve.is_sound:
@@ -205,6 +205,7 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         radii = np.arange(max(line.end, 0) + 2)
         axes.step(radii, line.accuracy(radii), where="post", label=line.title, color=line.colour, linestyle=line.style)
     axes.set(title=panel.title, xlabel="radius r", ylim=(0, 1), xlim=(0, None))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     # Below the axes: above them, curves go everywhere.
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
