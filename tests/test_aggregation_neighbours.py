@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -548,6 +548,22 @@ def test_several_scales_need_the_order_under_every_threat() -> None:
 def test_scales_that_make_no_sense_are_refused(neighbours: Any, leads: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NearestExamples(neighbours, None, leads)
+
+
+def test_scales_too_long_for_an_error_are_refused() -> None:
+    huge = 1 << 20_000  # TOML has such numbers in base 16, and Python does not write them in base 10.
+    for neighbours, leads in [
+        ((5, 3), huge),
+        ((5, 3, 1), (huge,)),
+        ((5, 3), ((huge, 1),)),
+        ((5, 3), (((huge,), 1),)),
+        (((huge,), 3), (1,)),
+        ((5, 3), ((1,) * 1000, 1)),
+        (tuple(range(1, 1000)), ()),
+    ]:
+        with pytest.raises(ConfigError) as refused:
+            NearestExamples(cast("Any", neighbours), None, cast("Any", leads))
+        assert len(str(refused.value)) < 300
 
 
 def test_leads_for_another_number_of_labels_are_refused() -> None:

@@ -28,7 +28,7 @@ def number_in(low: float, high: float, *, low_open: bool = False, high_open: boo
         below = number < high if high_open else number <= high
         if not (above and below and math.isfinite(number)):
             interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open or math.isinf(high) else ']'}"
-            raise ConfigError(f"Expected {name} in {interval}, got {_shown(value)}.")
+            raise ConfigError(f"Expected {name} in {interval}, got {shown(value)}.")
 
 
 def _as_float(value: Any) -> float:
@@ -38,9 +38,16 @@ def _as_float(value: Any) -> float:
         return math.inf
 
 
-def _shown(value: Any) -> str:
-    """A value in an error, however long it is."""
-    text = repr(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a huge number"
+def shown(value: Any) -> str:
+    """A value in an error, however long it is.
+
+    >>> shown([10**5000])
+    'a value with a huge number in it'
+    """
+    try:
+        text = repr(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a huge number"
+    except ValueError:  # Python writes out no more than 4,300 digits
+        text = "a value with a huge number in it"
     return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
@@ -54,7 +61,7 @@ def positive_integer(**named: Any) -> None:
     """
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            raise ConfigError(f"Expected {name} to be a whole number of at least 1, got {_shown(value)}.")
+            raise ConfigError(f"Expected {name} to be a whole number of at least 1, got {shown(value)}.")
         if int(value) >= _LARGEST:
             raise ConfigError(f"Expected {name} to be a whole number below 2^53, got a huge number.")
 

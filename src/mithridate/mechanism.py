@@ -291,7 +291,8 @@ class NearestExamples:
         """
         for _, lead in self.scales:
             if isinstance(lead, tuple) and len(lead) != classes:
-                raise ConfigError(f"Expected a lead for each of {classes} labels, got {len(lead)}: {list(lead)}.")
+                said = _validate.shown(list(lead))
+                raise ConfigError(f"Expected a lead for each of {classes} labels, got {len(lead)}: {said}.")
         return tuple(lead if isinstance(lead, tuple) else (lead,) * classes for _, lead in self.scales)
 
     def to_dict(self) -> dict[str, Any]:
@@ -316,21 +317,22 @@ def checked_scales(neighbours: Any, leads: Any) -> tuple[int | tuple[int, ...], 
     if not isinstance(neighbours, list | tuple):
         _validate.positive_integer(neighbours=neighbours)
     if not isinstance(leads, list | tuple):
-        raise ConfigError(f"Expected leads as a list of whole numbers, got {leads!r}.")
+        raise ConfigError(f"Expected leads as a list of whole numbers, got {_validate.shown(leads)}.")
     voters = cast("Sequence[Any]", neighbours if isinstance(neighbours, list | tuple) else [neighbours])
     needed = cast("Sequence[Any]", leads)
     for count in voters:
         _validate.positive_integer(neighbours=count)
+    said = _validate.shown(list(voters))
     if any(after >= before for before, after in pairwise(voters)):
-        raise ConfigError(f"Expected every number of neighbours to be below the one before, got {list(voters)}.")
+        raise ConfigError(f"Expected every number of neighbours to be below the one before, got {said}.")
+    asked = _validate.shown(list(needed))
     if len(needed) != len(voters) - 1:
         raise ConfigError(
-            f"Expected a lead for every number of neighbours but the last, got leads {list(needed)} for neighbours "
-            f"{list(voters)}."
+            f"Expected a lead for every number of neighbours but the last, got leads {asked} for neighbours {said}."
         )
     checked = tuple(_checked_lead(lead, count) for lead, count in zip(needed, voters, strict=False))
     if len({len(lead) for lead in checked if isinstance(lead, tuple)}) > 1:
-        raise ConfigError(f"Expected leads by label for the same number of labels at every scale, got {list(needed)}.")
+        raise ConfigError(f"Expected leads by label for the same number of labels at every scale, got {asked}.")
     return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters), checked
 
 
