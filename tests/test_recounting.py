@@ -376,6 +376,18 @@ def test_neighbours_at_several_scales_confirm_nothing_that_a_poisoning_breaks(
     assert confirmed >= 0.7 * claims
 
 
+def test_a_scale_in_dispute_between_others_can_be_won_from_third_labels() -> None:
+    # Labels 1 and 2 have ten votes each of 25, where a lead of 3 is needed: the five nearest decide, all of label 0.
+    order = (0,) * 5 + (1, 2) * 10
+    mechanism = NearestExamples((25, 5), 25, (3,))
+    table = Table(np.array([histogram(order, 3)]), mechanism, {"order": np.array([order])})
+    # Without two of label 2 it is 10 : 8 and the five still decide; without three, 10 : 7 is enough for label 1.
+    assert right(table, "nearest-neighbours", Threat.REMOVE, 0, 2)
+    poisoned = tuple(label for place, label in enumerate(order) if place not in (6, 8, 10))
+    assert scaled_winner(poisoned, mechanism.scales, 3) == 1
+    assert not right(table, "nearest-neighbours", Threat.REMOVE, 0, 3)
+
+
 def test_neighbours_behind_a_full_list_are_the_rivals() -> None:
     table = Table(np.array([[0, 4]]), NearestExamples(4), {"order": np.ones((1, 8), dtype=np.int64)})
     # Five or six of the eight deleted: 3 : 1 or 2 : 2, a tie that label 0 wins.
