@@ -309,7 +309,9 @@ class _Neighbours:
                 wrong = undecided & _may_beat(won - leads[rival], rival, mine, label)
                 # The rival answers only where it may lead everybody by enough, third labels as well.
                 for third in rivals:
-                    if third != rival and wrong.any():
+                    if not wrong.any():
+                        break
+                    if third != rival:
                         wrong &= _may_beat(won - leads[rival], rival, _left(order, third, reach, deleted), third)
                 if wrong.any():
                     return False
