@@ -23,7 +23,7 @@ from mithridate.ensemble.randomness import Seeds
 
 # Seconds until a test gives up; a machine may be busy with others.
 PATIENCE = 300.0
-INSTANCES = 12
+INSTANCES, GROUP = 12, 2
 
 
 class Layer(nn.Linear):
@@ -46,7 +46,7 @@ class Watched:
         run_dir: the run.
         folder: where files are left, and where the gate is: open while there is a file `open`.
         driver: the process that does none of this.
-        after: how many groups are let through the gate.
+        after: how many groups, the first ones, are let through the gate.
         broken: seeds of instances that fail.
         room: how many models in flight there is room for.
     """
@@ -61,7 +61,7 @@ class Watched:
     def __call__(self) -> nn.Module:
         manifest = Path(self.run_dir) / "run.json"
         if os.getpid() != self.driver and manifest.exists():
-            if len(list(Path(self.run_dir).glob("shards/0*.npz"))) >= self.after:
+            if torch.initial_seed() in map(weight_seed, range(GROUP * self.after, INSTANCES)):
                 self._wait()
             if torch.initial_seed() in self.broken:
                 raise ZeroDivisionError("this instance is broken")
@@ -71,10 +71,11 @@ class Watched:
         return Layer(WIDTH, CLASSES)
 
     def _wait(self) -> None:
+        """Wait for the gate, and leave the file when the groups before have been written."""
         mark = Path(self.folder) / f"{os.getpid()}.pid"
-        if not (Path(self.folder) / "open").exists():
-            mark.touch()
         while not (Path(self.folder) / "open").exists():
+            if len(list(Path(self.run_dir).glob("shards/0*.npz"))) >= self.after:
+                mark.touch()
             time.sleep(0.01)
         mark.unlink(missing_ok=True)
 
@@ -91,11 +92,11 @@ def waiting(folder: Path, count: int) -> list[int]:
 
 
 def train_watched(run_dir: Path, folder: Path, *, backend: Any, keep_models: bool = False, **changes: Any) -> Votes:
-    """A run of 12 instances in groups of 2."""
+    """A run of so many instances in groups."""
     watched = Watched(str(run_dir), str(folder), os.getpid(), **changes)
     return train(
         TRAIN, TEST, model=watched, config=make_config(instances=INSTANCES), run_dir=run_dir, root_seed=SEED,
-        in_flight=2, device="cpu", keep_models=keep_models, backend=backend,
+        in_flight=GROUP, device="cpu", keep_models=keep_models, backend=backend,
     )  # fmt: skip
 
 
