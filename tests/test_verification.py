@@ -547,6 +547,54 @@ def test_claims_that_do_not_fit_their_mechanism_cannot_be_read(
         verify(tmp_path / "c.json")
 
 
+# --- recipes --------------------------------------------------------------------------------------------------------
+
+
+def _recipe_check(votes: Votes, path: Path) -> bool | None:
+    """Whether the recipe passes, None where there is nothing to compare."""
+    certify(votes).save(path)
+    outcome = verify(path)
+    found = {check.name: check.passed for check in outcome.checks}
+    assert outcome.valid == found.get("recipe", True)
+    return found.get("recipe")
+
+
+def test_a_recipe_of_another_mechanism_is_refused(tmp_path: Path) -> None:
+    votes = Votes.from_counts(COUNTS, mechanism=Subsampled(0.5, GAUSSIAN))
+    config = {"noise_multiplier": GAUSSIAN.noise_multiplier, "sample_rate": GAUSSIAN.sample_rate, "keep": 0.5}
+    path = tmp_path / "certificate.json"
+    assert _recipe_check(votes, path) is None
+    assert (
+        _recipe_check(replace(votes, recipe={"config": {"learning_rate": 1.0, "noise_multiplier": None}}), path) is None
+    )
+    assert _recipe_check(replace(votes, recipe={"config": config}), path)
+    for name in config:
+        assert _recipe_check(replace(votes, recipe={"config": {**config, name: 0.123}}), path) is False
+
+
+def test_the_recipes_of_trained_votes_are_those_of_their_mechanisms(tmp_path: Path) -> None:
+    from mithridate.defences import DPA, Bagging, LabelSmoothing, NearestNeighbours
+
+    rng = np.random.default_rng(3)
+    data = rng.normal(size=(60, 4)).astype(np.float32), rng.integers(0, 3, 60)
+    how: dict[str, Any] = {"model": "linear", "features": None, "options": {"steps": 2}}
+    voters = [
+        Bagging(instances=9, draws=7, **how),
+        DPA(partitions=5, **how),
+        LabelSmoothing(instances=9, flip_prob=0.2, **how),
+        NearestNeighbours(neighbours=[9, 5], leads=[2], features=None),
+    ]
+    changed = ({"draws": 6}, {"partitions": 7}, {"flip_prob": 0.3}, {"neighbours": [9, 4]})
+    for voter, change in zip(voters, changed, strict=True):
+        path, votes = tmp_path / f"{voter.name}.json", voter.train(data, data)
+        assert isinstance(votes.recipe, dict)
+        for recipe, passes in ((votes.recipe, True), ({**votes.recipe, "config": change}, False)):
+            certificate = voter.certify(replace(votes, recipe=recipe))
+            assert isinstance(certificate, Certificate)
+            certificate.save(path)
+            assert {check.name: check.passed for check in verify(path).checks}["recipe"] == passes
+
+
 # --- tables of concave functions ------------------------------------------------------------------------------------
 
 

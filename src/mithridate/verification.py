@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +94,7 @@ def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
 
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
     yield _check_assumptions(certificate)
+    yield from _check_recipe(certificate)
     if isinstance(certificate.votes.mechanism, Deterministic):
         yield _check_decisions(certificate)
         return
@@ -115,6 +116,31 @@ def _check_assumptions(certificate: Certificate) -> Check:
     if missing:
         return Check("assumptions", False, f"not stated: {missing[0]}")
     return Check("assumptions", True, f"stated: {len(expected)}")
+
+
+def _check_recipe(certificate: Certificate) -> Iterator[Check]:
+    """That the recipe, where one is recorded, has the constants of the mechanism that the radii follow from."""
+    stated, mechanism = _stated(certificate.votes.recipe), certificate.votes.mechanism.to_dict()
+    shared = [name for name in mechanism if name != "type" and None not in (mechanism[name], stated.get(name))]
+    for name in shared:
+        if stated[name] != mechanism[name]:
+            words = f"trained with {name} = {stated[name]!r:.80}, but certified for {mechanism[name]!r:.80}"
+            yield Check("recipe", False, words)
+            return
+    if shared:
+        yield Check("recipe", True, f"it has the {', '.join(shared)} of the mechanism")
+
+
+def _stated(recipe: dict[str, Any] | None) -> dict[str, Any]:
+    """The constants of a recipe by name: its own, those of its configuration, and those of what instances see."""
+    found: dict[str, Any] = {}
+    part: Any = recipe
+    for inner in ("config", "plan", None):
+        if not isinstance(part, dict):
+            break
+        found |= cast("dict[str, Any]", part)
+        part = found.get(inner) if inner else None
+    return found
 
 
 def _check_labels(certificate: Certificate) -> Check:
