@@ -218,6 +218,27 @@ def test_without_memory_groups_are_halved(backend: Ray, reference: Votes, tmp_pa
         train_watched(tmp_path / "none", tmp_path, backend=backend, room=0)
 
 
+def test_groups_are_halved_where_ray_ends_their_workers_for_memory(
+    backend: Ray, reference: Votes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "open").touch()
+    get = ray.get
+
+    def without_room(task: Any) -> Any:
+        """What Ray says of a task that its node had no memory for: any group of more than one instance."""
+        result = get(task)
+        if isinstance(result, ray_cluster.Trained) and len(result.group) > 1:
+            raise ray.exceptions.OutOfMemoryError("the node ran low on memory")
+        return result
+
+    monkeypatch.setattr(ray, "get", without_room)
+    votes = train_watched(tmp_path / "run", tmp_path, backend=replace(backend, retries=1))
+    assert np.array_equal(votes.counts, reference.counts)
+    assert len(list((tmp_path / "run" / "shards").glob("0*.npz"))) == 12
+    assert "trained again" in caplog.text
+    assert "Out of memory with 2 models in flight; going on with 1" in caplog.text
+
+
 def test_what_follows_from_a_failure() -> None:
     group, other = range(4), range(4, 8)
     failed = ray_cluster.Failed

@@ -206,7 +206,7 @@ def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> N
 
 
 def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
-    """The largest r that is safe against one rival; the lead over it is given for m = 0, ..., 2 k."""
+    """The largest r that is safe, from the lead for d - i = -k, ..., k before i + d is taken from it."""
     neighbours = lead.shape[1] // 2
     inserted, deleted = lead[:, neighbours::-1], lead[:, neighbours:]
     radii = np.arange(neighbours + 1, dtype=lead.dtype)
