@@ -71,7 +71,8 @@ def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
     """Recompute a saved certificate by a different, slower route.
 
     Guarantee: `valid` is True only if no byte of the file was changed and every claimed label, bound and radius holds
-    when it is computed again without the cache and the engine that produced it.
+    when it is computed again without the cache and the engine that produced it; and if a recipe that is recorded has
+    the constants of the mechanism that these follow from.
 
     Assumes: what the certificate assumes. The hash shows damage and careless changes; who wants to forge a file can
     compute a new hash, which is why everything is recomputed. Nothing can show that the counts are those of real runs.
