@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -568,11 +569,20 @@ def test_scales_too_long_for_an_error_are_refused() -> None:
 
 def test_leads_for_another_number_of_labels_are_refused() -> None:
     mechanism, order = NearestExamples((5, 3), 9, ((1, 2),)), np.zeros((1, 9), dtype=np.int64)
-    votes = Votes(np.array([[5, 0, 0]]), mechanism, evidence={"order": order})
     with pytest.raises(ConfigError, match=r"a lead for each of 3 labels, got 2: \[1, 2\]"):
-        NeighbourRule().decide(votes, Threat.ADD)
+        Votes(np.array([[5, 0, 0]]), mechanism, evidence={"order": order})
+    # An auditor reads files by herself.
+    voted = SimpleNamespace(counts=np.array([[5, 0, 0]]), mechanism=mechanism, evidence={"order": order})
     with pytest.raises(ArtifactError, match="The leads are for 2 labels, but there are 3"):
-        recheck(votes, "nearest-neighbours", Threat.ADD, np.array([0]), np.array([0]))
+        recheck(voted, "nearest-neighbours", Threat.ADD, np.array([0]), np.array([0]))  # pyright: ignore[reportArgumentType]
+
+
+def test_scales_may_be_arrays() -> None:
+    plain = NearestExamples((9, 3, 2), 40, ((4, 9, 1), (1, 1, 2)))
+    assert NearestExamples(np.array([9, 3, 2]), 40, np.array([[4, 9, 1], [1, 1, 2]])) == plain  # pyright: ignore[reportArgumentType]
+    assert NearestExamples((9, 3, 2), 40, (np.array([4, 9, 1]), (1, 1, 2))) == plain  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="leads to be a whole number"):
+        NearestExamples((9, 3), 40, np.array([1.5]))  # pyright: ignore[reportArgumentType]
 
 
 def test_several_scales_need_as_many_examples_as_vote() -> None:

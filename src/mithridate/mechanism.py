@@ -12,6 +12,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, cast
 
+import numpy as np
+
 from mithridate import _validate
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 
@@ -314,6 +316,7 @@ def checked_scales(neighbours: Any, leads: Any) -> tuple[int | tuple[int, ...], 
     Raises:
         ConfigError: they are not what it asks for, or the leads do not fit the neighbours.
     """
+    neighbours, leads = _unpacked(neighbours), _unpacked(leads)
     if not isinstance(neighbours, list | tuple):
         _validate.positive_integer(neighbours=neighbours)
     if not isinstance(leads, list | tuple):
@@ -336,7 +339,13 @@ def checked_scales(neighbours: Any, leads: Any) -> tuple[int | tuple[int, ...], 
     return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters), checked
 
 
+def _unpacked(numbers: Any) -> Any:
+    """The list that an array holds; anything else as it is."""
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+
+
 def _checked_lead(lead: Any, voters: int) -> Lead:
+    lead = _unpacked(lead)
     by_label = isinstance(lead, list | tuple)
     numbers = cast("Sequence[Any]", lead if by_label else [lead])
     if not numbers:

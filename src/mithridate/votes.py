@@ -22,6 +22,7 @@ from mithridate.mechanism import (
     Deterministic,
     KernelSum,
     Mechanism,
+    NearestExamples,
     NoisyLabels,
     Partitioned,
     SpreadPartitions,
@@ -95,6 +96,8 @@ class Votes:
                 f"Expected counts of {self.mechanism.classes} classes, those that labels were replaced by, got "
                 f"{counts.shape[1]}; count votes for all of them."
             )
+        if isinstance(self.mechanism, NearestExamples):
+            self.mechanism.needed(counts.shape[1])  # refuses leads for another number of labels
         object.__setattr__(self, "counts", counts)
         for name in ("score_sums", "score_squares"):
             object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))

@@ -116,9 +116,9 @@ def fewer_decide(mechanism: Mechanism) -> str:
     """Who decides where the voters do not, as the end of a sentence; empty where they always do.
 
     >>> fewer_decide(NearestExamples((5, 3), leads=(2,)))
-    '; where their label leads by fewer than 2 votes, the 3 nearest decide'
+    '; where their label leads by fewer than 2 votes (3 over earlier labels), the 3 nearest decide'
     >>> fewer_decide(NearestExamples((5, 3), leads=((2, 1, 4),)))
-    '; where their label leads by fewer votes than it needs (1 to 4, by label), the 3 nearest decide'
+    '; where their label leads by fewer votes than it needs (1 to 4; 1 more over earlier labels), the 3 nearest decide'
     """
     scales = mechanism.scales if isinstance(mechanism, NearestExamples) else ()
     return "".join(
@@ -129,8 +129,8 @@ def fewer_decide(mechanism: Mechanism) -> str:
 
 def _than(lead: Lead) -> str:
     if isinstance(lead, int):
-        return f"than {lead:,} votes"
-    return f"votes than it needs ({min(lead):,} to {max(lead):,}, by label)"
+        return f"than {lead:,} votes ({lead + 1:,} over earlier labels)"
+    return f"votes than it needs ({min(lead):,} to {max(lead):,}; 1 more over earlier labels)"
 
 
 def in_words(mechanism: Mechanism) -> str:
