@@ -242,6 +242,7 @@ def _how(name: str, votes: Votes, right: float, pieces: list[dict[str, Any]]) ->
         "mechanism": {key: value for key, value in mechanism.items() if key != "offsets"},
         "seeds": "drawn from the operating system for each piece and kept nowhere" if is_random else "none",
         "precision": (votes.recipe or {}).get("precision"),
+        "assumptions": list(votes.assumptions),
         **{key: last[key] for key in ("device", "torch", "python", "mithridate")},
         "pieces": pieces,
     }
@@ -264,7 +265,7 @@ def run(arguments: argparse.Namespace) -> None:
         longest = 0.0
         one.raw.mkdir(parents=True, exist_ok=True)
         while not one.is_complete and time.monotonic() + longest < end:
-            which = (one.data.data_name, one.data.data_dir, one.data.train)
+            which = (one.data.data_name, one.data.data_dir, one.data.train, one.data.assumptions)
             if data is None or data[0] != which:
                 data = (which, one.data.examples())
             start = time.monotonic()

@@ -257,6 +257,17 @@ def test_text_of_users_reaches_neither_terminal_nor_page_as_code(
     assert "<b>" not in (here / "o/comparison.html").read_text(encoding="utf-8")
 
 
+def test_what_the_file_assumes_is_in_every_certificate(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    said = "The features were <b>tuned</b> here."
+    content = compared(capsys, config(f'out = "o"\nmethods = ["dpa", "fdp"]\nassumptions = ["{said}"]'))
+    assert [method["assumptions"].count(said) for method in content["methods"]] == [1, 1]
+    for name in ("dpa", "fdp"):
+        assert said in verify(here / f"o/certificates/{name}.json").assumptions
+    page = (here / "o/comparison.html").read_text(encoding="utf-8")
+    assert "<b>tuned" not in page
+    assert "The features were &lt;b&gt;tuned" in page
+
+
 def test_help_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run(capsys, "compare", "--help")
     assert outcome.code == 0
@@ -295,6 +306,7 @@ def refused(outcome: Outcome, message: str) -> None:
         ("", DATA + '[[methods]]\nname = "dpa"\n[[methods]]\nname = "fdp"\ninstances = 0', "Expected instances"),
         ('methods = ["dpa"]\nradius = [1]', DATA, "Nobody asks for 'radius' in c.toml; did you mean 'radii'?"),
         ('methods = ["dpa"]\nradii = [5, 1]', DATA, "that increase"),
+        ('methods = ["dpa"]\nassumptions = "One."', DATA, "Expected assumptions in c.toml as a list of sentences"),
         ('methods = ["dpa"]\nradii = 3', DATA, "whole numbers"),
         ('methods = ["dpa"]\nthreat = "flood"', DATA, "Expected threat to be one of"),
         ('methods = ["dpa"]\nscope = "none"', DATA, "Expected scope to be one of"),

@@ -37,6 +37,7 @@ def examples(count: int = 60, width: int = 5, **more: Any) -> Examples:
 def test_a_whole_project(tmp_path: Path) -> None:
     text = """
     run_dir = "somewhere"
+    assumptions = ["The rate was tuned here.", "So was the clip."]
     [data]
     train = "a.csv"
     test = "sub/b.csv"
@@ -55,6 +56,7 @@ def test_a_whole_project(tmp_path: Path) -> None:
         declaration=Table("kind", (Number("petal", 0.0, 15.0),)),
         run_dir=Path("somewhere"),
         options={"instances": 7, "device": "cpu"},
+        assumptions=("The rate was tuned here.", "So was the clip."),
     )
 
 
@@ -107,7 +109,7 @@ def test_examples_are_read_as_declared_with_the_classes_of_the_training_data(tmp
     [
         ("rundir = 'x'", "'rundir' in {path}; did you mean 'run_dir'?"),
         ("[dat]\n", "'dat' in {path}; did you mean 'data'?"),
-        ("qqq = 1", "expected one of run_dir, data, train"),
+        ("qqq = 1", "expected one of run_dir, assumptions, data, train"),
         ("[train]\ninstance = 5", "'instance' in [train] of {path}; did you mean 'instances'?"),
         ("[train]\nnoise-multiplier = 5", "did you mean 'noise_multiplier'?"),
         ("[train]\nroot_seed = 'a'", "'root_seed'"),
@@ -121,6 +123,10 @@ def test_examples_are_read_as_declared_with_the_classes_of_the_training_data(tmp
         ("[[data]]\nkind = 'table'", "to be a table"),
         ("train = 'a.csv'", "Expected [train] in {path} to be a table"),
         ("run_dir = 3", "Expected run_dir in {path} to be a path in quotes, got 3"),
+        ("assumptions = 'One.'", "Expected assumptions in {path} as a list of sentences"),
+        ("assumptions = ['One.', 2]", "got ['One.', 2]"),
+        ("assumptions = ['']", "as a list of sentences"),
+        ("[assumptions]\none = 'One.'", "as a list of sentences"),
         ("[data]\ntrain = ['a']", "Expected train in {path} to be a path in quotes"),
         ("[data]\ntest = 1979-05-27", "Expected test in {path} to be a path in quotes"),
         ("[data]\nholdout = 0", "Expected holdout in (0, 1)"),
@@ -351,6 +357,9 @@ def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
 def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
     text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, TABLE)
     head, tail = text.split("[train]")
+    (said,) = [line for line in head.splitlines() if "assumptions = " in line]
+    head = head.replace(said, said.removeprefix("# "))
+    assert len(read_project(written(tmp_path, head)).assumptions) == 1
     lines = [line.removeprefix("# ") if " = " in line else line for line in tail.splitlines()]
     options = read_project(written(tmp_path, head + "[train]" + "\n".join(lines))).options
     assert options.keys() == {"instances", "noise_multiplier", "seconds", "model", "num_train"}

@@ -89,6 +89,18 @@ def test_every_row_is_trained_and_kept(reproduce: ModuleType, monkeypatch: Any, 
         assert {"device", "torch", "python", "mithridate", "mechanism", "pieces"} <= set(how)
 
 
+def test_every_row_assumes_what_its_own_file_says(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
+    for path in (folder / "aaai2023").glob("*.toml"):
+        said = f'assumptions = ["Tuned by {path.stem}."]\n'
+        path.write_text(said + path.read_text(encoding="utf-8"), encoding="utf-8")
+    raw = run(reproduce, monkeypatch, folder)
+    for name, file in (("sigma3", "sigma3"), ("bagging-50", "baselines"), ("dpa-4", "baselines")):
+        votes = Votes.load(raw / f"digits-linear-{name}.npz")
+        assert [text for text in votes.assumptions if "Tuned" in text] == [f"Tuned by digits-linear-{file}."]
+        how = json.loads((raw / f"digits-linear-{name}.json").read_text(encoding="utf-8"))
+        assert how["assumptions"] == list(votes.assumptions)
+
+
 def test_pieces_are_independent_runs_that_add_up(reproduce: ModuleType, monkeypatch: Any, folder: Path) -> None:
     raw = run(reproduce, monkeypatch, folder, "digits-linear-sigma3", "--piece", "2")
     votes = Votes.load(raw / "digits-linear-sigma3.npz")

@@ -131,6 +131,7 @@ def test_a_raw_file_is_small_and_complete(path: Path) -> None:
     assert note["instances"] == votes.instances
     assert note["seconds"] > 0
     assert {"device", "torch", "python", "mithridate"} <= note.keys()
+    assert note["assumptions"] == list(votes.assumptions)
 
 
 @raw
@@ -158,7 +159,10 @@ def entries(values: Any) -> Iterator[tuple[str, Any]]:
 def test_a_raw_file_ran_what_its_configuration_says(path: Path) -> None:
     votes, own = Votes.load(path), path.parents[1] / f"{path.stem}.toml"
     if own.exists():
-        options = read_project(own).options
+        project = read_project(own)
+        options = project.options
+        assert set(project.assumptions) <= set(votes.assumptions)
+        assert project.assumptions or "recipe" in options  # a preset says by itself how it was chosen
         if "recipe" in options:
             options = {**presets.preset(options["recipe"]).options(options["num_train"]), **options}
         constants = {name: value for name, value in options.items() if name in CONFIG_NAMES}
@@ -169,12 +173,10 @@ def test_a_raw_file_ran_what_its_configuration_says(path: Path) -> None:
         wanted = {name: value for name, value in constants.items() if name != "instances"}
         assert {name: tuple(t) if isinstance(t := trained[name], list) else t for name in wanted} == wanted
     elif found := re.fullmatch(r"(.+)-(bagging|dpa)-(\d+)", path.stem):
-        numbers = [
-            one["draws" if found[2] == "bagging" else "partitions"]
-            for one in read_comparison(path.parents[1] / f"{found[1]}-baselines.toml").methods
-            if one["name"] == found[2]
-        ]
-        assert int(found[3]) in numbers
+        file = read_comparison(path.parents[1] / f"{found[1]}-baselines.toml")
+        size = "draws" if found[2] == "bagging" else "partitions"
+        assert int(found[3]) in [one[size] for one in file.methods if one["name"] == found[2]]
+        assert set() < set(file.data.assumptions) <= set(votes.assumptions)
         assert isinstance(votes.mechanism, Bagged | Partitioned)
         assert found[3] == str(votes.mechanism.draws if isinstance(votes.mechanism, Bagged) else votes.instances)
     else:
@@ -191,9 +193,9 @@ def test_kept_radii_are_those_of_a_configuration(path: Path) -> None:
     assert np.mean(label == y) == note["accuracy"]
     data, numbers = re.fullmatch(r"(.+)-nearest-neighbours-([\d-]+)", path.stem).groups()  # pyright: ignore[reportOptionalMemberAccess]
     neighbours = [int(number) for number in numbers.split("-")]
-    asked = [
-        (one["neighbours"], one.get("leads")) for one in read_comparison(path.parents[1] / f"best-{data}.toml").methods
-    ]
+    file = read_comparison(path.parents[1] / f"best-{data}.toml")
+    asked = [(one["neighbours"], one.get("leads")) for one in file.methods]
+    assert set() < set(file.data.assumptions) <= set(note["assumptions"])
     used = note["mechanism"]["neighbours"], note["mechanism"].get("leads")
     assert used in asked
     assert used[0] == (neighbours if len(neighbours) > 1 else neighbours[0])

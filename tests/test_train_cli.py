@@ -413,6 +413,17 @@ def test_a_project_file_does_what_the_flags_do(fake: Any, capsys: pytest.Capture
     assert content["recipe"] == flags["recipe"]
 
 
+def test_what_the_file_assumes_is_in_the_certificate(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    Path("mine.toml").write_text(f'assumptions = ["The steps were tuned here."]\n{PROJECT}')
+    outcome = run(capsys, "train", "mine.toml")
+    assert outcome.code == 0, outcome.err
+    assert "Note: The steps were tuned here." in outcome.out
+    certified = json.loads(run(capsys, "certify", "runs/mine", "--json").out)
+    assert "The steps were tuned here." in certified["assumptions"]
+
+
 @pytest.mark.parametrize("line", ["keep_models = 'no'", "average_iterates = 'no'"])
 def test_a_flag_is_true_or_false(fake: Any, capsys: pytest.CaptureFixture[str], files: Path, line: str) -> None:
     Path("mine.toml").write_text(f"{PROJECT}{line}\n")

@@ -6,6 +6,7 @@ threat = "symmetric-difference"
 failure_prob = 0.001
 scope = "prediction"
 device = "auto"
+assumptions = ["..."]             # what else has looked at the training data, for every certificate to repeat
 methods = ["fdp", "kernel-vote"]  # names, or tables as below
 
 [data]                            # as in a project file, or the name of a data set
@@ -21,7 +22,7 @@ A project file that `mithridate init` wrote will do, too: its [data] is read, an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +35,14 @@ from mithridate.data.download import Progress
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Threat
-from mithridate.project import Project, data_of, read_toml, refuse_unknown, table_of
+from mithridate.project import Project, assumptions_of, data_of, read_toml, refuse_unknown, table_of
 
 if TYPE_CHECKING:
     from mithridate.defences import Defence
 
 _TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
-_KNOWN = (*_TEXTS, "radii", "failure_prob", "match", "methods", "data")
-_NO_OPTIONS = ("out", "methods", "data")
+_KNOWN = (*_TEXTS, "radii", "failure_prob", "match", "assumptions", "methods", "data")
+_NO_OPTIONS = ("out", "assumptions", "methods", "data")
 # What only `mithridate train` asks for, in a file that is meant for both.
 _FOR_TRAIN = ("run_dir", "train")
 
@@ -52,7 +53,7 @@ class ComparisonFile:
 
     Attributes:
         methods: a table for each method: its name and its options.
-        data: where the data is.
+        data: where the data is, and what is taken for granted about it.
         out: the folder of the results.
         options: the rest, by the names of the arguments of `compare`.
         notes: what a reader should know about how the file was read, a sentence each.
@@ -144,7 +145,7 @@ def read_comparison(path: PathLike) -> ComparisonFile:
     if isinstance(options.get("match"), str):
         options["match"] = matched_radius(options["match"])
     ignored = [{"run_dir": "run_dir", "train": "[train]"}[name] for name in _FOR_TRAIN if name in content]
-    data = data_of(table_of(content, "data", path), path)
+    data = replace(data_of(table_of(content, "data", path), path), assumptions=assumptions_of(content, path))
     if data.name is None and data.train is None:
         raise ConfigError(f'Expected [data] of {path} to have name = "digits" or another data set, or train = "FILE".')
     return ComparisonFile(

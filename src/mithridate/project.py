@@ -1,6 +1,7 @@
 """Project files: where the data is, how it is read, how to train; `mithridate init` writes and `train` reads them.
 
     run_dir = "runs/flowers"
+    assumptions = ["..."]        # what else has looked at the training data, a sentence each; may be left out
 
     [data]                       # or: name = "mnist", a well-known data set
     train = "flowers.csv"        # beside the project file
@@ -62,6 +63,7 @@ class Project:
         declaration: how examples are read; None: arrays as they are.
         run_dir: where the run is kept.
         options: how to train, by the names of `TrainConfig` and of the flags of `mithridate train`.
+        assumptions: what the user says is taken for granted, a sentence each; every certificate repeats them.
     """
 
     train: Path | None = None
@@ -72,6 +74,7 @@ class Project:
     declaration: Declaration | None = None
     run_dir: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    assumptions: tuple[str, ...] = ()
 
     @property
     def data_name(self) -> str | None:
@@ -85,7 +88,7 @@ class Project:
         return own if self.name is None and self.train is None else self.name
 
     def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
-        """The training data, and the inputs to vote on.
+        """The training data, with all that is taken for granted about it, and the inputs to vote on.
 
         Args:
             progress: called with the bytes of a download that are there, and their total.
@@ -94,6 +97,10 @@ class Project:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
+        training, test = self._read(progress)
+        return replace(training, assumptions=(*training.assumptions, *self.assumptions)), test
+
+    def _read(self, progress: Progress | None) -> tuple[Examples, Examples]:
         if (name := self.data_name) is not None:
             if self.test is not None:
                 raise ConfigError(
@@ -134,14 +141,34 @@ def read_project(path: PathLike) -> Project:
     """
     path = Path(path)
     content = read_toml(path)
-    refuse_unknown(content, ("run_dir", "data", "train"), f"in {path}")
+    refuse_unknown(content, ("run_dir", "assumptions", "data", "train"), f"in {path}")
     data, options = table_of(content, "data", path), table_of(content, "train", path)
     refuse_unknown(options, _OPTIONS, f"in [train] of {path}")
     _refuse_other_kinds(options, path)
     run_dir = content.get("run_dir", "")
     if not isinstance(run_dir, str):
         raise ConfigError(f"Expected run_dir in {path} to be a path in quotes, got {run_dir!r}.")
-    return replace(data_of(data, path), run_dir=Path(run_dir or f"runs/{path.stem}"), options=options)
+    return replace(
+        data_of(data, path),
+        run_dir=Path(run_dir or f"runs/{path.stem}"),
+        options=options,
+        assumptions=assumptions_of(content, path),
+    )
+
+
+def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The sentences that a file asks every certificate to repeat.
+
+    Raises:
+        ConfigError: they are no list of sentences.
+    """
+    given = content.get("assumptions", [])
+    if not isinstance(given, list) or not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
+        raise ConfigError(
+            f'Expected assumptions in {path} as a list of sentences, such as ["The clipping norm was chosen on this '
+            f'data."], got {given!r}.'
+        )
+    return tuple(given)
 
 
 def data_of(data: dict[str, Any], path: Path) -> Project:
@@ -302,6 +329,9 @@ _HEADER = """\
 
 # Where the run is kept; killed at any moment, the same command goes on from there.
 run_dir = {run_dir_quoted}
+
+# What else has looked at the training data, such as a choice of constants; every certificate repeats these sentences.
+# assumptions = ["The clipping norm was chosen by trials on this training data."]
 
 """
 _FILES = """\
