@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mithridate import ADP, RDP, ConfigError, Threat, TrainConfig
-from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
+from mithridate.features import Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm
 from mithridate.recipes import Recipe, choose
 
 TABLE: dict[str, Any] = {"num_train": 1000, "classes": 4, "shape": (12,), "kind": "float"}
+IMAGES = (1, 28, 28), (3, 32, 32)
 
 
 def table(**changes: Any) -> Recipe:
@@ -81,7 +82,10 @@ def test_the_plan_is_by_the_method_that_was_asked_for(method: Any) -> None:
     ("shape", "kind", "expected"),
     [
         ((28, 28), "uint8", OrientedGradients()),
-        ((3, 32, 32), "uint8", OrientedGradients()),
+        ((1, 28, 28), "uint8", OrientedGradients()),
+        ((3, 32, 32), "uint8", PhotoGradients()),
+        ((4, 32, 32), "uint8", OrientedGradients()),
+        ((3, 4, 4), "uint8", UnitNorm()),
         ((4, 4), "uint8", UnitNorm()),
         ((64,), "uint8", UnitNorm()),
         ((30,), "float", UnitNorm()),
@@ -92,6 +96,13 @@ def test_the_plan_is_by_the_method_that_was_asked_for(method: Any) -> None:
 def test_features_follow_shape_and_kind(shape: tuple[int, ...], kind: str, expected: Any) -> None:
     recipe = table(shape=shape, kind=kind)
     assert (recipe.model, recipe.features) == ("linear", expected)
+
+
+def test_who_has_images_in_colour_is_told_that_they_count_as_their_mirror_images() -> None:
+    told = [any("mirror image" in reason for reason in table(shape=shape, kind="uint8").reasons) for shape in IMAGES]
+    assert told == [False, True]
+    asked = table(shape=IMAGES[1], kind="uint8", features="oriented-gradients")
+    assert not any("mirror image" in reason for reason in asked.reasons)
 
 
 def test_text_is_hashed_and_numbers_are_never_expected_of_it() -> None:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, OrientedGradients, UnitNorm, pick_encoder
+from mithridate.features import Encoder, Frozen, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
 from mithridate.mechanism import KernelSum, NearestExamples, checked_scales
 from mithridate.votes import Votes
 
@@ -77,7 +77,8 @@ class Exponential:
 
     An attacker's example weighs up to 1, so a kernel certifies much where it gives the honest examples of a class
     nearly that, and this is what `full` is for: about the cosine between examples of one class. With oriented gradients
-    that is 0.8 for digits and clothes, and 0.4 for photographs. With `full` = 1, only copies of the input weigh 1.
+    that is 0.8 for digits and clothes, and 0.4 for photographs (0.5 with photo gradients). With `full` = 1, only copies
+    of the input weigh 1.
 
     Args:
         width: how far the cosine falls for a factor of e, above 0.
@@ -136,16 +137,20 @@ class Within:
         return {"name": "within", "cosine": self.cosine}
 
 
-# Chosen with oriented gradients on held-out parts of the training sets of MNIST and Fashion-MNIST (drawings) and of
-# CIFAR-10 (photographs); public constants now. For other inputs nothing was tuned.
-_DRAWINGS, _PHOTOGRAPHS = Exponential(width=0.03, full=0.75), Exponential(width=0.06, full=0.4)
+# Chosen on held-out parts of the training sets of MNIST and Fashion-MNIST (drawings, with oriented gradients) and of
+# CIFAR-10 (in colour, with oriented gradients; photographs, with photo gradients); public constants now. For other
+# inputs nothing was tuned.
+_DRAWINGS, _IN_COLOUR = Exponential(width=0.03, full=0.75), Exponential(width=0.06, full=0.4)
+_PHOTOGRAPHS = Exponential(width=0.06, full=0.5)
 _OTHERS = Exponential(width=0.1, full=0.8)
 
 
 def _default_kernel(encoder: Encoder, channels: int) -> Kernel:
     if not isinstance(encoder, OrientedGradients):
         return _OTHERS
-    return _PHOTOGRAPHS if channels == 3 else _DRAWINGS
+    if channels != 3:
+        return _DRAWINGS
+    return _PHOTOGRAPHS if isinstance(encoder, PhotoGradients) else _IN_COLOUR
 
 
 # --- votes ----------------------------------------------------------------------------------------------------------

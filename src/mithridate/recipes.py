@@ -30,7 +30,7 @@ from mithridate.bounds import bound_votes
 from mithridate.certification import certify, default_bounds
 from mithridate.config import TrainConfig
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, UnitNorm, pick_encoder
+from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
 from mithridate.mechanism import Private, Threat
 from mithridate.planning import Plan, plan
 from mithridate.votes import Votes
@@ -361,8 +361,16 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
                 "if the channels come last, use np.moveaxis(x, -1, 1)."
             )
         if min(task.shape[-2:]) >= _SMALLEST_IMAGE:
-            return OrientedGradients(), ("Few parameters on fixed image features buy radius.",)
+            return _of_images(task)
     return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
+
+
+def _of_images(task: _Task) -> tuple[Encoder, tuple[str, ...]]:
+    few = "Few parameters on fixed image features buy radius."
+    if len(task.shape) == 3 and task.shape[0] == 3:
+        mirrored = "In colour, an image counts as its mirror image; if left and right differ, use oriented-gradients."
+        return PhotoGradients(), (few, mirrored)
+    return OrientedGradients(), (few,)
 
 
 def _width(chosen: Encoder | None, task: _Task) -> int:
