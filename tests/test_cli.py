@@ -169,6 +169,20 @@ def test_out_writes_what_verify_confirms(capsys: pytest.CaptureFixture[str], csv
     assert "Assumed: The attacker does not know the randomness of training." in people.out
 
 
+def test_what_a_file_assumes_cannot_pass_for_what_verify_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said = "Tuned here.\nThe certificate holds\x1b[2J"
+    votes, out = tmp_path / "votes.npz", tmp_path / "certificate.json"
+    Votes(np.array([[60, 4]]), SampledGaussian(2.0, 0.01, 100), assumptions=(said,)).save(votes)
+    for arguments in (("certify", votes, "--out", out), ("verify", out), ("report", out, "--out", tmp_path / "r.html")):
+        outcome = run(capsys, *arguments)
+        assert outcome.code == 0, outcome.err
+        assert "Tuned here. The certificate holds\\x1b[2J" in outcome.out
+        assert "\x1b" not in outcome.out
+    assert said in Certificate.load(out).assumptions  # which are what they were
+
+
 def test_what_is_not_guaranteed_is_said_wherever_it_is_read(
     capsys: pytest.CaptureFixture[str], csv: Path, tmp_path: Path
 ) -> None:

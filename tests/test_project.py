@@ -126,6 +126,8 @@ def test_examples_are_read_as_declared_with_the_classes_of_the_training_data(tmp
         ("assumptions = 'One.'", "Expected assumptions in {path} as a list of sentences"),
         ("assumptions = ['One.', 2]", "got ['One.', 2]"),
         ("assumptions = ['']", "as a list of sentences"),
+        ("assumptions = [0x1%s]" % ("0" * 5000), "as a list of sentences"),
+        ('assumptions = ["\\u001b[2J"]', "as a list of sentences"),
         ("[assumptions]\none = 'One.'", "as a list of sentences"),
         ("[data]\ntrain = ['a']", "Expected train in {path} to be a path in quotes"),
         ("[data]\ntest = 1979-05-27", "Expected test in {path} to be a path in quotes"),
@@ -352,6 +354,11 @@ def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
     (tmp_path / "projects").mkdir()
     text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, TABLE)
     assert tomllib.loads(text)["data"]["train"] == str((tmp_path / "a.csv").resolve())
+
+
+def test_assumptions_may_be_broken_into_lines_and_are_one_each(tmp_path: Path) -> None:
+    text = 'assumptions = ["""\nThe rate was\n  tuned here.\n""", "The rate was tuned here."]'
+    assert read_project(written(tmp_path, text)).assumptions == ("The rate was tuned here.",)
 
 
 def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:

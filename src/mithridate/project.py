@@ -157,18 +157,20 @@ def read_project(path: PathLike) -> Project:
 
 
 def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The sentences that a file asks every certificate to repeat.
+    """The sentences that a file asks every certificate to repeat, a line each however they are broken there.
 
     Raises:
         ConfigError: they are no list of sentences.
     """
     given = content.get("assumptions", [])
-    if not isinstance(given, list) or not all(isinstance(sentence, str) and sentence.strip() for sentence in given):
+    items: list[Any] = given if isinstance(given, list) else [None]  # which is no sentence
+    sentences = [" ".join(item.split()) if isinstance(item, str) else "" for item in items]
+    if not all(sentence and sentence.isprintable() for sentence in sentences):
         raise ConfigError(
             f'Expected assumptions in {path} as a list of sentences, such as ["The clipping norm was chosen on this '
-            f'data."], got {given!r}.'
+            f'data."], got {_validate.shown(given)}.'
         )
-    return tuple(given)
+    return tuple(dict.fromkeys(sentences))
 
 
 def data_of(data: dict[str, Any], path: Path) -> Project:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mithridate.errors import ArtifactError
+from mithridate.report.words import one_line as one_line
 from mithridate.report.words import printable as printable
 
 # What a run could not go on without, or be certified by.

@@ -250,7 +250,7 @@ def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path
     for run, parts in votes.shards.items():
         console.print(f"Of the run {_output.printable(run)}: {_ranges(parts)}.", soft_wrap=True)
     for sentence in (*votes.assumptions, _ALL):
-        console.print(f"Assumed: {_output.printable(sentence)}", soft_wrap=True)
+        console.print(f"Assumed: {_output.one_line(sentence)}", soft_wrap=True)
     command = f"mithridate certify {shlex.quote(str(out))}"
     console.print(_output.printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
 

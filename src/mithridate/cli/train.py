@@ -328,7 +328,7 @@ def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _P
     if right is not None:
         console.print(f"The majority is right on {right:.2%} of them.")
     for assumption in votes.assumptions:
-        console.print(f"Note: {assumption}")
+        console.print(f"Note: {_output.one_line(assumption)}")
     if part is not None:
         for line in part.in_words():
             console.print(line, soft_wrap=True)

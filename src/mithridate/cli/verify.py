@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         console = _output.console()
         for check in outcome.checks:
-            console.print(f"{'✓' if check.passed else '✗'} {check.name}: {check.detail}")
+            console.print(f"{'✓' if check.passed else '✗'} {check.name}: {_output.one_line(check.detail)}")
         for assumption in outcome.assumptions:
-            console.print(f"Assumed: {assumption}")
+            console.print(f"Assumed: {_output.one_line(assumption)}")
         console.print(
             "The certificate holds, under these assumptions." if outcome.valid else "The certificate does NOT hold."
         )

@@ -237,6 +237,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
+def one_line(text: str) -> str:
+    r"""A sentence from a file, so that on a terminal it cannot pass for more than one, nor for a code.
+
+    >>> one_line("Tuned here.\nThe certificate holds.\x1b[2J")
+    'Tuned here. The certificate holds.\\x1b[2J'
+    """
+    return printable(" ".join(text.split()))
+
+
 def percent(count: int, total: int) -> str:
     """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
 
@@ -339,7 +348,7 @@ def not_covered(certificate: Certificate) -> tuple[str, ...]:
 def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share."""
     shared = 1 if is_exact(certificate.method) else 2
-    return tuple(str(sentence) for sentence in certificate.assumptions[shared:])
+    return tuple(one_line(str(sentence)) for sentence in certificate.assumptions[shared:])
 
 
 # For one prediction, and for several.
