@@ -99,10 +99,10 @@ def test_features_follow_shape_and_kind(shape: tuple[int, ...], kind: str, expec
 
 
 def test_who_has_images_in_colour_is_told_that_they_count_as_their_mirror_images() -> None:
-    told = [any("mirror image" in reason for reason in table(shape=shape, kind="uint8").reasons) for shape in IMAGES]
+    told = ["mirror image" in table(shape=shape, kind="uint8").in_words() for shape in IMAGES]
     assert told == [False, True]
-    asked = table(shape=IMAGES[1], kind="uint8", features="oriented-gradients")
-    assert not any("mirror image" in reason for reason in asked.reasons)
+    for asked in ("oriented-gradients", "photo-gradients"):
+        assert "mirror image" not in table(shape=IMAGES[1], kind="uint8", features=asked).in_words()
 
 
 def test_text_is_hashed_and_numbers_are_never_expected_of_it() -> None:

@@ -77,6 +77,7 @@ _BATCH, _LEAST_BATCH = 0.1, 256
 _LEAST_NOISE = 4.0
 _TEXT_DIMENSION = 512
 _SMALLEST_IMAGE = 8
+_MIRRORED = "In colour, an image counts as its mirror image; if left and right differ, use oriented-gradients."
 
 # --- recipes of networks: Liu et al. 2023 as in its code, with the batch kept and the rate following n ---------------
 
@@ -180,6 +181,8 @@ class Recipe:
             f"noise {config.noise_multiplier:g} times the clipping norm of {config.max_grad_norm:g}.",
             f"Radius that could be reached: {_reach_in_words(self.reach, self.threat)}.",
         ]
+        if _MIRRORED in self.reasons:  # of all reasons the one that a user may have to object to
+            lines.append(_MIRRORED)
         return "\n".join([*lines, *(f"Weak: {sentence}" for sentence in self.warnings)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -368,8 +371,7 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
 def _of_images(task: _Task) -> tuple[Encoder, tuple[str, ...]]:
     few = "Few parameters on fixed image features buy radius."
     if len(task.shape) == 3 and task.shape[0] == 3:
-        mirrored = "In colour, an image counts as its mirror image; if left and right differ, use oriented-gradients."
-        return PhotoGradients(), (few, mirrored)
+        return PhotoGradients(), (few, _MIRRORED)
     return OrientedGradients(), (few,)
 
 
