@@ -631,6 +631,20 @@ def test_bad_input_gets_one_clear_sentence(call: Callable[[], object], words: st
         call()
 
 
+def test_a_kernel_that_is_left_open_follows_features_and_colours() -> None:
+    def default(channels: int, features: str) -> str:
+        x = np.random.default_rng(5).integers(0, 256, (4, channels, 20, 20), dtype=np.uint8)
+        votes = kernel_votes((x, np.arange(4) % 2), x[:1], features=features)
+        assert votes.recipe is not None
+        return json.dumps(votes.recipe["kernel"])
+
+    oriented = [default(channels, "oriented-gradients") for channels in (1, 3, 4)]
+    photo = [default(channels, "photo-gradients") for channels in (1, 3, 4)]
+    assert oriented[0] == oriented[2] == photo[0] == photo[2]  # drawings, whatever their features are
+    assert len({oriented[0], oriented[1], photo[1], default(3, "unit-norm")}) == 4
+    assert default(3, "layered-gradients") == oriented[1]
+
+
 # --- the real thing -------------------------------------------------------------------------------------------------
 
 
