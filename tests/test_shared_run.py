@@ -252,6 +252,14 @@ def test_other_recipes_data_or_assumptions_are_refused(tmp_path: Path) -> None:
     assert len(list((tmp_path / "shards").iterdir())) == 1
 
 
+def test_what_turns_out_to_be_assumed_is_added_by_preparing_again(tmp_path: Path) -> None:
+    said = ("The moon is full.",)
+    assert said[0] not in task(tmp_path, 0).assumptions
+    training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS, assumptions=said)
+    assert said[0] in task(tmp_path, 1, assumptions=said).assumptions
+    assert said[0] in train(TRAIN, TEST, run_dir=tmp_path, **OPTIONS).assumptions
+
+
 # --- at the same time -----------------------------------------------------------------------------------------------
 
 

@@ -221,7 +221,8 @@ class SharedRun(RunDirectory):
             if sentence not in self.manifest.assumptions:
                 raise ConfigError(
                     f"This task takes something for granted that the run in {self.path} does not: {sentence} "
-                    "Give all tasks the same options."
+                    "Give all tasks the same options; what is true of all of them, --prepare adds to the run, and "
+                    "what was handed out has to be split again after that."
                 )
 
     def _selected(self, shards: slice | None) -> range:

@@ -188,7 +188,9 @@ def prepare(
     root_seed: bytes | None = None,
     **options: Any,
 ) -> Manifest:
-    """Start a run without training anything, or look at the one that is there, which stays: which shards it has.
+    """Start a run without training anything, or look at the one that is there: which shards it has.
+
+    Of a run that is there, all stays but for what it takes for granted, to which new assumptions are added.
 
     Args:
         training_set: see `train`.
