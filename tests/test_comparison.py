@@ -227,6 +227,14 @@ def test_bagging_is_matched_with_what_certifies_predictions() -> None:
         compare([private("statistical-dp", FakeMean), FakeBagging()], DATA, match=0)
 
 
+def test_what_the_user_assumes_is_in_every_certificate() -> None:
+    said = "The number of parts was found on this data."
+    comparison = compare([parts(), private()], DATA, assumptions=[said])
+    assert [entry.assumptions.count(said) for entry in comparison.entries] == [1, 1]
+    with pytest.raises(ConfigError, match="assumptions as a list of sentences"):
+        compare([parts()], DATA, assumptions=said)
+
+
 def test_entries_certify_what_their_defence_does_by_itself() -> None:
     comparison = compare([parts(), private()], DATA, threat="remove", failure_prob=0.01, scope="all")
     for entry, defence in zip(comparison.entries, (parts(), private()), strict=True):

@@ -455,6 +455,15 @@ def test_a_run_directory_is_kept_and_gone_on_with(tmp_path: Path) -> None:
         small(run_dir=tmp_path / "run", random_state=None).fit(POINTS[:90], LABELS[:90])
 
 
+def test_what_the_user_assumes_is_in_the_certificate() -> None:
+    said = "The number of steps was found by cross-validation on this data."
+    twin: Any = clone(small(assumptions=[said]))
+    classifier = twin.fit(POINTS, LABELS)
+    assert classifier.certify(NEW).assumptions.count(said) == 1
+    with pytest.raises(ConfigError, match="assumptions as a list of sentences"):
+        small(assumptions=said).fit(POINTS, LABELS)
+
+
 def test_a_fit_that_fails_leaves_what_was_fitted_before() -> None:
     classifier = small().fit(POINTS, LABELS)
     expected = classifier.votes(NEW)

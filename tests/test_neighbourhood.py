@@ -619,6 +619,8 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(4, 2)), "a lead for every number"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=0), "neighbours"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=1.5), "neighbours"),  # pyright: ignore[reportArgumentType]
+        (lambda: neighbour_votes((X, Y), INPUTS, neighbours=2, assumptions="One."), "as a list of sentences"),
+        (lambda: kernel_votes((X, Y), INPUTS, assumptions=[" "]), "as a list of sentences"),
         (lambda: Exponential(0.0), "width"),
         (lambda: Exponential(math.nan), "width"),
         (lambda: Exponential(0.2, full=1.5), "full"),

@@ -607,6 +607,7 @@ def test_lenet5_on_parts_of_mnist_learns() -> None:
         (Bootstrap(3, 5), {"root_seed": b"short"}, "root_seed"),
         (Bootstrap(3, 5), {"preferences": True}, "Parts; leave them out"),
         (Parts(3), {"in_flight": 0}, "in_flight"),
+        (Parts(3), {"assumptions": "One."}, "assumptions as a list of sentences"),
         (Parts(3), {"precision": "half"}, "precision"),
         (Parts(3), {"config": None}, "config to be a PlainConfig"),
         (None, {}, "plan to be"),

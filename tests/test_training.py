@@ -573,6 +573,8 @@ def changed(array: np.ndarray, place: Any, value: Any) -> np.ndarray:
         ({"in_flight": 2.5}, "in_flight"),
         ({"config": {"instances": 3}}, "TrainConfig"),
         ({"keep_models": True}, "run_dir"),
+        ({"assumptions": "One."}, "Expected assumptions as a list of sentences, got 'One.'"),
+        ({"assumptions": ["One.", 2]}, "Expected assumptions as a list of sentences"),
         ({"root_seed": b"short"}, "32 bytes"),
         ({"root_seed": 7}, "32 bytes"),
         ({"features": "nonsense"}, "nonsense"),

@@ -66,6 +66,20 @@ def positive_integer(**named: Any) -> None:
             raise ConfigError(f"Expected {name} to be a whole number below 2^53, got a huge number.")
 
 
+def sentences(**named: Any) -> None:
+    """Require every named value to be a list of sentences; a single one would pass for a list of letters.
+
+    >>> sentences(assumptions="The clipping norm was tuned here.")
+    Traceback (most recent call last):
+    ...
+    mithridate.errors.ConfigError: Expected assumptions as a list of sentences, got 'The clipping norm was tuned here.'.
+    """
+    for name, value in named.items():
+        listed = isinstance(value, list | tuple)
+        if not listed or not all(isinstance(each, str) and each.strip() for each in value):
+            raise ConfigError(f"Expected {name} as a list of sentences, got {shown(value)}.")
+
+
 def one_of(options: tuple[str, ...], **named: Any) -> None:
     """Require every named value to be one of the given words.
 

@@ -60,6 +60,7 @@ def compare(
     match_with: str | None = None,
     title: str | None = None,
     progress: Watch | None = None,
+    assumptions: Sequence[str] = (),
 ) -> Comparison:
     """Train several defences on the same data, certify them, and compare what they certify.
 
@@ -86,6 +87,7 @@ def compare(
         title: the title of the report.
         progress: called with the title of a method and `training` or `certifying` when either begins; what it returns,
             if anything, is called with how much is done, and of how much.
+        assumptions: what else has looked at the training data, a sentence each; every certificate repeats them.
 
     Raises:
         ConfigError: an argument is not what it should be, or no method came to a result.
@@ -104,7 +106,9 @@ def compare(
     target = None if match is None else _target(methods, match, match_with)
     if match is None and match_with is not None:
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
+    _validate.sentences(assumptions=assumptions)
     source = _source(data)
+    source = dataclasses.replace(source, assumptions=(*source.assumptions, *assumptions))
     trainer = _Trainer(source, None if run_dir is None else Path(run_dir), device, progress or (lambda *_: None), {})
     claim = _Claim(Threat(threat), failure_prob, Scope(scope))
     entries: dict[str, Entry] = {}

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -25,7 +25,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from mithridate import certification
+from mithridate import _validate, certification
 from mithridate._artifact import PathLike
 from mithridate.accounting import FDP, Method
 from mithridate.certificate import Certificate
@@ -61,8 +61,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     Assumes: what `certify(X).assumptions` lists. Above all, nothing but `fit` has looked at the training data. A
     scaler, an imputer, a feature selection or a vocabulary that was *fitted* on the training data, in a pipeline before
     this estimator or by hand, is not covered and **voids the certificate**, and so does choosing the parameters by
-    cross-validation on that data. Scale by constants that you know: `features=UnitNorm(center=..., scale=...)`, or
-    declare the columns with `mithridate.data`.
+    cross-validation on that data (`assumptions` at least says so). Scale by constants that you know:
+    `features=UnitNorm(center=..., scale=...)`, or declare the columns with `mithridate.data`.
 
     Args:
         model: `auto` (a linear model on fixed features), `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, a
@@ -84,6 +84,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
+        assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
+            cross-validation; every certificate repeats them.
 
     Attributes:
         classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
@@ -135,6 +137,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
+        assumptions: Sequence[str] = (),
     ) -> None:
         self.model = model
         self.instances = instances
@@ -151,6 +154,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
+        self.assumptions = assumptions
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
@@ -167,6 +171,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
                 outside its range (`ConfigError`, which is a ValueError too).
         """
         training, _ = _trainers()
+        _validate.sentences(assumptions=self.assumptions)
         fitted = self._unfitted()
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
@@ -226,7 +231,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
 
     def _assumed(self, recipe: Recipe, classes: Array) -> tuple[str, ...]:
-        chosen = (recipe.assumption,) if self._leaves_open() else ()
+        chosen = (*self.assumptions, recipe.assumption) if self._leaves_open() else tuple(self.assumptions)
         return chosen if self.classes is not None else (*chosen, _inferred(classes))
 
     def predict(self, X: Any) -> Array:

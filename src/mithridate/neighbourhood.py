@@ -198,6 +198,7 @@ def kernel_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be.
     """
+    _validate.sentences(assumptions=assumptions)
     task = _task(training_set, test_set, features, classes, mirrored)
     kernel = task.kernel if kernel is None else kernel
     table = _table(kernel, task.scale)
@@ -255,6 +256,7 @@ def neighbour_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
     """
+    _validate.sentences(assumptions=assumptions)
     numbers, needed = checked_scales(neighbours, leads)
     voters = NearestExamples(numbers, leads=needed)
     task = _task(training_set, test_set, features, classes, mirrored)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mithridate import _validate
 from mithridate._artifact import PathLike
 from mithridate.backends import Backend, Ray, check_backend
 from mithridate.data.arrays import check_inputs
@@ -116,6 +117,7 @@ def train_plain(
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
     recipe = PlainRecipe.of(config, plan)
+    _validate.sentences(assumptions=assumptions)
     check_runtime(in_flight, precision)
     backend = check_backend(backend)
     if plan.is_deterministic and isinstance(features, Frozen):

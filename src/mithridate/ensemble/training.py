@@ -243,6 +243,7 @@ def _ordered(
     """Decide everything about a run, as long as those who train it are there."""
     if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
+    _validate.sentences(assumptions=assumptions)
     check_runtime(in_flight, precision)
     backend = check_backend(backend)
     if keep_models and run_dir is None:
