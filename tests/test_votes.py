@@ -243,8 +243,9 @@ def test_merged_votes_assume_what_either_assumed_and_add_up_their_recipes() -> N
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        ({"assumptions": "a sentence"}, "tuple of sentences"),
-        ({"assumptions": (1, 2)}, "tuple of sentences"),
+        ({"assumptions": "a sentence"}, "list of sentences"),
+        ({"assumptions": (1, 2)}, "list of sentences"),
+        ({"assumptions": None}, "list of sentences"),
         ({"recipe": [1, 2]}, "dictionary"),
         ({"recipe": {"x": {1, 2}}}, "plain JSON"),
         ({"recipe": {"x": float("nan")}}, "plain JSON"),

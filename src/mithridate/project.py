@@ -162,15 +162,14 @@ def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     Raises:
         ConfigError: they are no list of sentences.
     """
-    given = content.get("assumptions", [])
-    items: list[Any] = given if isinstance(given, list) else [None]  # which is no sentence
-    sentences = [" ".join(item.split()) if isinstance(item, str) else "" for item in items]
-    if not all(sentence and sentence.isprintable() for sentence in sentences):
+    given, name = content.get("assumptions", []), f"assumptions in {path}"
+    _validate.sentences(**{name: given})
+    lines = tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in given))
+    if not all(line.isprintable() for line in lines):
         raise ConfigError(
-            f'Expected assumptions in {path} as a list of sentences, such as ["The clipping norm was chosen on this '
-            f'data."], got {_validate.shown(given)}.'
+            f"Expected {name} as a list of sentences without control codes, got {_validate.shown(given)}."
         )
-    return tuple(dict.fromkeys(sentences))
+    return lines
 
 
 def data_of(data: dict[str, Any], path: Path) -> Project:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _validate
 from mithridate._artifact import PathLike, check_is_file, read_npz, write_atomically
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import (
@@ -104,7 +105,8 @@ class Votes:
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
         object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
-        object.__setattr__(self, "assumptions", _checked_assumptions(self.assumptions))
+        _validate.sentences(assumptions=self.assumptions)
+        object.__setattr__(self, "assumptions", tuple(self.assumptions))
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
         object.__setattr__(self, "shards", _checked_shards(self.shards, self))
@@ -532,12 +534,6 @@ def _instances(first: int, stop: int) -> str:
 
 def _short(run: str) -> str:
     return repr(run) if len(run) <= _LONG else f"{run[:_LONG]!r}..."
-
-
-def _checked_assumptions(sentences: Any) -> tuple[str, ...]:
-    if isinstance(sentences, str) or not all(isinstance(sentence, str) for sentence in sentences):
-        raise ConfigError(f"Expected assumptions as a tuple of sentences, got {sentences!r}.")
-    return tuple(sentences)
 
 
 def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
