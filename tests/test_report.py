@@ -301,7 +301,7 @@ def test_too_few_instances_name_the_knob() -> None:
     assert few.radius.tolist() == [-1]
     assert len(words.weaknesses(few)) == 1
     assert "not even unanimous votes" in words.weaknesses(few)[0]
-    advised = int(re.findall(r"train with --instances (\d+) or more", words.weaknesses(few)[0])[0])
+    advised = int(re.findall(r"train a new run with --instances (\d+) or more", words.weaknesses(few)[0])[0])
     assert certify(Votes.from_counts([[advised, 0]], mechanism=GAUSSIAN)).radius[0] >= 0
 
 
@@ -317,7 +317,7 @@ def test_unanimous_votes_are_said_to_be_limited_by_the_instances() -> None:
     (sentence,) = words.weaknesses(certificate)
     assert sentence.startswith("On 2 of 3 predictions all 1,000 instances agree")
     assert f"no more than a radius of {certificate.radius[0]};" in sentence
-    assert f"4,000 that agree would show {more.radius[0]} (train with --instances 4000)." in sentence
+    assert f"4,000 that agree would show {more.radius[0]} (train a new run with --instances 4000)." in sentence
 
 
 def test_more_instances_are_not_advised_where_they_would_not_help() -> None:

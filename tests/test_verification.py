@@ -201,6 +201,7 @@ def test_right_certificates_are_confirmed(tmp_path: Path, mechanism: Any, method
     assert outcome.valid, outcome.checks
     assert [check.name for check in outcome.checks] == [
         "file unchanged",
+        "conditions",
         "assumptions",
         "labels",
         "confidence bounds",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._artifact import PathLike, decode_array, read_hashed, write_hashed
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.conditions import Statement, conditions_of, distinct, from_plain, in_json, to_plain
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import Deterministic, Threat, mechanism_from_dict
 from mithridate.rules import Rule, is_exact, rule_from_dict
@@ -68,7 +69,8 @@ class Certificate:
     (`scope="prediction"`), or for all examples at once (`scope="all"`). Of a deterministic mechanism, `label` is what
     is predicted, and stays so; `failure_prob` is 0.
 
-    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it.
+    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it. Where
+    something followed the training data, or looked at it, outside of the mechanism, the claim is `conditional` on that.
 
     Attributes:
         votes: the votes that were certified.
@@ -100,6 +102,16 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     error_budget: dict[str, float] = field(default_factory=dict[str, float])
     versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What the claim is conditional on, given the threat; each has an `id`, a sentence and a `remedy`."""
+        return conditions_of(self.assumptions, self.threat)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the claim rests on something that followed the training data, or looked at it."""
+        return bool(self.conditions)
 
     def accuracy(self, labels: npt.ArrayLike, radii: npt.ArrayLike) -> FloatArray:
         """Certified accuracy: the share of all examples that are right and certified at least to each radius.
@@ -176,7 +188,8 @@ class Certificate:
             "run_ids": list(self.votes.run_ids),
             **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
             **({"devices": dict(self.votes.devices)} if self.votes.devices else {}),
-            "training_assumptions": list(self.votes.assumptions),
+            **({"planned": dict(self.votes.planned)} if self.votes.planned else {}),
+            "training_assumptions": to_plain(self.votes.assumptions),
             "recipe": self.votes.recipe,
             "label": self.label,
             "radius": self.radius,
@@ -210,9 +223,9 @@ class Certificate:
                 run_ids=tuple(content["run_ids"]),
                 shards=content.get("shards", {}),
                 devices=content.get("devices", {}),
-                # Files of version 0.1 say nothing about training.
-                assumptions=tuple(content.get("training_assumptions", ())),
-                recipe=content.get("recipe"),
+                planned=content.get("planned", {}),
+                assumptions=from_plain(content["training_assumptions"]),
+                recipe=content["recipe"],
                 evidence=_decoded(content["votes"].get("evidence", {})),
                 **arrays,  # pyright: ignore[reportArgumentType]
             )
@@ -243,7 +256,7 @@ class Certificate:
                 scope=Scope(content["scope"]),
                 on=on,
                 bounds=kind,
-                assumptions=tuple(content["assumptions"]),
+                assumptions=_with_ids(content["assumptions"], votes),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
@@ -281,7 +294,8 @@ class Certificate:
             "mechanism": self.votes.mechanism.to_dict(),
             "on": self.on,
             "bounds": self.bounds,
-            "assumptions": list(self.assumptions),
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
             "error_budget": self.error_budget,
             "versions": self.versions,
         }
@@ -298,6 +312,13 @@ class Certificate:
         if labels.shape != self.label.shape:
             raise ConfigError(f"Expected one true label for each of {len(self.label)} examples, got {labels.shape}.")
         return labels == self.label
+
+
+def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
+    """The assumptions of a file; which of them are conditions, its votes know."""
+    stated = from_plain(sentences)
+    known = {str(each): each for each in votes.statements}
+    return distinct(known.get(str(each), each) for each in stated)
 
 
 def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:

@@ -22,6 +22,7 @@ from mithridate import _validate
 from mithridate._artifact import PathLike, write_atomically
 from mithridate.certificate import Scope
 from mithridate.comparison import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
+from mithridate.conditions import Statement, of_user
 from mithridate.data.arrays import check_inputs, check_labels
 from mithridate.data.named import NamedData, examples_of, load_named
 from mithridate.data.readers import Examples
@@ -108,7 +109,7 @@ def compare(
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
     _validate.sentences(assumptions=assumptions)
     source = _source(data)
-    source = dataclasses.replace(source, assumptions=(*source.assumptions, *assumptions))
+    source = dataclasses.replace(source, assumptions=(*source.assumptions, *of_user(assumptions)))
     trainer = _Trainer(source, None if run_dir is None else Path(run_dir), device, progress or (lambda *_: None), {})
     claim = _Claim(Threat(threat), failure_prob, Scope(scope))
     entries: dict[str, Entry] = {}
@@ -404,9 +405,10 @@ def _chosen(draws: int, entry: Entry, target: Entry, trainer: _Trainer, bagging:
         f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} certified and right against "
         f"{other:.1%}, on the test points of this comparison; its certificate takes the number as public and fixed."
     )
-    assumed = (
+    assumed = Statement(
         f"The number of draws, {draws:,}, was chosen by certified accuracy on labelled test points, with models "
-        "trained on this very data; the certificate holds only if the number is taken as public and fixed."
+        "trained on this very data; the certificate holds only if the number is taken as public and fixed.",
+        "tuned-on-training-data",
     )
     votes = dataclasses.replace(votes, assumptions=(*votes.assumptions, assumed))
     return trainer.certified(entry.name, defence, votes, seconds, claim, (note,))

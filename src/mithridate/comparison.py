@@ -25,6 +25,7 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate._version import VERSION
 from mithridate.accounting.statistical import StatisticalBound
 from mithridate.certificate import Certificate
+from mithridate.conditions import Statement, conditions_of, distinct, in_json, listed_ids
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import SEARCH_LIMIT, Threat
 from mithridate.report import summary, words
@@ -128,6 +129,11 @@ class Entry:
         return self.outcome.assumptions
 
     @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What its claim is conditional on."""
+        return conditions_of(self.assumptions, self.threat)
+
+    @property
     def is_guarantee(self) -> bool:
         """Whether its claims hold with the confidence they state."""
         found = self.certificate
@@ -211,7 +217,8 @@ class Entry:
             "training_seconds": round(self.training_seconds, 3),
             "certification_seconds": round(self.certification_seconds, 3),
             "notes": list(self.notes),
-            "assumptions": list(self.assumptions),
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
         }
         if isinstance(self.outcome, StatisticalBound):
             # At the radii of the table, and never more than the bound allows.
@@ -259,6 +266,11 @@ class Comparison:
     def ranked(self) -> tuple[Entry, ...]:
         """The methods whose claims are of one kind."""
         return tuple(entry for entry in self.entries if entry.ranked)
+
+    @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What the claims of some method are conditional on, each once."""
+        return conditions_of(distinct(each for entry in self.entries for each in entry.conditions))
 
     @cached_property
     def axis_limit(self) -> int:
@@ -328,7 +340,13 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Who certifies most where, in a sentence."""
+        """Who certifies most where, and what the claims of some methods are conditional on."""
+        if not self.conditions:
+            return self._ranking
+        return f"Conditional on {listed_ids(self.conditions)}. {self._ranking}"
+
+    @property
+    def _ranking(self) -> str:
         stretches, tolerance = self.leaders
         if not self.ranked:
             return "No method here certifies predictions against the threat of this comparison; there is no ranking."
@@ -360,6 +378,7 @@ class Comparison:
             "title": self.title,
             "headline": self.headline,
             "findings": list(self.findings),
+            **in_json(self.conditions),
             "threat": self.threat.value,
             "threat_in_words": self.threat.in_words,
             "examples": self.examples,

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mithridate import _validate
+from mithridate.conditions import PUBLIC, Statement, classes_read_off
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Private, SampledGaussian, Subsampled
 
@@ -139,28 +140,26 @@ class TrainConfig:
         inner = SampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
         return inner if self.keep is None else Subsampled(self.keep, inner)
 
-    def resolve(self, *, num_train: int, classes: int) -> tuple[TrainConfig, tuple[str, ...]]:
+    def resolve(self, *, num_train: int, classes: int) -> tuple[TrainConfig, tuple[Statement, ...]]:
         """The configuration with its public constants filled in from the data, and what that assumes.
 
         Args:
             num_train: number of training examples that were found.
             classes: number of classes that were found.
         """
-        inferred: list[str] = []
+        inferred: list[Statement] = []
         resolved = self
         if self.divisor is None:
             count = self.num_train or num_train
             divisor = self.sample_rate * count * (1.0 if self.keep is None else self.keep)
             resolved = replace(self, num_train=count, divisor=divisor)
             if self.num_train is None:
-                inferred.append(f"num_train = {num_train} (and with it divisor = {divisor:g})")
+                what = f"num_train = {num_train} (and with it divisor = {divisor:g}) was"
+                inferred.append(Statement(f"{what} read off the training data; {PUBLIC}", "size"))
         if self.classes is None:
             resolved = replace(resolved, classes=classes)
-            inferred.append(f"classes = {classes}")
-        if not inferred:
-            return resolved, ()
-        words = f"{' and '.join(inferred)} {'was' if len(inferred) == 1 else 'were'} read off the training data"
-        return resolved, (f"{words}; the certificate assumes that this is public and fixed.",)
+            inferred.append(classes_read_off(classes))
+        return resolved, tuple(inferred)
 
     def learning_rate_at(self, step: int) -> float:
         """The step size of a step, counted from 0.

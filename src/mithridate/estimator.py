@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
@@ -21,7 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
@@ -29,7 +32,8 @@ from mithridate import _validate, certification
 from mithridate._artifact import PathLike
 from mithridate.accounting import FDP, Method
 from mithridate.certificate import Certificate
-from mithridate.data.arrays import kind_of
+from mithridate.conditions import PUBLIC, Statement, of_user
+from mithridate.data.arrays import fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.mechanism import Threat
@@ -43,9 +47,6 @@ _validate_data: Any = validate_data
 
 _log = logging.getLogger(__name__)
 
-# Columns whose mean and standard deviation are so close to 0 and 1 were standardised by their own values.
-_STANDARDISED = 1e-6
-_FEW_ROWS = 10
 _MOST_NAMED = 20
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
@@ -60,8 +61,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
     Assumes: what `certify(X).assumptions` lists. Above all, nothing but `fit` has looked at the training data. A
     scaler, an imputer, a feature selection or a vocabulary that was *fitted* on the training data, in a pipeline before
-    this estimator or by hand, is not covered and **voids the certificate**, and so does choosing the parameters by
-    cross-validation on that data (`assumptions` at least says so). Scale by constants that you know:
+    this estimator or by hand, is not covered, and neither is choosing the parameters by cross-validation on that data:
+    the certificate is then *conditional* (`certify(X).conditions`). A search or a pipeline of scikit-learn around this
+    estimator is noticed, and so are columns that were scaled on the training data; say the rest yourself in
+    `assumptions`. Scale by constants that you know:
     `features=UnitNorm(center=..., scale=...)`, or declare the columns with `mithridate.data`.
 
     Args:
@@ -84,8 +87,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
+        num_train: number of training examples, where it is fixed or public. None takes that of the training data,
+            rounded, and every certificate is then conditional on it.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
-            cross-validation; every certificate repeats them.
+            cross-validation; every certificate repeats them, and is conditional on them.
 
     Attributes:
         classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
@@ -137,6 +142,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
+        num_train: int | None = None,
         assumptions: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -154,6 +160,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
+        self.num_train = num_train
         self.assumptions = assumptions
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
@@ -175,9 +182,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted = self._unfitted()
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
-        _warn_if_standardised(inputs)
+        looks = _looks_from_outside(self, inputs)
         recipe = choose(
-            num_train=public_size(len(inputs)),
+            num_train=public_size(len(inputs)) if self.num_train is None else self.num_train,
             classes=len(classes),
             shape=inputs.shape[1:],
             kind=kind_of(inputs),
@@ -202,9 +209,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             (inputs, labels),
             inputs[:1],  # a run votes on something
             model=recipe.model,
-            # Where nothing was chosen by it, the number of examples is left to `train`, which lists it.
+            # Where nothing was chosen by it, the number of examples is left to `train`, which says so.
             config=replace(
-                recipe.config, classes=len(classes), num_train=recipe.num_train if self._leaves_open() else None
+                recipe.config,
+                classes=len(classes),
+                num_train=recipe.num_train if self._leaves_open() else self.num_train,
             ),
             run_dir=run.folder(),
             device=self.device,
@@ -212,7 +221,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             keep_models=True,
             root_seed=_root_seed(self.random_state),
             source={"declaration": None, "class_names": [str(name) for name in classes]},
-            assumptions=self._assumed(recipe, classes),
+            assumptions=(*looks, *self._assumed(recipe, classes)),
         )
         run.forget_seed()
         fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
@@ -230,9 +239,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         """Whether something is chosen by the number of examples."""
         return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
 
-    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[str, ...]:
-        chosen = (*self.assumptions, recipe.assumption) if self._leaves_open() else tuple(self.assumptions)
-        return chosen if self.classes is not None else (*chosen, _inferred(classes))
+    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[Statement, ...]:
+        said = (*of_user(self.assumptions), *of_user(recipe.assumptions))
+        if self.num_train is None and self._leaves_open():
+            said = (*said, recipe.assumption)
+        return said if self.classes is not None else (*said, _inferred(classes))
 
     def predict(self, X: Any) -> Array:
         """The label with the most votes for each input; ties go to the smaller label."""
@@ -431,11 +442,8 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
     return places.astype(np.int64)
 
 
-def _inferred(classes: Array) -> str:
-    return (
-        f"The set of classes ({_named(classes)}) was read off the training labels; the certificate assumes that it is "
-        "public and fixed."
-    )
+def _inferred(classes: Array) -> Statement:
+    return Statement(f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}", "class-list")
 
 
 def _named(classes: Array) -> str:
@@ -546,16 +554,55 @@ def _refuse_words(inputs: Any) -> None:
             )
 
 
-def _warn_if_standardised(inputs: Array) -> None:
-    """Point out columns that were scaled by their own mean and deviation; the result does not depend on this look."""
-    if inputs.ndim != 2 or inputs.dtype.kind != "f" or len(inputs) < _FEW_ROWS:
-        return
-    with np.errstate(all="ignore"):
-        mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
-    varies = deviation > 0
-    if varies.any() and (np.abs(mean) < _STANDARDISED).all() and (np.abs(deviation - 1) < _STANDARDISED)[varies].all():
-        warnings.warn(
-            "Every column has mean 0 and deviation 1, as if a scaler had been fitted on this training data, which no "
-            "certificate covers; scale by constants that you know: features=UnitNorm(center=..., scale=...).",
-            stacklevel=3,
-        )
+# --- what else has looked at the training data ----------------------------------------------------------------------
+
+
+def _looks_from_outside(estimator: CertifiedClassifier, inputs: Array) -> tuple[Statement, ...]:
+    """What can be seen of other looks at the training data: scaled columns, searches and pipelines around `fit`."""
+    by_callers = _looks_of_callers(estimator)
+    for statement in (*fitted_preprocessing(inputs), *by_callers):
+        warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=3)
+    return by_callers  # What the columns show, `train` says by itself.
+
+
+def _looks_of_callers(estimator: CertifiedClassifier) -> tuple[Statement, ...]:
+    """Searches and pipelines of scikit-learn that call `fit`.
+
+    They tell the estimator nothing, so the callers on the stack are all there is to see. What is not seen here (a
+    search that ran before, a transformer that was applied by hand) is up to the user to say.
+    """
+    found: dict[str, Statement] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if frame.f_code.co_name == "fit" and caller is not None and caller is not estimator:
+            for statement in (_search(caller), _preprocessing(caller)):
+                if statement is not None:
+                    found[str(statement)] = statement
+        frame = frame.f_back
+    return tuple(found.values())
+
+
+def _search(caller: Any) -> Statement | None:
+    if not isinstance(caller, BaseSearchCV):
+        return None
+    return Statement(
+        f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does not "
+        "cover.",
+        "tuned-on-training-data",
+    )
+
+
+def _preprocessing(caller: Any) -> Statement | None:
+    """What a pipeline fits before its last step; transformers that need no fit see one example at a time."""
+    if not isinstance(caller, Pipeline):
+        return None
+    steps = (step for _, step in caller.steps[:-1] if step is not None and not isinstance(step, str))
+    fitted = [type(step).__name__ for step in steps if get_tags(step).requires_fit]
+    if not fitted:
+        return None
+    return Statement(
+        f"{' and '.join(fitted)} {'was' if len(fitted) == 1 else 'were'} fitted on the training data before it was "
+        "trained on, which the certificate does not cover.",
+        "fitted-preprocessing",
+    )

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mithridate.conditions import in_words
 from mithridate.errors import ArtifactError
 from mithridate.report.words import one_line as one_line
 from mithridate.report.words import printable as printable
@@ -46,6 +47,13 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_conditions(console: Console, statements: Iterable[str]) -> None:
+    """The last line of a command: what its claims are conditional on, and what to declare; none where nothing is."""
+    said = in_words(statements)
+    if said is not None:
+        console.print(said, soft_wrap=True)
 
 
 def bar(share: float, width: int = 30) -> str:

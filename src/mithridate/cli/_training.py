@@ -44,19 +44,17 @@ class Work:
         test: the inputs to vote on.
         run_dir: where the run is kept.
         options: what the user decided; see `project.compose`.
-        data: name of the data set, where it has one.
     """
 
     training: Examples
     test: Examples
     run_dir: Path
     options: Mapping[str, Any]
-    data: str | None = None
 
     def recipe(self) -> Recipe:
         """What will be trained."""
         device = device_type(self.options.get("device", "auto"), backend_of(self.options))
-        return compose(self.options, self.training, device, data=self.data)
+        return compose(self.options, self.training, device)
 
     def train(
         self, recipe: Recipe, root_seed: bytes | None = None, shards: slice | None = None

@@ -148,6 +148,7 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
     if arguments.out is not None:
         command = f"mithridate verify {shlex.quote(str(arguments.out))}"
         console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)
 
 
 def _sentences(certificate: Certificate) -> list[str]:
@@ -162,7 +163,7 @@ def _sentences(certificate: Certificate) -> list[str]:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
             sentences.append(f"{status.value}: {number:,}. {status.sentence}")
-    return sentences + [f"Note: {assumption}" for assumption in words.particular_assumptions(certificate)]
+    return [*sentences, *words.particular_assumptions(certificate)]
 
 
 def radii_of(text: str) -> list[int]:

@@ -164,6 +164,7 @@ def _print(console: Console, comparison: Comparison, out: Path) -> None:
     for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
         console.print(f"Note: {sentence}")
     console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
+    _output.print_conditions(console, comparison.conditions)
 
 
 def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> Table:

@@ -15,6 +15,7 @@ from mithridate.certificate import Certificate
 from mithridate.certification import certify
 from mithridate.cli import _output
 from mithridate.cli._training import Work
+from mithridate.conditions import in_json
 from mithridate.data.named import NAMES, NamedData, examples_of, load_named
 from mithridate.report import Report, words
 from mithridate.votes import Votes
@@ -120,11 +121,12 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         table.add_row(words.method_name(each.method), *cells)
     console.print(table)
     console.print(report.headline)
-    for sentence in (*report.left_out, *report.warnings, *certificate.assumptions[2:]):
-        console.print(f"Note: {sentence}")
+    for sentence in (*(f"Note: {each}" for each in report.left_out), *words.particular_assumptions(certificate)):
+        console.print(sentence)
     folder = shlex.quote(str(run_dir))
     console.print(f"The report is in {path}; open it in a browser.", soft_wrap=True)
     console.print(f"The certificate: mithridate verify {folder}/certificate.json", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)
 
 
 def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path, seconds: float) -> dict[str, Any]:
@@ -141,5 +143,6 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
             for each, curve in zip(report.certificates, report.curves, strict=True)
         },
         "warnings": list(report.warnings),
+        **in_json(certificate.assumptions, certificate.threat),
         "seconds": seconds,
     }

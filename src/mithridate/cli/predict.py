@@ -15,6 +15,7 @@ from mithridate.certificate import Certificate
 from mithridate.certification import certify
 from mithridate.cli import _options, _output
 from mithridate.cli._training import accuracy, import_training
+from mithridate.conditions import in_json
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.errors import ConfigError
 from mithridate.report import summary, words
@@ -141,7 +142,8 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
         "scope": certificate.scope.value,
         "threat": certificate.threat.value,
         "failure_prob": certificate.failure_prob,
-        "assumptions": list(certificate.assumptions),
+        **in_json(certificate.assumptions, certificate.threat),
+        "assumptions": list(map(str, certificate.assumptions)),
         "accuracy": accuracy(votes),
         "predictions": rows,
     }
@@ -169,15 +171,15 @@ def _print(
     if right is not None:
         console.print(f"The majority is right on {right:.2%} of them.")
     console.print(words.headline(certificate).text)
-    for sentence in (*notes, *words.particular_assumptions(certificate)):
-        console.print(f"Note: {_output.printable(sentence)}")
+    for sentence in (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate)):
+        console.print(_output.printable(sentence))
     for sentence in words.weaknesses(certificate):
         console.print(f"To certify more: {sentence}")
-    if arguments.out is None:
-        return
-    path = shlex.quote(str(arguments.out))
-    then = {
-        ".json": f"; check it with: mithridate verify {path}",
-        ".npz": f"; certify it with: mithridate certify {path}",
-    }
-    console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)
+    if arguments.out is not None:
+        path = shlex.quote(str(arguments.out))
+        then = {
+            ".json": f"; check it with: mithridate verify {path}",
+            ".npz": f"; certify it with: mithridate certify {path}",
+        }
+        console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)

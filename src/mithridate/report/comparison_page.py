@@ -136,7 +136,8 @@ def duration(seconds: float) -> str:
 def _facts(entry: Entry) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
-    return [f"Threat: {entry.threat.in_words}.", entry.confidence, *entry.notes, cost]
+    conditions = [f"Conditional on {each.id}. {each} {each.remedy}" for each in entry.conditions]
+    return [f"Threat: {entry.threat.in_words}.", entry.confidence, *conditions, *entry.notes, cost]
 
 
 def _command(entry: Entry) -> str | None:

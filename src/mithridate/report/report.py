@@ -20,6 +20,7 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certificate import Certificate
 from mithridate.certification import SEARCH_LIMIT
+from mithridate.conditions import in_json
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 from mithridate.mechanism import Private
 from mithridate.report import pictures as pictures_module
@@ -146,7 +147,7 @@ claims holds with 99.9% confidence.'
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
         return (
-            *words.proposed(certificate),
+            *words.conditional_on(certificate),
             *words.cautions(certificate),
             *words.weaknesses(certificate),
             *words.tighter(certificate, self.others),
@@ -185,6 +186,7 @@ claims holds with 99.9% confidence.'
             "per_class": [asdict(row) for row in summary.per_class(certificate)],
             "points": self._points(),
             "pictured": sorted(self.pictures),
+            **in_json(certificate.assumptions, certificate.threat),
             "assumptions": [str(sentence) for sentence in certificate.assumptions],
             "not_covered": list(words.not_covered(certificate)),
             "provenance": self._provenance(),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any
 
 import numpy as np
 
 from mithridate.accounting import ADP, RDP
 from mithridate.certificate import Certificate, Scope, Status
+from mithridate.conditions import conditions_of, listed_ids
 from mithridate.mechanism import Threat
 from mithridate.report.learners import fewer_decide, learner
 from mithridate.report.patience import certify_until
@@ -28,12 +29,6 @@ _PATIENCE = 3.0
 _NAME_LENGTH = 60
 # Below this, a confidence in per cent would be a row of nines.
 _TINY = 1e-6
-
-# What marks the sentence by which training says that its declaration was proposed, and what is said without one.
-_PROPOSED = "were proposed from"
-_PROPOSED_AT_LEAST = (
-    "How the data is read was proposed from the data itself; the claims assume that this was public and fixed."
-)
 
 HEADLINE_RULE = (
     "The number in the headline is the largest radius that 9 of 10 predictions reach; where that is below 1, the "
@@ -110,7 +105,14 @@ class Headline:
 
 
 def headline(certificate: Certificate) -> Headline:
-    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`."""
+    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`, and what it is conditional on."""
+    found = _headline(certificate)
+    if not certificate.conditional:
+        return found
+    return replace(found, text=f"Conditional on {listed_ids(certificate.conditions)}. {found.text}")
+
+
+def _headline(certificate: Certificate) -> Headline:
     radius = _headline_radius(certificate)
     reached = int((certificate.radius >= max(radius, 0)).sum())
     claim = _claim(certificate, radius, reached)
@@ -346,9 +348,26 @@ def not_covered(certificate: Certificate) -> tuple[str, ...]:
 
 
 def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
-    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share."""
+    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share.
+
+    A line each for a terminal: `Condition size: ...` where the claim is conditional on it, else `Note: ...`.
+    """
     shared = 1 if is_exact(certificate.method) else 2
-    return tuple(one_line(str(sentence)) for sentence in certificate.assumptions[shared:])
+    return noted(certificate.assumptions[shared:], certificate.threat)
+
+
+def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str, ...]:
+    """Statements as lines for a terminal."""
+    ids = {str(each): each.id for each in conditions_of(statements, threat)}
+    return tuple(
+        f"Condition {ids[str(each)]}: {one_line(str(each))}" if str(each) in ids else f"Note: {one_line(str(each))}"
+        for each in statements
+    )
+
+
+def conditional_on(certificate: Certificate) -> list[str]:
+    """Every condition with what lifts it, a line each."""
+    return [f"Conditional on {each.id}. {one_line(str(each))} {each.remedy}" for each in certificate.conditions]
 
 
 # For one prediction, and for several.
@@ -380,17 +399,6 @@ def _capital(phrase: str) -> str:
     return phrase[0].upper() + phrase[1:]
 
 
-def proposed(certificate: Certificate) -> list[str]:
-    """That constants of the declaration were taken from the data, where they were; a file may hold anything there."""
-    found: Any = certificate.votes.recipe
-    for key in ("source", "declaration", "proposed"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if found is not True:
-        return []
-    said = (sentence for sentence in certificate.votes.assumptions if _PROPOSED in sentence)
-    return [next(said, _PROPOSED_AT_LEAST)]
-
-
 def cautions(certificate: Certificate) -> list[str]:
     """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
     sentences: list[str] = []
@@ -419,7 +427,7 @@ def weaknesses(certificate: Certificate) -> list[str]:
     if _not_even_unanimity(certificate):
         return [
             f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
-            f"probability: train with {_enough_instances(certificate)}."
+            f"probability: train a new run with {_enough_instances(certificate)}."
         ]
     return [*_too_few_instances(certificate), *_abstentions(certificate), *_easily_changed(certificate)]
 
@@ -454,7 +462,7 @@ def _too_few_instances(certificate: Certificate) -> list[str]:
         return []
     return [
         f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
-        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train with "
+        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train a new run with "
         f"{_ask_for(certificate, more)})."
     ]
 
@@ -483,7 +491,7 @@ def _abstentions(certificate: Certificate) -> list[str]:
     are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
     return [
         f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
-        f"{instances:,} instances. More of them tell closer labels apart (train with "
+        f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
         f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
     ]
 
