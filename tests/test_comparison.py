@@ -808,7 +808,6 @@ def test_data_is_passed_on_with_its_source_and_assumptions() -> None:
     few = replace(named, test=(named.test[0][:POINTS], LABELS))
     compare([parts()], few)
     assert Fake.seen[0]["source"]["class_names"] == list("0123456789")
-    assert any("tuned with a look at this data set" in sentence for sentence in Fake.seen[0]["assumptions"])
     compare([parts()], DATA)
     assert Fake.seen[1]["source"] is None
 

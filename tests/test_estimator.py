@@ -94,8 +94,11 @@ def test_it_works_inside_a_pipeline_and_under_cross_validation() -> None:
 
 
 def test_a_scaler_that_was_fitted_before_it_is_pointed_out() -> None:
-    with pytest.warns(UserWarning, match="as if a scaler had been fitted"):
+    with pytest.warns(UserWarning, match="conditional") as found:
         make_pipeline(StandardScaler(), small()).fit(POINTS, LABELS)
+    said = " ".join(str(each.message) for each in found)
+    assert "as if a scaler had been fitted" in said
+    assert "StandardScaler was fitted on the training data" in said
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", "Certificates will be weak")

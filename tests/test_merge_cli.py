@@ -24,7 +24,9 @@ SHARES = ([0, 1, 7], [2, 3, 4], [5, 6, 8, 9, 10, 11])
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    return [saved(tmp_path / f"part-{at}.npz", part(share, planned={"a": INSTANCES})) for at, share in enumerate(SHARES)]
+    return [
+        saved(tmp_path / f"part-{at}.npz", part(share, planned={"a": INSTANCES})) for at, share in enumerate(SHARES)
+    ]
 
 
 def saved(path: Path, votes: Votes) -> Path:

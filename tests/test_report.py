@@ -43,7 +43,7 @@ from mithridate import (
 )
 from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.aggregation import MajorityRule
-from mithridate.data.declarations import Arrays
+from mithridate.conditions import Statement
 from mithridate.mechanism import Bagged, NearestExamples, NoisyFeatures, NoisyLabels
 from mithridate.report import FORMATS, Report, drawing, pictures, summary, words
 from mithridate.report.learners import tally
@@ -308,7 +308,7 @@ def test_too_few_instances_name_the_knob() -> None:
 def test_how_many_instances_are_enough_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     few = certify(Votes.from_counts([[3, 0]], mechanism=GAUSSIAN))
     monkeypatch.setattr(words, "_radius_at_unanimity", lambda _, instances: -1 if instances == 3 else None)
-    assert "train with many more --instances." in words.weaknesses(few)[0]
+    assert "train a new run with many more --instances." in words.weaknesses(few)[0]
 
 
 def test_unanimous_votes_are_said_to_be_limited_by_the_instances() -> None:
@@ -379,7 +379,7 @@ def test_advice_says_which_command_takes_the_flag() -> None:
     ]
     assert len(advice) == 4
     for sentence in advice:
-        assert re.search(r"[Tt]rain with ", sentence), sentence
+        assert re.search(r"[Tt]rain (a new run )?with ", sentence), sentence
         assert "(--instances)" not in sentence
 
 
@@ -486,35 +486,25 @@ def test_names_that_do_not_fit_the_points_are_refused(names: Any) -> None:
         Report.of(made_up([1, 2]), methods=(), point_names=names)
 
 
-def _read_by(declaration: Any, *assumptions: Any) -> Certificate:
-    certificate = made_up([5], method=RDP("paper"))
-    votes = replace(certificate.votes, recipe={"source": {"declaration": declaration}}, assumptions=assumptions)
-    return replace(certificate, votes=votes)
-
-
-def test_a_proposed_declaration_is_said_first() -> None:
-    declaration = Arrays(classes=("x", "y", "z"), proposed=True)
-    (sentence,) = declaration.assumptions
-    report = Report.of(_read_by(declaration.to_dict(), "Another one.", sentence), methods=())
-    assert report.warnings[0] == sentence
+def test_a_condition_is_said_first_and_in_the_headline() -> None:
+    condition = Statement("The classes were read off.", "class-list")
+    report = Report.of(made_up([5], method=RDP("paper"), assumptions=("Another one.", condition)), methods=())
+    assert report.headline.startswith("Conditional on class-list. Not a guarantee")
+    first = f"Conditional on class-list. The classes were read off. {condition.remedy}"
+    assert report.warnings[0] == first
     assert len(report.warnings) > 1
-    assert f"<h2>Worth knowing</h2><ul><li>{escape(sentence)}</li>" in report.html()
-    assert report.to_dict()["warnings"][0] == sentence
-    assert f"## Worth knowing\n\n- {sentence}" in report.markdown()
+    assert f"<h2>Worth knowing</h2><ul><li>{escape(first)}</li>" in report.html()
+    assert "Conditional on class-list" in report.html().split("</h1>")[0]
+    values = report.to_dict()
+    assert values["warnings"][0] == first
+    assert (values["conditional"], [each["id"] for each in values["conditions"]]) == (True, ["class-list"])
+    assert f"## Worth knowing\n\n- {first}" in report.markdown()
 
 
-def test_a_proposed_declaration_without_a_sentence_gets_one() -> None:
-    for assumptions in ((), ("Another one.",)):
-        (sentence,) = words.proposed(_read_by({"proposed": True}, *assumptions))
-        assert sentence.startswith("How the data is read was proposed from the data itself")
-
-
-@pytest.mark.parametrize("declaration", [None, [], "proposed", 1, {}, {"proposed": False}, {"proposed": "no"}])
-def test_other_declarations_are_not_said_to_be_proposed(declaration: Any) -> None:
-    certificate = _read_by(declaration, "The classes were proposed from elsewhere.")
-    assert words.proposed(certificate) == []
-    for recipe in (None, {}, {"source": None}, {"source": ["declaration"]}):
-        assert words.proposed(replace(certificate, votes=replace(certificate.votes, recipe=recipe))) == []
+def test_without_conditions_none_is_said() -> None:
+    report = Report.of(made_up([5], assumptions=("Another one.",)), methods=())
+    assert "onditional" not in report.headline + report.html() + report.markdown()
+    assert (report.to_dict()["conditional"], report.to_dict()["conditions"]) == (False, [])
 
 
 def test_certificates_on_scores_are_reported_as_such() -> None:
@@ -981,7 +971,7 @@ def test_more_instances_are_asked_for_in_the_words_of_the_defence(name: str) -> 
     votes = replace(rival.votes, counts=rival.votes.counts[3:], labels=None)
     (sentence,) = words.weaknesses(certify(votes, method=rival.method))
     assert "The one prediction is not certified at all" in sentence
-    assert "train with instances = 4000" in sentence
+    assert "train a new run with instances = 4000" in sentence
 
 
 @pytest.mark.parametrize(

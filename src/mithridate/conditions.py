@@ -182,18 +182,11 @@ def from_plain(values: Any) -> tuple[str, ...]:
 
 
 def _statement(value: Any) -> str:
-    if isinstance(value, dict):
-        sentence, id = value.get("sentence"), value.get("id")
-        if (
-            isinstance(sentence, str)
-            and sentence.strip()
-            and isinstance(id, str)
-            and value.keys() == {"id", "sentence"}
-        ):
-            return Statement(sentence, id)
-    elif isinstance(value, str) and value.strip():
-        return Statement(value)
-    raise ValueError("an assumption is not a sentence")
+    id, sentence = (value.get("id"), value.get("sentence")) if isinstance(value, dict) else (None, value)
+    is_known = id in IDS if isinstance(value, dict) and value.keys() == {"id", "sentence"} else value is sentence
+    if not (is_known and isinstance(sentence, str) and sentence.strip()):
+        raise ValueError("an assumption is not a sentence")
+    return Statement(sentence, id)
 
 
 # --- constants that somebody tuned ----------------------------------------------------------------------------------

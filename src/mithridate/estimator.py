@@ -182,7 +182,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted = self._unfitted()
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
-        looks = _looks_from_outside(self, inputs)
+        looks = _looks_from_outside(inputs)
         recipe = choose(
             num_train=public_size(len(inputs)) if self.num_train is None else self.num_train,
             classes=len(classes),
@@ -557,15 +557,15 @@ def _refuse_words(inputs: Any) -> None:
 # --- what else has looked at the training data ----------------------------------------------------------------------
 
 
-def _looks_from_outside(estimator: CertifiedClassifier, inputs: Array) -> tuple[Statement, ...]:
+def _looks_from_outside(inputs: Array) -> tuple[Statement, ...]:
     """What can be seen of other looks at the training data: scaled columns, searches and pipelines around `fit`."""
-    by_callers = _looks_of_callers(estimator)
+    by_callers = _looks_of_callers()
     for statement in (*fitted_preprocessing(inputs), *by_callers):
         warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=3)
     return by_callers  # What the columns show, `train` says by itself.
 
 
-def _looks_of_callers(estimator: CertifiedClassifier) -> tuple[Statement, ...]:
+def _looks_of_callers() -> tuple[Statement, ...]:
     """Searches and pipelines of scikit-learn that call `fit`.
 
     They tell the estimator nothing, so the callers on the stack are all there is to see. What is not seen here (a
@@ -574,8 +574,9 @@ def _looks_of_callers(estimator: CertifiedClassifier) -> tuple[Statement, ...]:
     found: dict[str, Statement] = {}
     frame = sys._getframe(1)
     while frame is not None:
-        caller = frame.f_locals.get("self")
-        if frame.f_code.co_name == "fit" and caller is not None and caller is not estimator:
+        # Only there: whoever asks for the variables of a frame keeps all of them alive as long as it runs.
+        if frame.f_code.co_name == "fit" and str(frame.f_globals.get("__name__")).startswith("sklearn."):
+            caller = frame.f_locals.get("self")
             for statement in (_search(caller), _preprocessing(caller)):
                 if statement is not None:
                     found[str(statement)] = statement

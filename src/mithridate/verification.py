@@ -134,10 +134,19 @@ def _check_assumptions(certificate: Certificate) -> Check:
 def _check_conditions(certificate: Certificate, content: dict[str, Any]) -> Check:
     """That the file says on what it is conditional, as its votes do."""
     expected = in_json(certificate.votes.statements, certificate.threat)
+    if _is_proposed(certificate.votes.recipe) and not conditions_of(certificate.votes.statements):
+        return Check("conditions", False, "how the data is read was proposed from the data, but no condition says so")
     for name, value in expected.items():
         if content.get(name) != value:
             return Check("conditions", False, f"{name} is not what the votes say; {_in_words(certificate)}")
     return Check("conditions", True, _in_words(certificate))
+
+
+def _is_proposed(recipe: Any) -> bool:
+    """Whether a recipe says that its declaration was read off the data; a file may hold anything there."""
+    for key in ("source", "declaration", "proposed"):
+        recipe = cast("dict[str, Any]", recipe).get(key) if isinstance(recipe, dict) else None
+    return recipe is True
 
 
 def _in_words(certificate: Certificate) -> str:
