@@ -45,6 +45,11 @@ def _run_program() -> int:
         return _run(sys.argv[1:])
     except SystemExit as ending:  # of argparse
         return ending.code if isinstance(ending.code, int) else _ending.INTERNAL
+    except Exception as error:  # not even the commands could be imported
+        _ending.show_details(error)
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        _ending.complain(f"mithridate: cannot start ({words}). Install mithridate anew, with all that it needs.")
+        return _ending.INTERNAL
 
 
 def _parser() -> "argparse.ArgumentParser":

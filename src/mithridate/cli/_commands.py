@@ -2,7 +2,6 @@
 
 import argparse
 import errno
-import os
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -58,8 +57,7 @@ def _failed(error: Exception) -> int:
         return _ending.BAD_INPUT
     if isinstance(error, OSError) and error.errno in _OF_OUTPUT:
         return _ending.status_of_lost_output(error)
-    if os.environ.get("MITHRIDATE_DEBUG", "") not in ("", "0"):
-        _ending.complain(_output.printable("".join(traceback.format_exception(error))).rstrip("\n"))
+    _ending.show_details(error)
     _ending.complain(f"mithridate: {_in_words(error)}")
     return _ending.INTERNAL
 

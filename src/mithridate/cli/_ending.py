@@ -70,6 +70,14 @@ def complain(text: str) -> None:
         pass
 
 
+def show_details(error: Exception) -> None:
+    """Where an error of ours happened, for those who asked for it with MITHRIDATE_DEBUG=1."""
+    if os.environ.get("MITHRIDATE_DEBUG", "") not in ("", "0"):
+        import traceback
+
+        complain("".join(traceback.format_exception(error)).rstrip("\n"))
+
+
 # --- signals --------------------------------------------------------------------------------------------------------
 
 
