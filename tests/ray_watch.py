@@ -15,7 +15,7 @@ from pathlib import Path
 
 MARK = "MITHRIDATE_TEST_CLUSTER"
 # Seconds that processes have to end by themselves after an orderly shutdown.
-GRACE = 60.0
+GRACE = 300.0
 
 
 def processes(mark: str) -> dict[int, str]:

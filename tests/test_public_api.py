@@ -37,7 +37,7 @@ def test_every_error_has_one_base() -> None:
 def loaded_by(statement: str) -> set[str]:
     """Top-level packages that a fresh interpreter has loaded after a statement."""
     code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     return set(json.loads(result.stdout))
 
 
