@@ -64,7 +64,9 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.parametrize("name", ["argparse", "mithridate.cli._output", "numpy", "scipy.special", "rich.progress"])
+@pytest.mark.parametrize(
+    "name", ["mithridate.cli._ending", "argparse", "mithridate.cli._output", "numpy", "scipy.special", "rich.progress"]
+)
 def test_while_modules_are_imported(name: str) -> None:
     outcome = ended(ON_IMPORT.format(name=name), *PLAN)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (130, "", INTERRUPTED)

@@ -126,10 +126,10 @@ def _after_a_shard(action: Callable[[], Any]) -> None:
 
     def saved(*arguments: Any) -> None:
         save(*arguments)
-        RunDirectory.save_tally = save
+        setattr(RunDirectory, "save_tally", save)  # noqa: B010
         action()
 
-    RunDirectory.save_tally = saved
+    setattr(RunDirectory, "save_tally", saved)  # noqa: B010
 
 
 # --- a program that is killed ---------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+KEPT = "what is finished is kept, and the same command goes on from there."
+
 
 def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command.
@@ -21,13 +23,26 @@ def main(argv: "Sequence[str] | None" = None) -> int:
         0 when all is well, 1 when a certificate does not hold, 2 on bad input, 70 after an error of our own, 130 when
         interrupted, 141 when the reader of the output went away, 143 when terminated.
     """
-    from mithridate.cli import _ending
-
     if argv is not None:
+        from mithridate.cli import _ending
+
         _ending.start_anew()
         return _ending.guarded(lambda: _run(list(argv)))
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # until there is a better one
+        signal.signal(signal.SIGINT, _end_at_once)
+    from mithridate.cli import _ending
+
     _ending.take_over_signals()
     _ending.leave(_ending.guarded(_run_program))
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    import os
+
+    os.write(2, f"mithridate: interrupted; {KEPT}\n".encode())
+    os._exit(128 + number)
 
 
 def _run(words: list[str]) -> int:

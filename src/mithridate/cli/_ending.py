@@ -17,6 +17,8 @@ import signal
 import sys
 import time
 
+from mithridate.cli import KEPT
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def kept_in(folder: "os.PathLike[str] | None") -> None:
 def line(number: int = signal.SIGINT) -> str:
     """What is said after a signal."""
     if _State.kept_in is None:
-        kept = "what is finished is kept, and the same command goes on from there."
+        kept = KEPT
     else:
         kept = f"what is finished is kept in {_State.kept_in}. The same command goes on from there."
     return f"mithridate: {_WORDS[signal.Signals(number)]}; {kept}"
