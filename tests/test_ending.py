@@ -248,6 +248,12 @@ def test_a_program_that_fails_has_that_status_too() -> None:
     assert outcome.stderr.count("\n") == 1
 
 
+def test_a_library_does_not_choose_the_status() -> None:
+    """For 1 says that a certificate does not hold."""
+    outcome = ended("import mithridate.cli.plan as command\ncommand.run = lambda arguments: sys.exit(1)\n", *PLAN)
+    assert outcome.returncode == 70
+
+
 def test_a_program_that_cannot_even_start() -> None:
     outcome = ended("sys.modules['numpy'] = None\n", *PLAN)
     assert (outcome.returncode, outcome.stdout) == (70, "")

@@ -58,8 +58,8 @@ def _run_program() -> int:
 
     try:
         return _run(sys.argv[1:])
-    except SystemExit as ending:  # of argparse
-        return ending.code if isinstance(ending.code, int) else _ending.INTERNAL
+    except SystemExit as ending:
+        return ending.code if ending.code in (0, 2) else _ending.INTERNAL  # of argparse, and nobody else
     except Exception as error:  # not even the commands could be imported
         _ending.show_details(error)
         words = " ".join(f"{type(error).__name__}: {error}".split())
