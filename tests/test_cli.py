@@ -583,7 +583,7 @@ def program(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=120,
+        timeout=600,  # only for what hangs
         env={**os.environ, **environment},
         check=False,
     )
@@ -618,7 +618,7 @@ def test_a_reader_that_goes_away_is_no_reason_to_complain(csv: Path) -> None:
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
     finally:

@@ -526,7 +526,7 @@ def test_threads_that_predict_at_once_after_unpickling_find_all_files(
         return write(path, data)
 
     def found(_: int) -> tuple[Path, set[str]]:
-        start.wait(timeout=10)
+        start.wait(timeout=600)
         root = twin._run.folder()
         return root, {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 

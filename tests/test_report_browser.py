@@ -77,7 +77,7 @@ def open_page(browser: Any, address: str) -> Iterator[Opener]:
         context = browser.new_context(**{"viewport": WIDE, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(300_000)  # a busy machine takes long
         page.on("console", lambda message: heard.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: heard.append(f"error: {error}"))
         page.on("request", lambda request: heard.append(f"request: {request.url}") if request.url != url else None)

@@ -273,7 +273,7 @@ def test_pictures_that_do_not_fit_are_refused(
     refused(run(capsys, "report", certificate, "--inputs", tmp_path / "no.npz"), "no.npz")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_certificates_are_refused_in_one_sentence(
     data: st.DataObject, capsys: pytest.CaptureFixture[str], certificate: Path, tmp_path: Path

@@ -21,6 +21,12 @@ from mithridate.report.words import printable as printable
 _OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program what to do when the reader of the output is gone; the status would be 1."""
+        raise
+
+
 def console(*, error: bool = False) -> Console:
     """Where tables go: the output stream, or the error stream.
 
@@ -28,7 +34,7 @@ def console(*, error: bool = False) -> Console:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
-    return Console(markup=False, highlight=False, stderr=error)
+    return _Console(markup=False, highlight=False, stderr=error)
 
 
 def print_json(value: dict[str, Any]) -> None:

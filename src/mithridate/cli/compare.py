@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.cli import _output
+from mithridate.cli import _ending, _output
 from mithridate.cli._training import Clock, shown
 from mithridate.cli.certify import radii_of
 from mithridate.comparing import TRAINING, compare
@@ -95,16 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
     make_folder(out)
     what = file.data.name or (file.data.train.name if file.data.train else "data")
     options = {"title": f"Defences compared on {what}", **file.options, **flags}
-    try:
-        with _in_own_words(), contextlib.ExitStack() as stack:
-            comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
-    except KeyboardInterrupt:
-        print(
-            f"mithridate: interrupted; what is finished is kept in {out / 'runs'}. "
-            "The same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
+    _ending.kept_in(out / "runs")
+    with _in_own_words(), contextlib.ExitStack() as stack:
+        comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
     comparison = replace(comparison, failed=tuple((name, own_words(reason)) for name, reason in comparison.failed))
     comparison.write(out)
     if arguments.json:

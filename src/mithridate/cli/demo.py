@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from rich.table import Table
 from mithridate.accounting import FDP
 from mithridate.certificate import Certificate
 from mithridate.certification import certify
-from mithridate.cli import _output
+from mithridate.cli import _ending, _output
 from mithridate.cli._training import Work
 from mithridate.conditions import in_json
 from mithridate.data.named import NAMES, NamedData, examples_of, load_named
@@ -63,11 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     with _output.progress_bar("downloading") as progress:
         data = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
     console.print(f"{data.name}: {len(data.train[0]):,} images to train on, {len(data.test[0]):,} to predict.")
-    try:
-        votes = _train(data, run_dir, arguments, console)
-    except KeyboardInterrupt:
-        print(f"mithridate: interrupted; what is finished is kept in {run_dir}.", file=sys.stderr)
-        return 130
+    _ending.kept_in(run_dir)
+    votes = _train(data, run_dir, arguments, console)
     certificate = _certify(votes, run_dir)
     report = _report(certificate, data, run_dir)
     path = arguments.out.absolute()

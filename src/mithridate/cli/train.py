@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from mithridate import presets
-from mithridate.cli import _options, _output
+from mithridate.cli import _ending, _options, _output
 from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
 from mithridate.conditions import in_json
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
@@ -159,15 +158,8 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(recipe.in_words())
     if arguments.prepare:
         return _prepared(work, work.prepare(recipe, root_seed), console, arguments)
-    try:
-        votes, clock = work.train(recipe, root_seed, shards)
-    except KeyboardInterrupt:
-        print(
-            f"mithridate: interrupted; what is finished is kept in {work.run_dir}. "
-            "The same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
+    _ending.kept_in(work.run_dir)
+    votes, clock = work.train(recipe, root_seed, shards)
     part = _Part.of(votes, work.run_dir, arguments.words) if votes.shards else None
     if arguments.json:
         told = {} if part is None else part.to_dict()

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -281,8 +281,10 @@ def on_threads(
 
     with single_threaded() as threads:
         with ThreadPoolExecutor(1 if one_at_a_time else threads, initializer=_one_thread) as pool:
-            tasks = [pool.submit(train, slice(at, at + group), advance) for at in range(0, models, group)]
-            try:
+            tasks = list[Future[Tensor]]()
+            try:  # an interruption while they are handed out stops them, too
+                for at in range(0, models, group):
+                    tasks.append(pool.submit(train, slice(at, at + group), advance))
                 wait(tasks, return_when=FIRST_EXCEPTION)
             finally:
                 stop.set()
