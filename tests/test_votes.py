@@ -714,7 +714,9 @@ def test_shards_that_cannot_be_are_refused(tmp_path: Path, shards: Any) -> None:
     assert len(str(caught.value)) < 300
     path = tmp_path / "votes.npz"
     np.savez(path, mithridate=_header(run_ids=["a"], shards=shards), counts=np.array([[9, 0]]))
-    with pytest.raises(ConfigError, match=r"votes\.npz: .*shards"):
+    # JSON has no numbers that are not finite: a header with one is damaged.
+    damaged = any(word in json.dumps(shards) for word in ("NaN", "Infinity"))
+    with pytest.raises(ArtifactError if damaged else ConfigError, match=r"votes\.npz: .*shards" if not damaged else "header"):
         Votes.load(path)
 
 

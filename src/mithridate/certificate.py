@@ -211,7 +211,7 @@ class Certificate:
                 shards=content.get("shards", {}),
                 devices=content.get("devices", {}),
                 # Files of version 0.1 say nothing about training.
-                assumptions=tuple(content.get("training_assumptions", ())),
+                assumptions=content.get("training_assumptions", ()),
                 recipe=content.get("recipe"),
                 evidence=_decoded(content["votes"].get("evidence", {})),
                 **arrays,  # pyright: ignore[reportArgumentType]
@@ -230,6 +230,9 @@ class Certificate:
             _validate.one_of(("votes", "scores"), on=on)
             rule = rule_from_dict({"name": content["method"], **content["method_options"]})
             _check_confidence(votes, rule, on, kind, failure_prob)
+            _validate.sentences(assumptions=content["assumptions"])
+            _check_table("error_budget", content["error_budget"], int | float)
+            _check_table("versions", content["versions"], str)
             if on == "scores" and votes.score_sums is None:
                 raise ValueError("it is on scores but carries none")
             return cls(
@@ -247,10 +250,10 @@ class Certificate:
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):
                 raise
-            raise ArtifactError(f"This certificate cannot be understood: {error}.") from error
+            raise ArtifactError(f"This certificate cannot be understood: {error!s:.200}.") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Certificate) and self.equals(other)
@@ -298,6 +301,12 @@ class Certificate:
         if labels.shape != self.label.shape:
             raise ConfigError(f"Expected one true label for each of {len(self.label)} examples, got {labels.shape}.")
         return labels == self.label
+
+
+def _check_table(name: str, value: Any, kind: Any) -> None:
+    """Require names with values of one kind, as a certificate writes them."""
+    if not isinstance(value, dict) or not all(isinstance(each, kind) for each in value.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
+        raise ValueError(f"{name} is not what it should be")
 
 
 def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
-    if any(word.startswith("--") and word.endswith("=--") for word in words):
+    if any(word.startswith("-") and word.endswith("=--") for word in words):
         parser.error("-- is not a value")  # argparse would make a list of it
     arguments = parser.parse_args(words)
     arguments.words = words
