@@ -148,7 +148,7 @@ def test_a_right_hash_alone_does_not_make_a_certificate(tmp_path: Path, text: st
 
 @pytest.mark.parametrize("name", ["missing.json", "."])
 def test_missing_files_and_folders(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArtifactError, match=r"There is no file|is a folder"):
+    with pytest.raises(ArtifactError, match="Cannot read"):
         Certificate.load(tmp_path / name)
 
 

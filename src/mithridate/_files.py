@@ -34,7 +34,7 @@ def check_is_file(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise ArtifactError(f"There is no file {path}; check the path.") from None
+        raise ArtifactError(f"Cannot read {path}: there is no file of that name. Check the path.") from None
     except (OSError, ValueError) as error:  # ValueError: of a name that no file can have
         raise _unreadable(path, error) from error
     _check_mode(path, mode)
@@ -42,9 +42,9 @@ def check_is_file(path: Path) -> None:
 
 def _check_mode(path: Path, mode: int) -> None:
     if stat.S_ISDIR(mode):
-        raise ArtifactError(f"{path} is a folder; give a file.")
+        raise ArtifactError(f"Cannot read {path}: it is not a file but a folder; give a file.")
     if not stat.S_ISREG(mode):
-        raise ArtifactError(f"{path} is not a file but a pipe or a device, which is never read; give a file.")
+        raise ArtifactError(f"Cannot read {path}: it is not a file but a pipe or a device; give a file.")
 
 
 def _unreadable(path: Path, error: Exception) -> ArtifactError:

@@ -116,7 +116,10 @@ class Manifest:
         Raises:
             ArtifactError: it is missing, damaged, or of another version.
         """
-        content = read_file(path)
+        try:
+            content = read_file(path)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error} Give the directory of a run.") from error
         try:
             values = parse_json(content)
             schema = values.pop("schema")
