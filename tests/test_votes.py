@@ -716,9 +716,8 @@ def test_shards_that_cannot_be_are_refused(tmp_path: Path, shards: Any) -> None:
     np.savez(path, mithridate=_header(run_ids=["a"], shards=shards), counts=np.array([[9, 0]]))
     # JSON has no numbers that are not finite: a header with one is damaged.
     damaged = any(word in json.dumps(shards) for word in ("NaN", "Infinity"))
-    with pytest.raises(
-        ArtifactError if damaged else ConfigError, match=r"votes\.npz: .*shards" if not damaged else "header"
-    ):
+    kind, says = (ArtifactError, "header") if damaged else (ConfigError, r"votes\.npz: .*shards")
+    with pytest.raises(kind, match=says):
         Votes.load(path)
 
 

@@ -131,10 +131,18 @@ def make_private(folder: Path) -> None:
     Raises:
         OSError: it cannot be made, or others may write to it.
     """
-    for above in reversed(folder.parents):
-        above.mkdir(mode=0o700, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_folders(folder)
     refuse_unless_private(folder)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it; new ones are this user's alone, whatever the umask.
+
+    Raises:
+        OSError: one cannot be made.
+    """
+    for each in (*reversed(folder.parents), folder):
+        each.mkdir(mode=0o700, exist_ok=True)
 
 
 def refuse_unless_private(path: Path) -> None:

@@ -84,16 +84,20 @@ def least_curves(
         more, fewer = sampled[deleted], sampled[inserted]
         # About the middle of the sum under D', and at some standard deviations from it.
         thresholds = float(more.mean()) + _PLACES * np.sqrt(scale**2 + float(more.var()))
-        under = special.ndtr((-fewer[:, None] - thresholds) / scale).mean(axis=0)
-        over = special.ndtr((more[:, None] - thresholds) / scale).mean(axis=0)
+        under = np.mean(_normal((-fewer[:, None] - thresholds) / scale), axis=0)
+        over = np.mean(_normal((more[:, None] - thresholds) / scale), axis=0)
         yield np.minimum(under, 1.0), over
+
+
+def _normal(x: FloatArray) -> FloatArray:
+    return np.asarray(special.ndtr(x), dtype=np.float64)
 
 
 def _smallest_in_groups(changes: set[int], mechanism: SampledGaussian) -> dict[int, FloatArray]:
     """How often so many examples are sampled in all steps: the smallest member of each of equally likely groups."""
     numbers = sorted(changes)
     trials = np.array(numbers, dtype=np.float64)[:, None] * mechanism.steps
-    smallest = stats.binom.ppf(np.arange(_GROUPS) / _GROUPS, trials, mechanism.sample_rate)
+    smallest = np.asarray(stats.binom.ppf(np.arange(_GROUPS) / _GROUPS, trials, mechanism.sample_rate))
     # The quantile of zero is below every number; where all are sampled there is but one number.
     smallest = np.broadcast_to(trials, smallest.shape) if mechanism.sample_rate == 1 else np.maximum(smallest, 0.0)
     return dict(zip(numbers, smallest, strict=True))

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -10,6 +11,8 @@ from mithridate._version import VERSION
 from mithridate.cli import _output, certify, compare, demo, init, merge, plan, predict, report, split, train, verify
 from mithridate.errors import MithridateError
 
+# A flag with -- for a value, in all its spellings.
+_NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)
 _COMMANDS = (demo, init, plan, train, split, merge, certify, predict, report, compare, verify)
 
 
@@ -21,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
-    if any(word.startswith("-") and word.endswith("=--") for word in words):
+    if any(_NO_VALUE.fullmatch(word) for word in words):
         parser.error("-- is not a value")  # argparse would make a list of it
     arguments = parser.parse_args(words)
     arguments.words = words
