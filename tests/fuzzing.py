@@ -34,9 +34,10 @@ import numpy as np
 import test_cli_fuzz
 import test_named
 from mutations import Mutation
+from rival_votes import RIVALS
 from training_doubles import FakeEngine
 
-from mithridate import ADP, FDP, Certificate, SampledGaussian, Votes, certify, read_votes
+from mithridate import ADP, FDP, RDP, Certificate, SampledGaussian, Subsampled, Votes, certify, read_votes
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
@@ -122,6 +123,13 @@ def _certificates(world: Path) -> Iterator[Target]:
     certify(scored, method=FDP(), on="scores").save(world / "scores.json")
     data = (world / "scores.json").read_bytes()
     yield Target("certificate on scores, rehashed", data, world / "c.json", rehashed, Certificate.load, 3)
+    certify(replace(votes, mechanism=Subsampled(0.5, MECHANISM))).save(world / "subsampled.json")
+    certify(replace(votes, mechanism=SampledGaussian(4.0, 0.1, 40)), method=RDP()).save(world / "rdp.json")
+    for name, rival in RIVALS.items():
+        rival.votes.save(world / f"{name}.npz")
+        rival.certificate().save(world / f"{name}.json")
+        data = (world / f"{name}.json").read_bytes()
+        yield Target(f"{name}, rehashed", data, world / "c.json", rehashed, Certificate.load)
 
 
 def _votes(world: Path) -> Iterator[Target]:
@@ -152,6 +160,7 @@ def _runs(world: Path) -> Iterator[Target]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         assert main(["train", "p.toml", "--run-dir", "run", "--instances", "8", "--keep-models"]) == 0
     run = world / "run"
+    shutil.copytree(run, world / "pristine")
     manifest = Manifest.read(run / "run.json")
     group = manifest.ranges[0]
     shards, models = sorted((run / "shards").iterdir()), sorted((run / "models").iterdir())
@@ -227,19 +236,27 @@ def _parquet(world: Path) -> Iterator[Target]:
 def _commands(world: Path) -> Iterator[Target]:
     npz = (mutations.blindly, mutations.in_members)
     text = (mutations.blindly, mutations.in_words)
+    train, certify_run = ["train", "p.toml", "--run-dir", "run", "--instances", "8"], ["certify", "run"]
     kinds: list[tuple[str, str, tuple[Mutation, ...], list[list[str]], float]] = [
-        ("p.toml", "x.toml", text, [["train", "HERE", "--run-dir", "out/run", "--instances", "8"]], 0.1),
-        ("c.toml", "y.toml", text, [["compare", "HERE", "--out", "out/c"]], 0.02),
-        ("train.csv", "x.csv", text, [["init", "HERE", "--label", "kind", "-o", "out/i.toml"], ["predict", "run", "HERE"]], 0.3),
-        ("train.npz", "x.npz", npz, [["init", "HERE", "-o", "out/i.toml"], ["train", "--train", "HERE", "--run-dir", "out/run", "--instances", "8"]], 0.1),
-        ("certificate.json", "x.json", (mutations.rehashed,), [["verify", "HERE"], ["verify", "HERE", "--json"]], 1),
-        ("certificate.json", "y.json", (mutations.rehashed,), [["report", "HERE", "-o", "out/r.md"]], 0.1),
-        ("scores.json", "z.json", (mutations.rehashed,), [["verify", "HERE"]], 0.5),
-        ("votes.npz", "y.npz", npz, [["certify", "HERE", "--method", "adp"], ["merge", "HERE", "more.npz", "-o", "out/m.npz"]], 1),
-        ("run/run.json", "run/run.json", (mutations.in_json,), [["predict", "run", "test.csv"], ["train", "p.toml", "--run-dir", "run", "--instances", "8"], ["split", "run", "--into", "1", "-o", "out/s"], ["certify", "run", "--method", "adp"], ["report", "run", "-o", "out/r.md"]], 0.4),
-        ("run/votes.npz", "run/votes.npz", npz, [["certify", "run", "--method", "adp"], ["train", "p.toml", "--run-dir", "run", "--instances", "8", "--keep-models"]], 0.2),
-        ("train.npz", "w.npz", npz, [["report", "certificate.json", "--inputs", "HERE", "-o", "out/r.md"]], 0.1),
-    ]  # fmt: skip
+        ("p.toml", "x.toml", text, [["train", "HERE", *train[2:3], "out/run", *train[4:]]], 1),
+        ("c.toml", "y.toml", text, [["compare", "HERE", "--out", "out/c"]], 0.05),
+        ("train.csv", "x.csv", text, [["init", "HERE", "--label", "kind", "-o", "out/i.toml"]], 1),
+        ("train.csv", "x.csv", text, [["predict", "run", "HERE"]], 1),
+        ("train.npz", "x.npz", npz, [["init", "HERE", "-o", "out/i.toml"]], 1),
+        ("train.npz", "x.npz", npz, [["train", "--train", "HERE", "--run-dir", "out/run", "--instances", "8"]], 1),
+        ("certificate.json", "y.json", (mutations.rehashed,), [["report", "HERE", "-o", "out/r.md"]], 0.2),
+        ("votes.npz", "y.npz", npz, [["merge", "HERE", "more.npz", "-o", "out/m.npz"]], 1),
+        ("run/run.json", "run/run.json", (mutations.in_json,), [["predict", "run", "test.csv"], train], 1),
+        ("run/run.json", "run/run.json", (mutations.in_json,), [["split", "run", "--into", "1", "-o", "out/s"]], 0.5),
+        ("run/run.json", "run/run.json", (mutations.in_json,), [["report", "run", "-o", "out/r.md"], certify_run], 0.2),
+        ("run/votes.npz", "run/votes.npz", npz, [["certify", "run", "--method", "adp"], train], 0.5),
+        ("train.npz", "w.npz", npz, [["report", "certificate.json", "--inputs", "HERE", "-o", "out/r.md"]], 0.2),
+    ]
+    kinds += [
+        (f"{name}.json", "z.json", (mutations.rehashed,), [["verify", "HERE"], ["verify", "HERE", "--json"]], 0.5)
+        for name in ("certificate", "scores", "subsampled", "rdp", *RIVALS)
+    ]
+    kinds += [(f"{name}.npz", "z.npz", npz, [["certify", "HERE"]], 0.2) for name in ("votes", *RIVALS)]
     for good, name, ways, commands, share in kinds:
         data = (world / good).read_bytes()
         for words in commands:
@@ -258,8 +275,16 @@ def _command(world: Path, words: list[str], path: Path) -> None:
             status: Any = main([str(path) if word == "HERE" else word for word in words])
         except SystemExit as error:
             status = error.code
+    if "run" in words:
+        _restore_run(world)
     if status not in EXITS or "Traceback" in err.getvalue():
         raise AssertionError(f"status {status}: {err.getvalue()[-2000:]}")
+
+
+def _restore_run(world: Path) -> None:
+    """The run as it was: a command goes on with what it finds, and writes that down."""
+    shutil.rmtree(world / "run")
+    shutil.copytree(world / "pristine", world / "run")
 
 
 # --- running them ---------------------------------------------------------------------------------------------------
@@ -346,7 +371,7 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
         "cpu_seconds": round(time.process_time(), 1),
         "slowest": slowest,
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "targets": {name: [counts[name], round(1000 * seconds[name] / counts[name], 2)] for name in sorted(counts)},
+        "targets": {name: f"{counts[name]} x {1000 * seconds[name] / counts[name]:.2f} ms" for name in sorted(counts)},
     }
 
 
