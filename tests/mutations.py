@@ -28,6 +28,11 @@ _VALUES: list[Any] = [
     {"a": 1}, {"name": "x"}, ["x"], [None], [[]],
 ]  # fmt: skip
 
+_HEADERS = (
+    "'|O'", "'<U9'", "'<U999999999'", "'V4'", "'<M8[ns]'", "[('a', '|O')]", "True", "(99999999999,", "(-1,", "3L", "((",
+    "-" * 999, "[" * 300, "'<i3'", "'<U0'", "\0", "é", "", "{1: 2}", "1e9", "x",
+)  # fmt: skip
+
 
 def blindly(data: bytes, rng: random.Random) -> bytes:
     """A few bytes changed, lost, doubled, moved, or replaced by something that means something."""
@@ -183,8 +188,7 @@ def _other_header(member: bytes, rng: random.Random) -> bytes:
     length = struct.unpack("<H", member[8:10])[0]
     text, body = member[10 : 10 + length].decode("latin-1"), member[10 + length :]
     old = rng.choice(("'<i8'", "'<f8'", "False", "(", ")", ",", "shape", "descr", "'", "{", "}", "1", "2"))
-    new = rng.choice(("'|O'", "'<U9'", "'<U999999999'", "'V4'", "'<M8[ns]'", "[('a', '|O')]", "True", "(99999999999,",
-                      "(-1,", "3L", "((", "-" * 999, "[" * 300, "'<i3'", "'<U0'", "\0", "é", "", "{1: 2}", "1e9", "x"))  # fmt: skip
+    new = rng.choice(_HEADERS)
     text = text.replace(old, new, rng.choice((1, -1)))
     header = text.encode("latin-1", "replace")
     return member[:8] + struct.pack("<H", len(header)) + header + body

@@ -25,6 +25,11 @@ _SUFFIX = ".npy"
 _LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
 _LONGEST_HEADER = 1 << 16
 _CHUNK = 1 << 20
+# The end of a zip: signature, number of members, length of the comment. Large ones have another record before it.
+_END = struct.Struct("<4s6xH8xH")
+_LARGE_END = struct.Struct("<4s28xQ16x")
+_LARGE_LOCATOR = 20
+_LARGE = 0xFFFF
 _MOST_MEMBERS = 1 << 12
 # The three entries that every header has; in what order, and with how much space between them, is up to the writer.
 _ENTRY = re.compile(
@@ -83,11 +88,29 @@ def read_arrays(stream: IO[bytes]) -> dict[str, Array]:
     """
     try:
         with zipfile.ZipFile(stream) as archive:
+            _check_directory(stream, len(archive.infolist()))
             return _members(archive, unpacked_limit(size_of(stream)))
     except (DamagedError, NotPlainError):
         raise
     except _NO_ZIP as error:
         raise DamagedError(str(error) or type(error).__name__) from error
+
+
+def _check_directory(stream: IO[bytes], members: int) -> None:
+    """Require that the end of the file names as many members as were found; zipfile does not look.
+
+    A directory that seems shorter than it is lacks its first members, and nothing else would tell.
+    """
+    size = size_of(stream)
+    stream.seek(max(0, size - _END.size - _LARGE_LOCATOR - _LARGE_END.size))
+    tail = stream.read()
+    signature, named, comment = _END.unpack_from(tail, len(tail) - _END.size)
+    if signature != b"PK\x05\x06" or comment != 0:
+        raise DamagedError("something follows the end of its directory")
+    if named == _LARGE and tail[_LARGE_END.size :].startswith(b"PK\x06\x07"):
+        signature, named = _LARGE_END.unpack_from(tail)
+    if named != members:
+        raise DamagedError(f"its directory should have {named} members, but has {members}")
 
 
 def _members(archive: zipfile.ZipFile, limit: int) -> dict[str, Array]:
