@@ -53,7 +53,7 @@ figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the r
 	@$(BIN)/python experiments/figures.py
 	@$(BIN)/python benchmarks/scaling.py --page
 
-slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds of killing parts of a Ray cluster
+slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files
 	@$(PARALLEL) -m slow
 
 dist: $(DEV)  ## build wheel and sdist, install [all] into an empty environment, run the demo there

@@ -1,9 +1,13 @@
 """Hashed files: every change is found, and nothing half-written ever replaces what was there."""
 
+import base64
 import hashlib
+import io
 import json
 import os
 import stat
+import zipfile
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mithridate import ArtifactError, Certificate, SampledGaussian, TamperedError, Votes, certify, verify
-from mithridate._artifact import decode_array, read_hashed, write_atomically, write_hashed, write_once
+from mithridate import (
+    ArtifactError,
+    Certificate,
+    SampledGaussian,
+    TamperedError,
+    Votes,
+    _artifact,
+    _files,
+    certify,
+    verify,
+)
+from mithridate._artifact import (
+    decode_array,
+    read_hashed,
+    read_npz,
+    write_atomically,
+    write_hashed,
+    write_npz,
+    write_once,
+)
+from mithridate._files import read_file
 
 SCHEMA = "mithridate.certificate/1"
 
@@ -192,6 +215,239 @@ def test_nan_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         write_hashed(tmp_path / "a.json", "test/1", {"value": float("nan")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_array_never_unpacks_to_more_than_its_shape(tmp_path: Path) -> None:
+    packed = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
+    for shape in ([3], [], [1 << 16], [1 << 18], [-1], [2.0], [True], ["3"], "3", None, [0, 10**30], [1] * 99):
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            decode_array({"dtype": "int64", "shape": shape, "data": packed})
+    assert decode_array({"dtype": "int64", "shape": [1 << 17], "data": packed}) is not None
+    for data in (zlib.compress(bytes(8)) + b"more", zlib.compress(bytes(8))[:-1]):
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            decode_array({"dtype": "int64", "shape": [1], "data": base64.b64encode(data).decode()})
+
+
+def bomb(path: Path, arrays: int, size: int) -> Path:
+    """A certificate of little size whose arrays of zeros are as large as they say, all with a right hash."""
+    packer = zlib.compressobj(9)
+    piece = bytes(1 << 20)
+    packed = b"".join(packer.compress(piece) for _ in range(size >> 20)) + packer.flush()
+    encoded = {"dtype": "int64", "shape": [size // 8], "data": base64.b64encode(packed).decode()}
+    write_hashed(path, SCHEMA, {"votes": {"evidence": {str(number): encoded for number in range(arrays)}}})
+    return path
+
+
+def test_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bomb(tmp_path / "c.json", 40, 64 << 20)  # 2.5 GiB from 3.5 MB
+    assert path.stat().st_size < 5 << 20
+    monkeypatch.setattr(zlib, "decompressobj", lambda: pytest.fail("it was unpacked"))
+    with pytest.raises(ArtifactError, match=r"would unpack to more than .* bytes"):
+        Certificate.load(path)
+    with pytest.raises(ArtifactError, match="would unpack"):
+        verify(path)
+
+
+def test_what_is_written_can_be_read_however_well_it_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With limits a thousand times smaller, so that the test is, too."""
+    monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 19)
+    monkeypatch.setattr(_artifact, "UNPACKED_BYTES", 1 << 19)
+    monkeypatch.setattr(_artifact, "_SMALL_ARRAY", 1 << 15)
+    array = np.zeros(1 << 20, np.int64)
+    write_hashed(tmp_path / "a.json", "test/1", {"arrays": [array, array]})
+    for encoded in read_hashed(tmp_path / "a.json", "test/1")["arrays"]:
+        decoded = decode_array(encoded)
+        assert decoded is not None
+        assert np.array_equal(decoded, array)
+    with write_atomically(tmp_path / "a.npz") as file:
+        write_npz(file, {"x": array, "y": array})
+    assert np.array_equal(read_npz(tmp_path / "a.npz", "x")["y"], array)
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+@pytest.mark.parametrize("name", ["data_fingerprint", "failure_prob", "recipe", "versions"])
+def test_numbers_that_are_not_finite_are_no_json(tmp_path: Path, saved: bytes, word: str, name: str) -> None:
+    content = json.loads(saved)
+    content[name] = "HERE"
+    text = json.dumps({**content, "size": f"{0:012}", "sha256": ZEROS}).replace('"HERE"', word)
+    with pytest.raises(ArtifactError, match="not valid JSON"):
+        load_bytes(tmp_path, _hashed(text))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("assumptions", [1]), ("assumptions", ["x", None]), ("assumptions", "x"), ("assumptions", 3),
+        ("training_assumptions", [1.5]), ("training_assumptions", [[]]), ("data_fingerprint", 3),
+        ("data_fingerprint", ["x"]), ("error_budget", {"wrap": "x"}), ("error_budget", [["a", "b"]]),
+        ("versions", {"numpy": 2}), ("versions", []), ("failure_prob", "x"), ("failure_prob", 7**400),
+    ],
+)  # fmt: skip
+def test_values_of_another_kind_are_refused(tmp_path: Path, saved: bytes, name: str, value: Any) -> None:
+    text = json.dumps({**json.loads(saved), "size": f"{0:012}", "sha256": ZEROS, name: value})
+    with pytest.raises(ArtifactError, match="cannot be understood"):
+        load_bytes(tmp_path, _hashed(text))
+
+
+def test_a_huge_file_of_another_kind_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "c.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole, which takes no room
+    with pytest.raises(ArtifactError, match="not a mithridate"):
+        Certificate.load(tmp_path / "c.json")
+
+
+# --- .npz -----------------------------------------------------------------------------------------------------------
+
+
+def npz(path: Path, members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def npy(array: Any = (1.0, 2.0, 3.0), header: str | None = None, version: tuple[int, int] = (1, 0)) -> bytes:
+    """An array as numpy writes it, or with a header of one's own."""
+    stream = io.BytesIO()
+    np.save(stream, np.array(array))
+    if header is None:
+        return stream.getvalue()
+    length = len(header).to_bytes(2 if version == (1, 0) else 4, "little")
+    return b"\x93NUMPY" + bytes(version) + length + header.encode("latin-1") + np.array(array).tobytes()
+
+
+def headed(text: str) -> bytes:
+    return npy(header=text)
+
+
+GOOD = "{'descr': '<f8', 'fortran_order': False, 'shape': (3,), }"
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array("é\ud800"), np.array(3.5),
+        np.zeros((0, 4), np.uint8), np.array([True, False]), np.array([1, 2], ">i4"), np.array([b"ab", b"c"]),
+        np.array(["one", "two"]), np.array([1 + 2j]), np.arange(24).reshape(2, 3, 4)[:, ::2],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_of_numpy_are_read_as_numpy_reads_them(tmp_path: Path, array: Any, save: Any) -> None:
+    save(tmp_path / "a.npz", x=array)
+    found = read_npz(tmp_path / "a.npz", "x")["x"]
+    with np.load(tmp_path / "a.npz") as file:
+        expected = file["x"]
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert np.array_equal(found, expected)
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        headed(GOOD),
+        headed(GOOD + " " * 70 + "\n"),
+        headed('{"shape":(3L,),"fortran_order":False,"descr":"<f8"}'),
+        npy(header=GOOD, version=(2, 0)),
+        npy(header=GOOD, version=(3, 0)),
+    ],
+)
+def test_other_writers_of_arrays_are_understood(tmp_path: Path, content: bytes) -> None:
+    path = npz(tmp_path / "a.npz", {"x.npy": content})
+    assert read_npz(path, "x")["x"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        headed(GOOD)[:-1],
+        headed(GOOD) + b"x",
+        *(
+            headed(GOOD.replace(old, new))
+            for old, new in [
+                ("3", "2"), ("3", "4"), ("3", "9" * 30), ("3", "3)("), ("3,", "3,,"), ("(3,)", "(3, 0)"),
+                ("(3,)", "(-3,)"), ("(3,)", "(" * 3000), ("<f8", "<f3"), ("<f8", "<U0"), ("<f8", "<U" + "9" * 9),
+                ("False", "-0"), ("'shape'", "'shape': (3,), 'shape'"), ("}", "1: 2}"), ("}", ""),
+                ("'descr': '<f8', ", ""),
+            ]
+        ),
+        *(headed(text) for text in ("", "{'descr': '<f8", "{" + "-" * 9999 + "1}", "\0" * 50, "\xe9" + GOOD)),
+        npy(header=GOOD, version=(4, 0)),
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x02\0\xff\xff\xff\xff",
+        headed(GOOD).replace(b"NUMPY", b"NUMPI"),
+        npy([0x110000, 1, 2]).replace(b"<i8", b"<U2"),
+    ],
+)  # fmt: skip
+def test_damaged_headers_are_refused(tmp_path: Path, content: bytes) -> None:
+    """Though the checksum is right: whoever wrote it, or whatever the damage was before it was written."""
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        path = npz(tmp_path / "a.npz", {"x.npy": content}, method)
+        with pytest.raises(ArtifactError, match="not a readable"):
+            read_npz(path, "x")
+
+
+@pytest.mark.parametrize(
+    ("descr", "says"),
+    [("'|O'", "Python objects"), ("'<M8[ns]'", "plain array"), ("'V8'", "plain array"), ("[('a', '<f8')]", "plain"),
+     ("[('a', '|O')]", "Python objects")],
+)  # fmt: skip
+def test_what_is_no_plain_array_is_refused(tmp_path: Path, descr: str, says: str) -> None:
+    path = npz(tmp_path / "a.npz", {"x.npy": headed(GOOD.replace("'<f8'", descr))})
+    with pytest.raises(ArtifactError, match=says):
+        read_npz(path, "x")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_other_kinds_of_compression_are_refused(tmp_path: Path, method: int) -> None:
+    with pytest.raises(ArtifactError, match="deflate"):
+        read_npz(npz(tmp_path / "a.npz", {"x.npy": npy()}, method), "x")
+
+
+@pytest.mark.parametrize("names", [["x.npy", "note.txt"], ["x"], ["x.npy", "x.npy"]])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_that_are_no_arrays_are_refused(tmp_path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for name in names:
+            archive.writestr(name, npy())
+    with pytest.raises(ArtifactError, match="not a readable"):
+        read_npz(tmp_path / "a.npz", "x")
+
+
+def test_a_zip_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit five hundred times smaller, so that the test is, too."""
+    monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 20)
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
+    with pytest.raises(ArtifactError, match=r"unpacks to more than .*np\.savez"):
+        read_npz(tmp_path / "a.npz", "x")
+    np.savez(tmp_path / "a.npz", x=np.zeros(1 << 20))
+    assert len(read_npz(tmp_path / "a.npz", "x")["x"]) == 1 << 20
+
+
+def test_members_that_claim_to_be_smaller_are_refused(tmp_path: Path) -> None:
+    """The size in the directory bounds what is unpacked; what is behind it shows in the checksum."""
+    path = npz(tmp_path / "a.npz", {"x.npy": npy(np.zeros(1 << 17))}, zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"PK\x01\x02") + 24
+    data[at : at + 4] = (128 + 8).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="not a readable"):
+        read_npz(path, "x")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_are_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    for read in (Certificate.load, verify, Votes.load, read_file, lambda path: read_npz(path, "x")):
+        with pytest.raises(ArtifactError, match="a pipe or a device"):
+            read(path)
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from test_train_cli import everything_in, refused
 from mithridate import Certificate, SampledGaussian, Votes, certify
 from mithridate.data import Examples
 from mithridate.data.declarations import MOST_CLASSES
+from mithridate.data.frames import read_csv
 from mithridate.data.holdout import split_by_hash
 
 QUICK = ["--instances", "8", "--device", "cpu"]
@@ -178,6 +179,77 @@ def test_text_where_numbers_are_declared(capsys: pytest.CaptureFixture[str], her
 def test_a_row_that_is_no_row(capsys: pytest.CaptureFixture[str], here: Path, row: str) -> None:
     Path("train.csv").write_text(f"{TABLE}{row}\n")
     assert "train.csv" in check_refused(capsys, here, "train", "p.toml", *QUICK)
+
+
+def swallowing(first: int, last: int) -> str:
+    """The table with a quote too many on two of its lines: what is between them becomes one cell."""
+    lines = TABLE.split("\n")
+    for line in (first, last):
+        at = lines[line - 1].rindex(",") + 1
+        lines[line - 1] = f'{lines[line - 1][:at]}"{lines[line - 1][at:]}' if line == first else lines[line - 1] + '"'
+    return "\n".join(lines)
+
+
+def test_a_quote_that_swallows_rows(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    Path("train.csv").write_text(swallowing(10, 40))
+    text = check_refused(capsys, here, "train", "p.toml", *QUICK)
+    assert "line 10 of train.csv" in text
+    assert "up to line 40" in text
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_a_quote_that_swallows_thousands_of_lines(capsys: pytest.CaptureFixture[str], here: Path, header: bool) -> None:
+    lines = ["p,q,kind", *["1,2,a"] * 5000, ""]
+    first = 1 if header else 3
+    lines[first - 1] = '1,2,"a' if not header else 'p,q,"kind'
+    lines[4000] += '"'
+    Path("train.csv").write_text("\n".join(lines))
+    assert f"line {first} of train.csv" in check_refused(capsys, here, "init", "train.csv", "--label", "kind")
+    prose = "\n".join(["text", '"once', *["upon a time"] * 2000, 'the end"', "more", ""])
+    Path("train.csv").write_text(prose)
+    assert "line 2 of train.csv" in check_refused(capsys, here, "init", "train.csv", "--label", "text")
+
+
+def test_text_of_many_lines_is_no_swallowed_row(here: Path) -> None:
+    poem = "\n".join(["Tyger Tyger, burning bright,", "In the forests of the night;"] * 30)
+    Path("train.csv").write_text(f'text,kind\n"{poem}",a\nshort,b\n')
+    assert read_csv(Path("train.csv")).rows == 2
+
+
+def test_a_quote_in_counts(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    """The first row would pass for a header and go, with all that it swallowed."""
+    Path("counts.csv").write_text('"a,b\n3,1\n2,2",b\n1,3\n')
+    assert "quote" in check_refused(capsys, here, "certify", "counts.csv", *MECHANISM)
+
+
+# --- pipes and devices ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["verify", "pipe.json"], ["report", "pipe.json"], ["certify", "pipe.npz"], ["certify", "pipe.csv", *MECHANISM],
+        ["train", "pipe.toml"], ["compare", "pipe.toml"], ["train", "--train", "pipe.npz"], ["init", "pipe.csv"],
+        ["init", "pipe.tsv"], ["init", "pipe.parquet"], ["train", "p.toml", "--test", "pipe.csv"],
+        ["train", "p.toml", "--root-seed", "pipe"], ["merge", "pipe.npz", "runs/earlier", "-o", "m.npz"],
+        ["report", "runs/earlier", "--inputs", "pipe.npz"], ["init", "pipe.png"], ["init", "device.csv"],
+        ["verify", "device.json"], ["train", "device.toml"], ["certify", "device.npz"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:3]),
+)  # fmt: skip
+def test_pipes_and_devices_are_refused(capsys: pytest.CaptureFixture[str], here: Path, arguments: list[str]) -> None:
+    """At once: nobody writes into the pipes, and the device has no end."""
+    for word in arguments:
+        if word.startswith("pipe"):
+            os.mkfifo(word)
+        elif word.startswith("device"):
+            Path(word).symlink_to("/dev/zero")
+    assert "not a file but a pipe or a device" in refused(run(capsys, *arguments))
+
+
+@pytest.mark.parametrize("flag", ["-o=--", "-o--", "--out=--", "--title=--"])
+def test_dashes_for_a_value(capsys: pytest.CaptureFixture[str], here: Path, flag: str) -> None:
+    assert "not a value" in check_refused(capsys, here, "report", "runs/earlier", flag)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------

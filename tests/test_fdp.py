@@ -4,6 +4,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracles import ComposedLoss, one_step_curve
 from scipy import optimize, special, stats
 
@@ -18,6 +21,7 @@ from mithridate.accounting import fdp
 from mithridate.accounting.accountant import Margins
 from mithridate.accounting.curve_store import CurveStore, cache_folder
 from mithridate.accounting.fdp import FDP, CurveFamily, FdpAccountant, SubsampledCurveFamily, curve_family
+from mithridate.accounting.plausibility import check_lines, check_plausible, least_curves
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
 from mithridate.errors import NumericalError
 from mithridate.mechanism import SampledGaussian, Subsampled, Threat
@@ -286,19 +290,159 @@ def test_a_damaged_file_is_rebuilt(way: str, cache: Path, caplog: pytest.LogCapt
     assert np.array_equal(again.intercepts, computed.intercepts)
 
 
-def test_no_flipped_bit_changes_a_curve(cache: Path) -> None:
-    store = stored(SMALL)
-    store.put(1, 0, line(2.0))
-    store.flush()
+def test_a_shorter_header_of_an_array_is_damage(cache: Path) -> None:
+    """Numpy would take the rest of the header for numbers, and never see the end of the member and its checksum."""
+    fill()
     (file,) = cache.iterdir()
     good = file.read_bytes()
-    rng = np.random.default_rng(3)
-    for place in rng.choice(len(good), 300, replace=False):
-        broken = bytearray(good)
-        broken[place] ^= 0xFF & ~1  # Not the lowest bit: see the next test.
-        file.write_bytes(bytes(broken))
-        curve = stored(SMALL).get(1, 0)
-        assert curve is None or (curve.slopes.tolist() == [2.0] and curve.intercepts.tolist() == [0.0])
+    for name in ("slopes", "intercepts", "lines", "splits"):
+        length = good.index(b"\x93NUMPY", good.index(f"{name}.npy".encode())) + 8
+        for bit in range(16):
+            broken = bytearray(good)
+            broken[length + bit // 8] ^= 1 << bit % 8
+            file.write_bytes(bytes(broken))
+            assert stored(SMALL).get(3, 0) is None
+
+
+def lies() -> dict[str, TradeoffCurve]:
+    """Curves that no mechanism has, or not this one; the first two are what damage makes of a curve."""
+    right = compose(2.0, 0.3, 6, 3, 0)
+    return {
+        "identity": line(1.0),
+        "flat": TradeoffCurve(np.zeros(2), np.array([1.0, 2.0]), right.budget),
+        "below one": TradeoffCurve(right.intercepts * 0.9, right.slopes, right.budget),
+        "less noise": compose(2.2, 0.3, 6, 3, 0),
+        "fewer changes": compose(2.0, 0.3, 6, 2, 0),
+        "slopes that fall": TradeoffCurve(right.intercepts[::-1], right.slopes[::-1], right.budget),
+    }
+
+
+@pytest.mark.parametrize("kind", list(lies()))
+def test_a_curve_that_cannot_be_right_is_not_believed(kind: str, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever wrote it, and though its hash is right."""
+    store = stored(SMALL)
+    store.put(3, 0, lies()[kind])
+    store.flush()
+    with caplog.at_level(logging.WARNING):
+        assert stored(SMALL).get(3, 0) is None
+    assert "rebuilt" in caplog.text
+
+
+def test_more_changes_that_are_harder_to_see_are_not_believed(cache: Path) -> None:
+    store = stored(SMALL)
+    store.put(3, 0, compose(2.0, 0.3, 6, 5, 0))
+    store.put(4, 0, compose(2.0, 0.3, 6, 4, 0))
+    store.flush()
+    assert stored(SMALL).get(4, 0) is None
+
+
+def test_the_hash_covers_every_number(cache: Path) -> None:
+    """A number changed in the file by someone who writes right checksums is found as well."""
+    fill()
+    (file,) = cache.iterdir()
+    with np.load(file) as content:
+        arrays = {name: content[name] for name in content.files}
+    for name in ("intercepts", "slopes", "budgets"):
+        changed = {**arrays, name: arrays[name] * (1 + 1e-12)}
+        with file.open("wb") as stream:
+            np.savez(stream, **changed)
+        assert stored(SMALL).get(3, 0) is None
+    with file.open("wb") as stream:
+        np.savez(stream, **arrays, more=np.zeros(3))
+    assert stored(SMALL).get(3, 0) is None
+    with file.open("wb") as stream:
+        np.savez(stream, **arrays)
+    assert stored(SMALL).get(3, 0) is not None
+
+
+@given(
+    noise=st.floats(0.5, 20),
+    rate=st.sampled_from([1e-6, 0.01, 0.3, 0.99, 1.0]),
+    steps=st.sampled_from([1, 3, 40, 400]),
+    split=st.sampled_from([(1, 0), (0, 1), (9, 0), (0, 9), (3, 2), (1, 8)]),
+)
+@settings(max_examples=40)
+def test_right_curves_are_plausible(noise: float, rate: float, steps: int, split: tuple[int, int]) -> None:
+    curve = compose(noise, rate, steps, *split)
+    check_lines(curve.intercepts, curve.slopes)
+    check_plausible(SampledGaussian(noise, rate, steps), {split: curve})
+
+
+def test_the_least_curve_of_a_gaussian_is_its_own() -> None:
+    """Without sampling the sum of all steps says all there is to know: K(x) = Phi(Phi^-1(x) + changes sqrt(T) / s)."""
+    for at, least in least_curves(SampledGaussian(9.0, 1.0, 16), [(2, 0), (0, 2), (1, 1)]):
+        expected = special.ndtr(special.ndtri(at) + 2 * 4 / 9)
+        np.testing.assert_allclose(least, expected, rtol=1e-9)
+
+
+def test_the_least_curve_is_below_the_best_test() -> None:
+    """One step and one deleted example, by hand: P = (1 - q) N(0, s) + q N(1, s), and every event is a threshold."""
+    noise, rate = 0.7, 0.2
+    ((at, least),) = least_curves(SampledGaussian(noise, rate, 1), [(1, 0)])
+    threshold = -noise * special.ndtri(at)
+    exact = (1 - rate) * special.ndtr(-threshold / noise) + rate * special.ndtr((1 - threshold) / noise)
+    assert (least <= exact + 1e-12).all()
+    assert (least > at).any()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
+def test_a_folder_that_others_may_write_to_is_not_used(
+    mode: int, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill()
+    before = {file.name: file.read_bytes() for file in cache.iterdir()}
+    cache.chmod(mode)
+    with caplog.at_level(logging.WARNING):
+        assert stored(SMALL).get(3, 0) is None
+        fill()
+    assert "not used" in caplog.text
+    assert {file.name: file.read_bytes() for file in cache.iterdir()} == before
+    cache.chmod(0o700)
+    assert stored(SMALL).get(3, 0) is not None
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)  # everything belongs to somebody else
+    assert stored(SMALL).get(3, 0) is None
+
+
+def test_a_file_that_others_may_write_to_is_not_used(cache: Path) -> None:
+    fill()
+    (file,) = cache.iterdir()
+    file.chmod(0o622)
+    assert stored(SMALL).get(3, 0) is None
+    content = file.read_bytes()
+    file.unlink()
+    (cache / "elsewhere").write_bytes(content)
+    file.symlink_to(cache / "elsewhere")
+    assert stored(SMALL).get(3, 0) is None
+
+
+def test_a_new_folder_is_private_whatever_the_umask(cache: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        fill()
+    finally:
+        os.umask(before)
+    assert stored(SMALL).get(3, 0) is not None
+
+
+def test_unfinished_files_go_when_they_are_old(cache: Path) -> None:
+    """Those of a process that was killed while it wrote; one that is being written stays."""
+    cache.mkdir(mode=0o700)
+    for name in ("curves-old.tmp", "curves-new.tmp", "mine.tmp"):
+        (cache / name).write_bytes(b"half of it")
+    long_ago = time.time() - 86_400
+    for name in ("curves-old.tmp", "mine.tmp"):
+        os.utime(cache / name, (long_ago, long_ago))
+    fill()
+    assert {file.name for file in cache.iterdir() if file.suffix == ".tmp"} == {"curves-new.tmp", "mine.tmp"}
+
+
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(cache: Path) -> None:
+    fill()
+    (file,) = cache.iterdir()
+    file.unlink()
+    os.mkfifo(file, 0o600)
+    assert stored(SMALL).get(3, 0) is None
 
 
 @pytest.mark.parametrize("way", ["encrypted bit", "single array"])

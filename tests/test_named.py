@@ -581,3 +581,31 @@ def test_real_cifar_is_found() -> None:
     assert (found.train[0].shape, found.test[0].shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
     assert np.array_equal(np.bincount(found.train[1]), [5000] * 10)
     assert found.train[0].mean(axis=(0, 2, 3)) / 255 == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+
+
+# --- files that unpack to more than they should ---------------------------------------------------------------------
+
+
+def test_an_archive_that_unpacks_to_more_than_was_published(tmp_path: Path) -> None:
+    """Members that nobody asked for are not unpacked without end either."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as made:
+        member = tarfile.TarInfo("zeros")
+        member.size = 1 << 26
+        made.addfile(member, io.BytesIO(bytes(member.size)))
+    (tmp_path / "a.tar.gz").write_bytes(stream.getvalue())
+    with pytest.raises(ArtifactError, match=r"not a readable \.tar\.gz"):
+        originals.read_cifar_archive(tmp_path / "a.tar.gz", ["test_batch.bin"], limit=1 << 20)
+
+
+def test_an_xz_file_that_asks_for_much_memory(tmp_path: Path) -> None:
+    """Its dictionary would be made before the first byte is unpacked."""
+    records_ = records(*COLOUR[1])
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    for content in (lzma.compress(records_, filters=filters), lzma.compress(records_)[:-9]):
+        (tmp_path / "b.xz").write_bytes(content)
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            originals.read_cifar_residuals(tmp_path / "b.xz", limit=1 << 20)
+    (tmp_path / "b.xz").write_bytes(lzma.compress(bytes(1 << 21)))
+    with pytest.raises(ArtifactError, match="larger than what was published"):
+        originals.read_cifar_residuals(tmp_path / "b.xz", limit=1 << 20)

@@ -158,7 +158,7 @@ def test_what_is_no_toml(tmp_path: Path, data: bytes) -> None:
 
 def test_paths_that_lead_to_no_project(tmp_path: Path) -> None:
     for path, says in [
-        (tmp_path / "none.toml", "No such file"),
+        (tmp_path / "none.toml", "there is no file"),
         (tmp_path, "is not a file"),
         (tmp_path / ("a" * 300), "File name too long"),
         (written(tmp_path, "", "file") / "below.toml", "Not a directory"),

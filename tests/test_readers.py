@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mithridate import ArtifactError, ConfigError, MithridateError
+from mithridate import ArtifactError, ConfigError, MithridateError, _files
 from mithridate.data import (
     Arrays,
     Category,
@@ -26,6 +26,7 @@ from mithridate.data import (
     Table,
     Text,
     declaration_from_dict,
+    frames,
     propose,
     read,
     to_toml,
@@ -619,3 +620,17 @@ def test_removing_exact_duplicates_never_adds_differences(one: list[int], other:
     """The claim of the documentation on duplicates, with numbers for rows."""
     between = (Counter(one) - Counter(other)) + (Counter(other) - Counter(one))
     assert len(set(one) ^ set(other)) <= between.total()
+
+
+def test_a_parquet_file_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of equal cells takes no space in the file; the limit here is five hundred times smaller than usual."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"p": np.zeros(1 << 18), "kind": ["a"] * (1 << 18)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 14
+    assert frames.read_parquet(tmp_path / "a.parquet").rows == 1 << 18
+    monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 20)
+    with pytest.raises(ArtifactError, match="would take more than"):
+        frames.read_parquet(tmp_path / "a.parquet")

@@ -585,3 +585,42 @@ def test_the_manifest_holds_plain_json(tmp_path: Path) -> None:
     content = json.loads(make_manifest().to_json())
     assert content["ranges"] == [[0, 2], [2, 4], [4, 6]]
     assert content["schema"] == "mithridate.run/1"
+
+
+# --- values of any kind in run.json ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"assumptions": [3]}, {"assumptions": "x"}, {"assumptions": None}, {"run_id": 3}, {"data_fingerprint": None},
+        {"data_fingerprint": float("nan")}, {"train_fingerprint": []}, {"recipe": []}, {"recipe": {"config": 3}},
+        {"recipe": {"config": {"instances": 6.5}}}, {"recipe": {"config": {"instances": True}}}, {"inputs": 3},
+        {"keep_models": 1}, {"device": None}, {"versions": "2"}, {"in_flight": 0}, {"in_flight": "2"},
+        {"in_flight_asked": -1}, {"in_flight_asked": 1.5}, {"ranges": 3}, {"ranges": [3]}, {"ranges": [[0, 6, 1]]},
+        {"ranges": [[0.0, 6]]}, {"ranges": [["0", 6]]}, {"ranges": [[0, 5]]}, {"ranges": []}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_of_other_values_is_damaged(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**json.loads(make_manifest().to_json()), **change}))
+    with pytest.raises(ArtifactError, match=r"run\.json is damaged"):
+        Manifest.read(path)
+    path.write_bytes(make_manifest().to_json())
+    assert Manifest.read(path) == make_manifest()
+
+
+def test_a_shard_with_more_in_it_is_trained_again(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path, make_manifest(), SEED) as run:
+        for group in run.manifest.ranges:
+            run.save_tally(group, make_tally(group), DEVICE)
+    path = tmp_path / "shards" / "000000-000002.npz"
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **arrays, more=np.zeros(3))
+    with RunDirectory.open(tmp_path, make_manifest(), SEED) as run:
+        assert run.missing() == [range(2)]
+    np.savez(path, **arrays)
+    with RunDirectory.open(tmp_path, make_manifest(), SEED) as run:
+        assert run.missing() == []

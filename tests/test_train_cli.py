@@ -515,7 +515,7 @@ def refused(outcome: Outcome) -> str:
         (["missing.toml"], "Cannot read missing.toml"),
         (["root"], "not a project file in TOML"),
         (["."], "is not a file"),
-        (["--root-seed", "/dev/zero"], "hexadecimal"),
+        (["--root-seed", "/dev/zero"], "is not a file"),
         (["/dev/zero"], "is not a file"),
         (["--root-seed", "train.npz"], "hexadecimal"),
         (["--root-seed", "missing"], "Cannot read missing"),

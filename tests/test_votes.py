@@ -491,7 +491,7 @@ def test_files_that_are_no_votes_are_refused_and_say_why(tmp_path: Path, data: b
 
 @pytest.mark.parametrize("name", ["missing.npz", "missing.csv", ".", "missing/votes.npz"])
 def test_missing_files_and_folders_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ArtifactError, match="is a folder" if name == "." else "no file"):
+    with pytest.raises(ArtifactError, match="a folder" if name == "." else "no file|Not a directory"):
         read_votes(tmp_path / name, mechanism=GAUSSIAN)
 
 
@@ -714,7 +714,10 @@ def test_shards_that_cannot_be_are_refused(tmp_path: Path, shards: Any) -> None:
     assert len(str(caught.value)) < 300
     path = tmp_path / "votes.npz"
     np.savez(path, mithridate=_header(run_ids=["a"], shards=shards), counts=np.array([[9, 0]]))
-    with pytest.raises(ConfigError, match=r"votes\.npz: .*shards"):
+    # JSON has no numbers that are not finite: a header with one is damaged.
+    damaged = any(word in json.dumps(shards) for word in ("NaN", "Infinity"))
+    kind, says = (ArtifactError, "header") if damaged else (ConfigError, r"votes\.npz: .*shards")
+    with pytest.raises(kind, match=says):
         Votes.load(path)
 
 

@@ -8,19 +8,29 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
 import tempfile
-import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _npz
+from mithridate._files import (
+    TEXT_BYTES,
+    UNPACKED_BYTES,
+    UNPACKED_RATIO,
+    opened_file,
+    parse_json,
+    size_of,
+    unpacked_limit,
+)
 from mithridate.errors import ArtifactError, TamperedError
 
 PathLike = str | os.PathLike[str]
@@ -29,17 +39,10 @@ _PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _SIZE = re.compile(rb'"size": "([0-9]{12})"')
 _ARRAY_DTYPES = ("int64", "float64", "float32", "uint8", "uint16", "uint32")
-# What zipfile and numpy raise on damaged files.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    RuntimeError,  # an encrypted member; NotImplementedError, an unknown compression
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# The hash and the size are this near to the beginning.
+_PREFIX_BYTES = 512
+# Arrays up to this size are compressed as far as they can be.
+_SMALL_ARRAY = 1 << 25
 
 
 @contextlib.contextmanager
@@ -121,7 +124,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
-    """All arrays of an `.npz`. Object arrays are refused: reading them would run code from the file.
+    """All arrays of an `.npz`, each read whole; see `_npz.read_arrays` for what is checked.
+
+    Object arrays are refused: reading them would run code from the file.
 
     Args:
         path: the file.
@@ -130,47 +135,30 @@ def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ArtifactError: the file is missing, damaged, of another kind, or holds something other than plain arrays.
     """
-    check_is_file(path)
-    try:
-        # Opened here and not by numpy, which leaves a damaged file open.
-        with path.open("rb") as stream:
+    with opened_file(path) as stream:
+        try:
             if stream.read(6) == b"\x93NUMPY":
                 raise ArtifactError(f"{path} holds a single array; save it as an .npz with {wanted}.")
-            stream.seek(0)
-            with np.load(stream, allow_pickle=False) as file:
-                return {name: _plain(path, name, np.asarray(file[name])) for name in file.files}
-    except ArtifactError:
-        raise
-    except PermissionError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Ask its owner for permission.") from error
-    except _UNREADABLE as error:
-        if "Object arrays" in str(error):
+            return _npz.read_arrays(stream)
+        except _npz.NotPlainError as error:
+            if error.objects:
+                raise ArtifactError(
+                    f"{path} holds Python objects, which mithridate never loads; save plain arrays instead."
+                ) from error
             raise ArtifactError(
-                f"{path} holds Python objects, which mithridate never loads; save plain arrays instead."
+                f"The array {error.name!r:.80} of {path} is not a plain array of numbers; save it as one."
             ) from error
-        raise ArtifactError(
-            f"{path} is not a readable .npz (truncated, damaged or of another kind); give one with {wanted}."
-        ) from error
+        except (_npz.DamagedError, OSError) as error:
+            raise ArtifactError(
+                f"{path} is not a readable .npz (truncated, damaged or of another kind: {error}); give one with "
+                f"{wanted}."
+            ) from error
 
 
-def check_is_file(path: Path) -> None:
-    """Refuse a path that leads to no file."""
-    try:
-        if path.is_dir():
-            raise ArtifactError(f"{path} is a folder; give a file.")
-        if not path.is_file():
-            raise ArtifactError(f"There is no file {path}; check the path.")
-    except (OSError, ValueError) as error:  # of a name that no file can have
-        if isinstance(error, ArtifactError):
-            raise
-        reason = getattr(error, "strerror", None) or error
-        raise ArtifactError(f"Cannot read {path}: {reason}. Check the path.") from error
-
-
-def _plain(path: Path, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    if array.dtype.hasobject or array.dtype.fields is not None:
-        raise ArtifactError(f"The array {name!r} of {path} is not a plain array of numbers; save it as one.")
-    return array
+def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays that `read_npz` reads, compressed unless they are so large that they might not be read then."""
+    write = np.savez_compressed if sum(array.nbytes for array in arrays.values()) < UNPACKED_BYTES else np.savez
+    write(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def write_hashed(path: PathLike, schema: str, content: dict[str, Any]) -> None:
@@ -191,14 +179,10 @@ def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
         TamperedError: the file is of this schema, but a byte of it was changed.
         ArtifactError: the file is missing, truncated, or something else.
     """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
-    digest, size = _DIGEST.search(data[:512]), _SIZE.search(data[:512])
-    name = schema.split("/")[0]
-    if digest is None and f'"schema": "{name}/'.encode() not in data[:512]:
-        raise ArtifactError(f"{path} is not a {name} file; give one that certify --out or Certificate.save wrote.")
+    path, name = Path(path), schema.split("/")[0]
+    with opened_file(path) as stream:
+        data = _claimed_bytes(stream, path, name)
+    digest, size = _DIGEST.search(data[:_PREFIX_BYTES]), _SIZE.search(data[:_PREFIX_BYTES])
     expected = int(size[1]) if size is not None else len(_prefix(schema, 0, "0" * 64))
     if len(data) < expected and not _is_whole(data):
         raise ArtifactError(f"{path} is truncated ({len(data)} of {expected} bytes); copy or write it again.")
@@ -206,23 +190,65 @@ def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
     if digest is None or hashlib.sha256(blank).hexdigest().encode() != digest[1]:
         raise TamperedError(f"{path} was changed after it was written: its content does not match its hash.")
     try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path} is not valid JSON although its hash is right.") from error
+        content = parse_json(data)
+    except ValueError as error:
+        raise ArtifactError(f"{path} is not valid JSON although its hash is right: {error}.") from error
     if not isinstance(content, dict):
         raise ArtifactError(f"{path} is not a {name} file; give one that certify --out or Certificate.save wrote.")
     if content.get("schema") != schema:
         raise ArtifactError(
-            f"{path} has the schema {content.get('schema')!r}, this version reads {schema!r}; update it."
+            f"{path} has the schema {content.get('schema')!r:.80}, this version reads {schema!r}; update it."
         )
+    limit = unpacked_limit(len(data))
+    if _declared_bytes(content) > limit:
+        raise ArtifactError(f"The arrays in {path} would unpack to more than {limit:,} bytes; do not trust it.")
     return content
+
+
+def _claimed_bytes(stream: IO[bytes], path: Path, name: str) -> bytes:
+    """What the file holds, after a look at its beginning: a large file of another kind is not read as a whole."""
+    try:
+        start = stream.read(_PREFIX_BYTES)
+        if _DIGEST.search(start) is None and f'"schema": "{name}/'.encode() not in start:
+            raise ArtifactError(f"{path} is not a {name} file; give one that certify --out or Certificate.save wrote.")
+        if size_of(stream) > TEXT_BYTES:
+            raise ArtifactError(f"{path} has more than {TEXT_BYTES:,} bytes, too many for a {name} file.")
+        return start + stream.read(TEXT_BYTES)
+    except (OSError, MemoryError) as error:
+        raise ArtifactError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def _declared_bytes(value: Any) -> int:
+    """How much memory the arrays in the content of a file say that they need."""
+    total, waiting = 0, [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, dict):
+            waiting.extend(value.values())  # pyright: ignore[reportUnknownArgumentType,reportUnknownMemberType]
+            total += _array_bytes(value) or 0  # pyright: ignore[reportUnknownArgumentType]
+    return total
+
+
+def _array_bytes(value: Any) -> int | None:
+    """How many bytes the array has that is encoded here; None if none is."""
+    try:
+        dtype, shape = value["dtype"], value["shape"]
+        if dtype not in _ARRAY_DTYPES or not isinstance(shape, list) or len(shape) > 32:  # pyright: ignore[reportUnknownArgumentType]
+            return None
+        if not all(type(axis) is int and axis >= 0 for axis in shape):  # pyright: ignore[reportUnknownVariableType]
+            return None
+    except (KeyError, TypeError):
+        return None
+    return np.dtype(dtype).itemsize * math.prod(shape)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _is_whole(data: bytes) -> bool:
     """Whether nothing is missing at the end, whatever the size says: then the size itself was changed."""
     try:
-        return data.endswith(b"}\n") and bool(json.loads(data))
-    except (ValueError, RecursionError):
+        return data.endswith(b"}\n") and bool(parse_json(data))
+    except ValueError:
         return False
 
 
@@ -234,13 +260,17 @@ def decode_array(value: Any) -> npt.NDArray[Any] | None:
     """
     if value is None:
         return None
+    size = _array_bytes(value)
+    if size is None:
+        raise ArtifactError("An array in this file cannot be read: it lacks a type, or a shape.")
     try:
-        if value["dtype"] not in _ARRAY_DTYPES:
-            raise ValueError(value["dtype"])
-        raw = zlib.decompress(base64.b64decode(value["data"], validate=True))
+        unpacking = zlib.decompressobj()
+        raw = unpacking.decompress(base64.b64decode(value["data"], validate=True), size + 1)
+        if len(raw) != size or not unpacking.eof or unpacking.unused_data:
+            raise ValueError("its data does not have the size of its shape")
         little_endian = np.dtype(value["dtype"]).newbyteorder("<")
-        return np.frombuffer(raw, dtype=little_endian).astype(value["dtype"]).reshape(value["shape"])
-    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        return np.frombuffer(raw, dtype=little_endian).astype(value["dtype"], copy=False).reshape(value["shape"])
+    except (ValueError, KeyError, TypeError, MemoryError, zlib.error) as error:
         raise ArtifactError(f"An array in this file cannot be read: {error}.") from error
 
 
@@ -248,8 +278,10 @@ def _encode_array(value: Any) -> dict[str, Any]:
     if not isinstance(value, np.ndarray) or value.dtype.name not in _ARRAY_DTYPES:
         raise TypeError(f"cannot write {type(value)} into a file")
     raw = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes()
-    data = base64.b64encode(zlib.compress(raw, 6)).decode()
-    return {"dtype": value.dtype.name, "shape": list(value.shape), "data": data}
+    packed = zlib.compress(raw, 6)
+    if len(raw) > max(_SMALL_ARRAY, UNPACKED_RATIO * len(packed)):
+        packed = zlib.compress(raw, 0)  # else nobody would unpack it; see `unpacked_limit`
+    return {"dtype": value.dtype.name, "shape": list(value.shape), "data": base64.b64encode(packed).decode()}
 
 
 def _prefix(schema: str, size: int, digest: str) -> bytes:

@@ -243,6 +243,9 @@ class Certificate:
             _validate.one_of(("votes", "scores"), on=on)
             rule = rule_from_dict({"name": content["method"], **content["method_options"]})
             _check_confidence(votes, rule, on, kind, failure_prob)
+            _validate.sentences(assumptions=content["assumptions"])
+            _check_table("error_budget", content["error_budget"], int | float)
+            _check_table("versions", content["versions"], str)
             if on == "scores" and votes.score_sums is None:
                 raise ValueError("it is on scores but carries none")
             return cls(
@@ -260,10 +263,10 @@ class Certificate:
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):
                 raise
-            raise ArtifactError(f"This certificate cannot be understood: {error}.") from error
+            raise ArtifactError(f"This certificate cannot be understood: {error!s:.200}.") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Certificate) and self.equals(other)
@@ -319,6 +322,12 @@ def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
     stated = from_plain(sentences)
     known = {str(each): each for each in votes.statements}
     return distinct(known.get(str(each), each) for each in stated)
+
+
+def _check_table(name: str, value: Any, kind: Any) -> None:
+    """Require names with values of one kind, as a certificate writes them."""
+    if not isinstance(value, dict) or not all(isinstance(each, kind) for each in value.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
+        raise ValueError(f"{name} is not what it should be")
 
 
 def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate._artifact import PathLike, write_atomically
+from mithridate._files import read_file
 from mithridate.certificate import Scope
 from mithridate.comparison import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
 from mithridate.conditions import Statement, of_user
@@ -333,8 +334,8 @@ class _Seconds:
         if folder is None:
             return cls(None, 0.0, finished=False)
         path, before = folder.with_name(f"{folder.name}.seconds"), 0.0
-        with suppress(OSError, ValueError):
-            before = float(path.read_text(encoding="ascii"))
+        with suppress(ArtifactError, ValueError):
+            before = float(read_file(path))
         # Votes without a run are computed anew every time.
         goes_on = (folder / "run.json").exists() and math.isfinite(before) and before > 0
         return cls(path, before if goes_on else 0.0, finished=goes_on and (folder / "votes.npz").exists())

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._artifact import PathLike, write_atomically
+from mithridate._files import TEXT_BYTES, parse_json, read_file
 from mithridate._version import VERSION
 from mithridate.accounting.statistical import StatisticalBound
 from mithridate.certificate import Certificate
@@ -459,8 +460,8 @@ def certificate_file(entry: Entry) -> str:
 def _remove_stale(folder: Path, current: set[str]) -> None:
     """Remove the certificates that an earlier comparison lists as its own, but for the current ones."""
     content: Any = None
-    with suppress(OSError, ValueError, RecursionError):
-        content = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    with suppress(ArtifactError, ValueError):
+        content = parse_json(read_file(folder / "comparison.json", TEXT_BYTES))
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("methods"), list):
         return
     for method in content["methods"]:

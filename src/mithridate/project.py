@@ -28,6 +28,7 @@ from typing import Any
 
 from mithridate import _validate, presets, recipes
 from mithridate._artifact import PathLike
+from mithridate._files import read_file
 from mithridate.conditions import classes_read_off, of_user
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import kind_of
@@ -48,7 +49,6 @@ _RUNTIME = ("device", "in_flight", "precision", "keep_models", "backend", "addre
 _OPTIONS = (*CONFIG_NAMES, *_CHOICES, *_RUNTIME)
 _TEXTS = ("recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address")
 _FLAGS = ("keep_models", "average_iterates")
-_LARGEST_FILE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -216,15 +216,9 @@ def read_toml(
         ArtifactError: it is missing, or is no TOML.
     """
     try:
-        if path.exists() and not path.is_file():  # a device or a pipe may have no end
-            raise ArtifactError(f"{path} is not a file; {remedy}.")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ArtifactError(f"{path} is too large for {what}; {remedy}.")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror or error}. Check the path.") from error
-    except ArtifactError:
-        raise
+        return tomllib.loads(read_file(path).decode("utf-8"))
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} Expected {what}; {remedy}.") from error
     except (RecursionError, ValueError) as error:
         raise ArtifactError(f"{path} is not {what} in TOML: {error}.") from error
 

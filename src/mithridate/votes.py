@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import io
 import itertools
 import json
 import operator
@@ -17,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._artifact import PathLike, check_is_file, read_npz, write_atomically
+from mithridate._artifact import PathLike, read_npz, write_atomically, write_npz
+from mithridate._files import TEXT_BYTES, parse_json, read_file
 from mithridate.conditions import Statement, distinct, from_plain, to_plain
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import (
@@ -115,6 +117,7 @@ class Votes:
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
         object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
+        _check_fingerprint(self.data_fingerprint)
         _validate.sentences(assumptions=self.assumptions)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
@@ -233,7 +236,7 @@ class Votes:
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
         arrays |= {f"{_EVIDENCE}{name}": array for name, array in self.evidence.items()}
         with write_atomically(path, durable=True) as file:
-            np.savez_compressed(file, mithridate=np.array(json.dumps(header)), counts=self.counts, **arrays)
+            write_npz(file, {"mithridate": np.array(json.dumps(header)), "counts": self.counts, **arrays})
 
     @classmethod
     def load(cls, path: PathLike) -> Votes:
@@ -291,7 +294,7 @@ def read_votes(path: PathLike, *, mechanism: Mechanism | None = None, labels_key
     elif "mithridate" not in arrays:
         arrays.pop("y", None)  # A foreign array of that name is not ours to interpret unless we are told to.
     if "mithridate" in arrays:
-        votes = _from_arrays(path, arrays)
+        votes = _from_arrays(path, arrays, labels_key)
         if mechanism is not None and mechanism != votes.mechanism:
             raise ConfigError(f"{path} was trained with {votes.mechanism}; leave the mechanism flags out.")
         return votes
@@ -309,9 +312,9 @@ def _required(mechanism: Mechanism | None) -> Mechanism:
     return mechanism
 
 
-def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
+def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]], labels_key: str | None = None) -> Votes:
     try:
-        header = json.loads(str(arrays["mithridate"]))
+        header = parse_json(str(arrays["mithridate"]))
         schema = header["schema"]
         mechanism_values, run_ids = header["mechanism"], header["run_ids"]
         if not isinstance(run_ids, list):  # The letters of a word are no names of runs.
@@ -326,12 +329,16 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Votes:
             "devices": header.get("devices", {}),
             "planned": header.get("planned", {}),
         }
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
     if schema != SCHEMA:
-        raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
+        raise ArtifactError(f"{path} has the schema {schema!r:.80}, this version reads {SCHEMA!r}; update mithridate.")
     if "counts" not in arrays:
         raise ArtifactError(f"{path} has no array 'counts'; the file is damaged. Write it again.")
+    known = {"mithridate", "counts", *_OPTIONAL, labels_key}
+    for name in arrays:
+        if name not in known and not name.startswith(_EVIDENCE):
+            raise ArtifactError(f"{path} holds {name!r:.80}, which no votes file does; it is damaged. Write it again.")
     return _build(path, arrays, mechanism_from_dict(mechanism_values), extra)
 
 
@@ -349,12 +356,13 @@ def _build(path: Path, arrays: dict[str, npt.NDArray[Any]], mechanism: Mechanism
 
 def _read_csv(path: Path) -> IntArray:
     """Counts, a row per example; a first row that is not numbers is taken for a header."""
-    check_is_file(path)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ArtifactError(f"{path} is not a readable CSV file.") from error
+        text = io.StringIO(read_file(path, TEXT_BYTES).decode("utf-8-sig"), newline="")
+        rows = [row for row in csv.reader(text, strict=True) if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArtifactError(f"{path} is not a readable CSV file ({error}); check its quotes.") from error
+    if any("\n" in cell or "\r" in cell for row in rows for cell in row):
+        raise ArtifactError(f"A quote in {path} is not closed on its line and swallows the next; take it out.")
     if rows and not any(_is_number(cell) for cell in rows[0]):
         rows = rows[1:]
     if not rows:
@@ -450,6 +458,11 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     if (labels < 0).any() or (labels >= counts.shape[1]).any():
         raise ConfigError(f"Expected true labels from 0 to {counts.shape[1] - 1}, the classes that were voted on.")
     return labels
+
+
+def _check_fingerprint(fingerprint: Any) -> None:
+    if fingerprint is not None and not isinstance(fingerprint, str):
+        raise ConfigError(f"Expected data_fingerprint as text, got {_validate.shown(fingerprint)}.")
 
 
 def _checked_run_ids(run_ids: Any) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Curves on disk: one file per mechanism and engine, replaced atomically, rebuilt when damaged.
 
 The folder is `$MITHRIDATE_CACHE`, else `mithridate` in the user's cache folder; `MITHRIDATE_CACHE=off` keeps nothing.
-Whoever can write there can falsify certificates that are computed from it (`mithridate verify` never reads it).
+Whoever can write there can falsify certificates that are computed from it (`mithridate verify` never reads it): a
+folder or file that others own or may write to is not used. Against accidents, a file carries a hash of all that it
+says, and curves that contradict what is known about their mechanism are not believed.
 """
 
 import contextlib
@@ -10,32 +12,27 @@ import json
 import logging
 import os
 import tempfile
-import zipfile
-import zlib
+import time
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from mithridate._artifact import read_npz
+from mithridate._files import make_private, refuse_unless_private
+from mithridate.accounting.plausibility import check_lines, check_plausible
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
+from mithridate.errors import ArtifactError
 from mithridate.mechanism import SampledGaussian
 
-# Raise when a change of the engine changes any curve: old files are then left alone and never read.
-ENGINE_VERSION = 2
+# Raise when a change of the engine or of the file changes any curve: old files are then left alone and never read.
+ENGINE_VERSION = 3
 _FLUSH_EVERY = 256
-# What numpy, zipfile and our own unpacking raise on bytes that are not what was written.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    RuntimeError,
-    MemoryError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_MEMBERS = {"key", "splits", "lines", "intercepts", "slopes", "budgets", "sha256"}
+# Unfinished files of processes that were killed; one that is being written is younger.
+_LEFT_OVER_SECONDS = 3600
 _log = logging.getLogger(__name__)
 
 
@@ -55,7 +52,7 @@ class CurveStore:
 
     def __init__(self, mechanism: SampledGaussian, folder: Path | None) -> None:
         key = json.dumps({"schema": f"mithridate.curves/{ENGINE_VERSION}", **mechanism.to_dict()}, sort_keys=True)
-        self._key = key
+        self._mechanism, self._key = mechanism, key
         self._path = folder / f"curves-{hashlib.sha256(key.encode()).hexdigest()[:24]}.npz" if folder else None
         self._curves = self._read()
         self._unsaved = 0
@@ -85,20 +82,21 @@ class CurveStore:
     def _write(self, path: Path) -> None:
         splits = sorted(self._curves)
         curves = [self._curves[split] for split in splits]
-        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "key": np.array(self._key),
+            "splits": np.array(splits, dtype=np.int64),
+            "lines": np.array([len(curve.slopes) for curve in curves], dtype=np.int64),
+            "intercepts": np.concatenate([curve.intercepts for curve in curves]),
+            "slopes": np.concatenate([curve.slopes for curve in curves]),
+            "budgets": np.array([astuple(curve.budget) for curve in curves], dtype=np.float64),
+        }
+        make_private(path.parent)
+        _remove_left_over(path.parent)
         # A reader sees the old file or the new one, never a part; the last of two writers wins.
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
         try:
             with os.fdopen(descriptor, "wb") as file:
-                np.savez(
-                    file,
-                    key=np.array(self._key),
-                    splits=np.array(splits, dtype=np.int64),
-                    lines=np.array([len(curve.slopes) for curve in curves], dtype=np.int64),
-                    intercepts=np.concatenate([curve.intercepts for curve in curves]),
-                    slopes=np.concatenate([curve.slopes for curve in curves]),
-                    budgets=np.array([astuple(curve.budget) for curve in curves], dtype=np.float64),
-                )
+                np.savez(file, sha256=np.array(_digest(arrays)), **arrays)  # pyright: ignore[reportArgumentType]
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -107,30 +105,70 @@ class CurveStore:
 
     def _read(self) -> dict[tuple[int, int], TradeoffCurve]:
         """What is on disk; a file that is damaged or not ours counts as empty and is replaced by the next write."""
-        if self._path is None or not self._path.exists():
+        if self._path is None or not os.path.lexists(self._path):
             return {}
         try:
-            with self._path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return _unpack(self._key, {name: file[name] for name in file.files})
-        except _DAMAGE as error:
+            refuse_unless_private(self._path.parent)
+            refuse_unless_private(self._path)
+        except OSError as error:
+            _log.warning("the curve cache is not used: %s", error)
+            return {}
+        try:
+            curves = _unpack(self._key, read_npz(self._path, "curves"))
+            check_plausible(self._mechanism, curves)
+        except (ArtifactError, ValueError) as error:
             _log.warning("the curve cache %s is damaged and will be rebuilt (%s)", self._path, error)
             return {}
+        return curves
 
 
-def _unpack(key: str, arrays: dict[str, np.ndarray]) -> dict[tuple[int, int], TradeoffCurve]:
+def _remove_left_over(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote left behind; the folder is this user's alone."""
+    for path in folder.glob("curves-*.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > _LEFT_OVER_SECONDS:
+                path.unlink()
+
+
+def _digest(arrays: dict[str, npt.NDArray[Any]]) -> str:
+    """Over names, types, shapes and every byte of the arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _unpack(key: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[tuple[int, int], TradeoffCurve]:
+    """The curves that the arrays of a file stand for.
+
+    Raises:
+        ValueError: they are not what was written, or are those of another mechanism.
+    """
+    if arrays.keys() != _MEMBERS:
+        raise ValueError("it has other arrays than it should")
+    if str(arrays.pop("sha256")) != _digest(arrays):
+        raise ValueError("its content does not match its hash")
     if str(arrays["key"]) != key:
         raise ValueError("it belongs to another mechanism")
-    ends = np.cumsum(arrays["lines"])
-    total = int(ends[-1])
-    if len(arrays["slopes"]) != total or len(arrays["intercepts"]) != total or len(arrays["splits"]) != len(ends):
+    splits, lines, budgets = arrays["splits"], arrays["lines"], arrays["budgets"]
+    wanted = [("splits", (len(lines), 2), "i8"), ("lines", (len(lines),), "i8"), ("budgets", (len(lines), 4), "f8")]
+    total = (int(lines.sum()),)
+    wanted += [("intercepts", total, "f8"), ("slopes", total, "f8")]
+    if any(arrays[name].shape != shape or arrays[name].dtype != kind for name, shape, kind in wanted):
         raise ValueError("its arrays do not fit each other")
-    if not (np.all(np.isfinite(arrays["slopes"])) and np.all(np.isfinite(arrays["intercepts"]))):
-        raise ValueError("it holds numbers that are not finite")
+    if (lines < 1).any() or not np.isfinite(budgets).all() or (budgets < 0).any():
+        raise ValueError("a curve has no lines, or no error budget")
+    ends = np.cumsum(lines)[:-1]
     pieces = zip(
-        arrays["splits"].tolist(),
-        np.split(arrays["intercepts"], ends[:-1]),
-        np.split(arrays["slopes"], ends[:-1]),
-        arrays["budgets"].tolist(),
+        splits.tolist(),
+        np.split(arrays["intercepts"], ends),
+        np.split(arrays["slopes"], ends),
+        budgets.tolist(),
         strict=True,
     )
-    return {(d, a): TradeoffCurve(c, s, ErrorBudget(*budget)) for (d, a), c, s, budget in pieces}
+    found = [((d, a), c, s, ErrorBudget(*budget)) for (d, a), c, s, budget in pieces]
+    for _, intercepts, slopes, _ in found:
+        check_lines(intercepts, slopes)
+    return {split: TradeoffCurve(c, s, budget) for split, c, s, budget in found}

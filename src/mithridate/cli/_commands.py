@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import re
 import traceback
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,8 @@ from mithridate.cli import (
 from mithridate.errors import MithridateError
 
 _COMMANDS = (demo, init, plan, train, split, merge, certify, predict, report, compare, verify)
+# A flag with -- for a value, in all its spellings.
+_NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)
 # More of an error's own words does not help.
 _MOST_CHARACTERS = 300
 # There is no reader any more, no room, or no working disk; what is saved in files has errors in words.
@@ -43,7 +46,7 @@ def run(words: list[str]) -> int:
 
 def _run(words: list[str]) -> int:
     parser = new_parser()
-    if any(word.startswith("--") and word.endswith("=--") for word in words):
+    if any(_NO_VALUE.fullmatch(word) for word in words):
         parser.error("-- is not a value")  # argparse would make a list of it
     arguments = parser.parse_args(words)
     arguments.words = words

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from mithridate import _validate
-from mithridate._artifact import write_atomically
+from mithridate._artifact import write_atomically, write_npz
 from mithridate.backends import Backend, Local, Ray
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
@@ -124,7 +124,7 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
         return
     with contextlib.suppress(ArtifactError):
         with write_atomically(path) as file:
-            np.savez_compressed(file, **arrays)
+            write_npz(file, arrays)
 
 
 def backend_of(options: Mapping[str, Any]) -> Backend:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from mithridate import presets
+from mithridate._files import read_file
 from mithridate.cli import _ending, _options, _output
 from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
 from mithridate.conditions import in_json
@@ -38,7 +39,6 @@ starts. Files are what `mithridate init` was shown, or .npz with arrays 'x' (inp
 # Flags that are options of a project file, too.
 _NAMES = (*CONFIG_NAMES, "recipe", "model", "features", "seconds", *RUNTIME, "backend", *CLUSTER)
 # More than any seed has; a device would have no end.
-_SEED_CHARACTERS = 1 << 12
 
 
 def add_to(commands: Any) -> None:
@@ -286,10 +286,9 @@ def _root_seed(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        with path.open(encoding="ascii") as file:
-            return bytes.fromhex(file.read(_SEED_CHARACTERS).strip())
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
+        return bytes.fromhex(read_file(path).decode("ascii").strip())
+    except ArtifactError:
+        raise
     except ValueError:
         raise ArtifactError(f"{path} does not hold a root seed; expected 64 hexadecimal digits.") from None
 

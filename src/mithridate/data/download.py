@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mithridate._artifact import write_atomically
+from mithridate._files import make_folders
 from mithridate.errors import ArtifactError
 
 Progress = Callable[[int, int], None]
@@ -52,7 +53,7 @@ def fetch(files: Sequence[PublishedFile], hosts: Sequence[str], folder: Path, pr
         ArtifactError: the folder cannot be written to.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         raise ArtifactError(
             f"Cannot create {folder}: {error.strerror}. Set MITHRIDATE_CACHE to another one."

@@ -12,6 +12,7 @@ import datetime
 import decimal
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import check_is_file
+from mithridate._files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
 from mithridate.data.declarations import canonical, did_you_mean, listed, repeated, shortened
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -31,6 +32,9 @@ FloatArray = npt.NDArray[np.float64]
 Cells = npt.NDArray[Any]
 
 _DELIMITERS = ",;\t"
+# A cell of more lines is no text of one example; one of so many lines that look like rows is no text at all.
+_MOST_LINES = 1000
+_SWALLOWED_ROWS = 10
 # What stands for a missing number in files; in columns of words only an empty cell is missing.
 _MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -253,17 +257,7 @@ def read_csv(path: Path) -> Frame:
         raise ArtifactError(f"{path} is empty; give a table with a header and one row per example.")
     tabs = path.suffix.lower() == ".tsv"
     delimiter = "\t" if tabs else max(_DELIMITERS, key=header_line.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    try:
-        for row in reader:
-            rows.append(row)
-            lines.append(reader.line_num)
-    except csv.Error as error:
-        raise ArtifactError(
-            f"Line {reader.line_num} of {path} is not valid CSV ({error}); check its quotes and write it again."
-        ) from error
+    rows, lines = _parsed(path, text, delimiter)
     first = next(i for i, row in enumerate(rows) if row)
     rows, lines = rows[first:], lines[first:]
     names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[0], 1))
@@ -279,12 +273,47 @@ def read_csv(path: Path) -> Frame:
     )
 
 
-def _text(path: Path) -> str:
-    check_is_file(path)
+def _parsed(path: Path, text: str, delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """All rows, and the line on which each ends."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    before, width = 0, None
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path and its permissions.") from error
+        for row in reader:
+            if reader.line_num > before + 1:
+                _refuse_swallowed(path, row, before + 1, reader.line_num, width, delimiter)
+            width = len(row) if width is None and row else width
+            rows.append(row)
+            lines.append(before := reader.line_num)
+    except csv.Error as error:
+        where = f"Line {reader.line_num}" if reader.line_num <= before + 1 else f"The row from line {before + 1} on"
+        raise ArtifactError(
+            f"{where} of {path} is not valid CSV ({error}); check its quotes and write it again."
+        ) from error
+    return rows, lines
+
+
+def _refuse_swallowed(path: Path, row: list[str], first: int, last: int, width: int | None, delimiter: str) -> None:
+    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote.
+
+    Raises:
+        ArtifactError: a cell has more lines than any text of one example, or lines that look like rows.
+    """
+    for cell in row:
+        inner = cell.splitlines()[1:-1]  # the first and the last line also have what stands before and after the quotes
+        delimiters = Counter(line.count(delimiter) for line in inner)
+        usual = width - 1 if width is not None else max(delimiters, key=lambda count: delimiters[count], default=0)
+        like_rows = usual > 0 and len(inner) >= _SWALLOWED_ROWS and delimiters[usual] >= 0.9 * len(inner)
+        if like_rows or len(inner) > _MOST_LINES:
+            raise ArtifactError(
+                f"A quote on line {first} of {path} makes one cell of all lines up to line {last}; take it out, or "
+                "close it where the cell ends."
+            )
+
+
+def _text(path: Path) -> str:
+    data = read_file(path, TEXT_BYTES)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -322,20 +351,36 @@ def read_parquet(path: Path) -> Frame:
         ArtifactError: the file is missing or damaged.
         ConfigError: pyarrow is not installed, the table has no rows or two columns of one name.
     """
-    check_is_file(path)
     pyarrow = _pyarrow()
     from pyarrow import parquet
 
     unreadable = (pyarrow.ArrowException, OSError, ValueError, MemoryError, RuntimeError, KeyError, TypeError)
     try:
-        with path.open("rb") as stream:
+        with opened_file(path) as stream:
+            _check_unpacked(path, parquet.read_metadata(stream), unpacked_limit(size_of(stream)))
             table = parquet.read_table(stream)
         table.validate(full=True)
     except unreadable as error:
+        if isinstance(error, ArtifactError):
+            raise
         raise ArtifactError(
             f"{path} is not a readable Parquet file (damaged or of another kind); write it again."
         ) from error
     return _arrow_frame(table, pyarrow, str(path))
+
+
+def _check_unpacked(path: Path, metadata: Any, limit: int) -> None:
+    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it.
+
+    Raises:
+        ArtifactError: it claims too much.
+    """
+    pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    if max(pages, 8 * metadata.num_rows * metadata.num_columns) > limit:
+        raise ArtifactError(
+            f"{path} would take more than {limit:,} bytes of memory, far more than its size; write it without "
+            "compression and dictionaries, or with fewer columns."
+        )
 
 
 def _pyarrow() -> ModuleType:

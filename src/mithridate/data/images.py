@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate._files import opened_file
 from mithridate.data.declarations import Images, listed
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -169,9 +170,9 @@ def opened(path: Path) -> Iterator[Any]:
         ArtifactError: it is not an image, or too large.
     """
     pillow = _pillow()
-    with _quiet():
+    with _quiet(), opened_file(path) as stream:
         try:
-            image = pillow.open(path, formats=_FORMATS)
+            image = pillow.open(stream, formats=_FORMATS)
         except pillow.DecompressionBombError as error:
             raise ArtifactError(_too_large(path)) from error
         except _UNREADABLE as error:

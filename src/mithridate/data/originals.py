@@ -7,18 +7,19 @@ raise `ArtifactError` on anything that is not what it should be. Pickles are nev
 from __future__ import annotations
 
 import gzip
+import io
 import lzma
 import math
 import tarfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import check_is_file
+from mithridate._files import opened_file, size_of
 from mithridate.errors import ArtifactError
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,6 +29,10 @@ CIFAR_CLASSES = 10
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 _IDX_UNSIGNED_BYTE = 0x08
 _AGAIN = "copy or download it again"
+# The dictionary of xz is as large as its header says; the presets of xz need at most 65 MiB.
+_XZ_MEMORY = 1 << 28
+# An archive of the batches has little else in it.
+_ARCHIVE_ROOM = 1 << 24
 # What gzip, lzma and tarfile raise on damaged files.
 _UNREADABLE = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError, OverflowError, MemoryError)
 
@@ -113,20 +118,21 @@ def read_cifar_archive(path: Path, names: Iterable[str], *, limit: int) -> dict[
     Raises:
         ArtifactError: the archive is missing or damaged, or lacks one of the files.
     """
-    check_is_file(path)
     wanted, found = set(names), dict[str, tuple[Bytes, Bytes]]()
-    try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if name in wanted and member.isreg() and member.size <= limit:
-                    stream = archive.extractfile(member)
-                    assert stream is not None  # A regular file has content.
-                    found[name] = parse_cifar(stream.read(), f"{name} in {path}")
-    except ArtifactError:
-        raise
-    except _UNREADABLE as error:
-        raise ArtifactError(f"{path} is not a readable .tar.gz (truncated or damaged); {_AGAIN}.") from error
+    with opened_file(path) as file:
+        try:
+            unpacked = _Bounded(file, len(wanted) * limit + _ARCHIVE_ROOM)
+            with tarfile.open(fileobj=cast("IO[bytes]", unpacked), mode="r|") as archive:
+                for member in archive:
+                    name = PurePosixPath(member.name).name
+                    if name in wanted and member.isreg() and member.size <= limit:
+                        stream = archive.extractfile(member)
+                        assert stream is not None  # A regular file has content.
+                        found[name] = parse_cifar(stream.read(), f"{name} in {path}")
+        except ArtifactError:
+            raise
+        except _UNREADABLE as error:
+            raise ArtifactError(f"{path} is not a readable .tar.gz (truncated or damaged); {_AGAIN}.") from error
     if missing := sorted(wanted - set(found)):
         raise ArtifactError(f"{path} lacks {', '.join(missing)}; {_AGAIN}.")
     return found
@@ -185,22 +191,48 @@ def _checked_cifar(images: Bytes, labels: Bytes, what: str) -> tuple[Bytes, Byte
 
 def _content(path: Path, limit: int) -> bytes:
     """The bytes of a file, unpacked; more than `limit` are refused."""
-    check_is_file(path)
-    try:
-        with _opened(path) as stream:
-            content = stream.read(limit + 1)
-    except _UNREADABLE as error:
-        raise ArtifactError(f"{path} cannot be read (truncated or damaged); {_AGAIN}.") from error
+    with opened_file(path) as file:
+        try:
+            content = _unpacked(file, path.suffix, limit + 1)
+        except _UNREADABLE as error:
+            raise ArtifactError(f"{path} cannot be read (truncated or damaged); {_AGAIN}.") from error
     if len(content) > limit:
         raise ArtifactError(f"{path} is larger than what was published; {_AGAIN}.")
     return content
 
 
-def _opened(path: Path) -> gzip.GzipFile | lzma.LZMAFile | BinaryIO:
-    match path.suffix:
+def _unpacked(file: IO[bytes], suffix: str, most: int) -> bytes:
+    """The content of a file by the end of its name, but no more than `most` bytes of it."""
+    match suffix:
         case ".gz":
-            return gzip.open(path, "rb")
+            with gzip.GzipFile(fileobj=file) as stream:
+                return stream.read(most)
         case ".xz":
-            return lzma.open(path, "rb")
+            if size_of(file) > most:
+                raise ValueError("it is larger than what it holds")
+            unpacking = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+            content = unpacking.decompress(file.read(most), most)
+            if len(content) < most and (not unpacking.eof or unpacking.unused_data):
+                raise EOFError("it is truncated, or something follows it")
+            return content
         case _:
-            return path.open("rb")
+            return file.read(most)
+
+
+class _Bounded(io.RawIOBase):
+    """What a gzip file unpacks to, which ends in an error after so many bytes."""
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._stream, self._left = gzip.GzipFile(fileobj=file), most
+
+    def readable(self) -> bool:
+        """As every stream that is read."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Some bytes; none at the end."""
+        content = self._stream.read(self._left + 1 if size is None or size < 0 else min(size, self._left + 1))
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError("it unpacks to more than was published")
+        return content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate._files import check_is_file
 from mithridate.conditions import PUBLIC, Statement
 from mithridate.data import frames, images, tables
 from mithridate.data import labels as labelling
@@ -184,11 +184,12 @@ def is_folder(path: Path) -> bool:
     try:
         if path.is_dir():
             return True
-        if path.is_file():
-            return False
+        if not path.exists():
+            raise ArtifactError(f"There is no file or folder {path}; check the path.")
     except OSError as error:
         raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
-    raise ArtifactError(f"There is no file or folder {path}; check the path.")
+    check_is_file(path)
+    return False
 
 
 def table_file(path: Path) -> Frame:
@@ -197,13 +198,7 @@ def table_file(path: Path) -> Frame:
 
 
 def _read_npz(path: Path, request: _Request) -> Examples:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers in an old style
-        try:
-            x, y = read_arrays(path, labels=request.training)
-        except (SyntaxError, TypeError, AttributeError, LookupError) as error:  # from damaged headers
-            raise ArtifactError(f"{path} is not a readable .npz; save arrays 'x' and 'y' again.") from error
-    return _read_pair((x, y), request)
+    return _read_pair(read_arrays(path, labels=request.training), request)
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mithridate._files import make_private, refuse_unless_private
 from mithridate.accounting.curve_store import cache_folder
 from mithridate.ensemble.stages import Stage
 
@@ -272,7 +272,7 @@ def _from_cache(compiler: list[str], flags: list[str], source: bytes) -> Library
         with tempfile.TemporaryDirectory() as temporary:
             return Library(_compile([*compiler, *flags], source, Path(temporary)))  # loaded, it needs no file
     folder = folder / "native"
-    _make_private(folder)
+    make_private(folder)
     key = _key(compiler, flags, source)
     path = _find(folder, key)
     if path is None:
@@ -286,7 +286,7 @@ def _from_cache(compiler: list[str], flags: list[str], source: bytes) -> Library
 def _find(folder: Path, key: str) -> Path | None:
     """The compiled file of this key. One that is damaged, so that it does not fit its name, is as good as none."""
     for path in sorted(folder.glob(f"{key}-*.so")):
-        _refuse_unless_private(path)
+        refuse_unless_private(path)
         if path.stem == f"{key}-{_digest(path.read_bytes())}":
             return path
     return None
@@ -323,24 +323,6 @@ def processor() -> str:
         return f"{platform.machine()} {platform.node()}"
     kinds = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder that only the user can write to; an old one must be like that."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _refuse_unless_private(folder)
-
-
-def _refuse_unless_private(path: Path) -> None:
-    """Code that others could have written is not run.
-
-    Raises:
-        PermissionError: the file or folder is a link, belongs to another user, or others can write to it.
-    """
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{path} is not this user's alone; give it to this user with mode 0700, or remove it")
 
 
 def _is_right(found: Library) -> bool:

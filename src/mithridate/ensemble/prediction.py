@@ -81,16 +81,37 @@ def predict(
     try:
         config = TrainConfig.from_dict(manifest.recipe["config"])
         assert config.classes is not None
+        _check_stored(manifest)
         preparation = _preparation(manifest, config, features)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     raw, labels = split_inputs(inputs, "new", config.classes)
     prepared = preparation(raw, "new")
+    if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
+        raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
     machine = _engine(manifest, config, model, target)
     total = _count(machine, path, manifest, prepared, target)
     identity = data_fingerprint(manifest.train_fingerprint, fingerprint(raw), manifest.recipe)
     return replace(votes_of(total, manifest, labels, identity), devices=devices_of(path, manifest))
+
+
+def _check_stored(manifest: Manifest) -> None:
+    """Require of the recipe and the inputs in `run.json` the kinds of values that are used here.
+
+    Raises:
+        KeyError: one is missing.
+        TypeError: one is of another kind.
+    """
+    recipe, inputs = manifest.recipe, manifest.inputs
+    shapes = (*inputs["shape"], *inputs["network_shape"])
+    kinds = [(axis, int) for axis in shapes] + [(inputs["tokens"], int), (inputs["channel_axis"], bool)]
+    kinds += [(value, str) for value in (inputs["kind"], recipe["model"], recipe["precision"])]
+    for value, kind in kinds:
+        if type(value) is not kind:
+            raise TypeError(f"{value!r:.80} is of another kind than {kind.__name__}")
+    if min(shapes, default=1) < 0 or inputs["tokens"] < 0:
+        raise TypeError("a size is below zero")
 
 
 def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Preparation:

@@ -33,7 +33,9 @@ from typing import IO, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import PathLike, read_npz, sync_folder, write_atomically
+from mithridate import _validate
+from mithridate._artifact import PathLike, read_npz, sync_folder, write_atomically, write_npz
+from mithridate._files import check_is_file, parse_json, read_file
 from mithridate.conditions import distinct, from_plain, to_plain
 from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived, new_root_seed
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
@@ -117,19 +119,46 @@ class Manifest:
             ArtifactError: it is missing, damaged, or of another version.
         """
         try:
-            values = json.loads(path.read_bytes())
+            content = read_file(path)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error} Give the directory of a run.") from error
+        try:
+            values = parse_json(content)
             schema = values.pop("schema")
             if schema == SCHEMA:
+                _check_kinds(values)
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = from_plain(values["assumptions"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
-        except OSError as error:
-            raise ArtifactError(f"Cannot read {path}: {error.strerror}. Give the directory of a run.") from error
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ArtifactError(f"{path} is damaged ({error}); this run cannot go on. Use another run_dir.") from error
-        raise ArtifactError(f"{path} has the schema {schema!r}, this version reads {SCHEMA!r}; update mithridate.")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(
+                f"{path} is damaged ({error!s:.200}); this run cannot go on. Use another run_dir."
+            ) from error
+        raise ArtifactError(f"{path} has the schema {schema!r:.80}, this version reads {SCHEMA!r}; update mithridate.")
+
+
+_TEXTS = ("run_id", "data_fingerprint", "train_fingerprint", "device")
+_TABLES = ("recipe", "inputs", "versions")
+
+
+def _check_kinds(values: Mapping[str, Any]) -> None:
+    """Require values of the kinds that a `Manifest` has: what a file holds can be anything.
+
+    Raises:
+        ValueError: one is of another kind.
+    """
+    kinds = [(str, _TEXTS), (dict, _TABLES), (bool, ("keep_models",)), (list, ("ranges",))]
+    wrong = [name for kind, names in kinds for name in names if not isinstance(values[name], kind)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is of the wrong kind")
+    _validate.positive_integer(in_flight=values["in_flight"], instances=values["recipe"]["config"]["instances"])
+    if values["in_flight_asked"] is not None:
+        _validate.positive_integer(in_flight_asked=values["in_flight_asked"])
+    for pair in values["ranges"]:
+        if len(pair) != 2 or not all(type(edge) is int for edge in pair):
+            raise ValueError("a group of instances is no pair of numbers")
 
 
 def plan_ranges(first: int, stop: int, in_flight: int) -> tuple[range, ...]:
@@ -448,7 +477,7 @@ class RunDirectory:
         small: dict[str, Any] = {name: _smallest(a) if name in _WHOLE else a for name, a in tally.items()}
         header = np.array(json.dumps(_metadata(self.manifest, group)))
         with write_atomically(self._shard(group), durable=True) as file:
-            np.savez_compressed(file, run=header, device=np.array(device), **small)
+            write_npz(file, {"run": header, "device": np.array(device), **small})
         self._done[group] = True
         self._devices[group] = device
 
@@ -625,6 +654,7 @@ def check_models(path: Path, manifest: Manifest, group: range) -> None:
 def _opened_models(path: Path, manifest: Manifest, group: range) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
+    check_is_file(path)
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
@@ -660,13 +690,17 @@ def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[Arrays, s
         ArtifactError: the file is missing, damaged, or of another run or group.
     """
     arrays = read_npz(path, "votes of instances")
+    if unknown := sorted(set(arrays) - {"run", "device", *TALLY}):
+        raise ArtifactError(f"{path} is damaged: it holds {unknown[0]!r:.80}, which no shard does.")
     try:
-        header = json.loads(str(arrays.pop("run")))
-        tally = {name: _wide(name, arrays[name]) for name in TALLY if name in arrays}
+        header = parse_json(str(arrays.pop("run")))
         if header != _metadata(manifest, group):
             raise ArtifactError(f"{path} is of another run than {manifest.run_id}.")
+        tally = {name: _wide(name, arrays[name]) for name in TALLY if name in arrays}
         check_tally(group, tally)
-    except (KeyError, ValueError, NumericalError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, NumericalError) as error:
+        if isinstance(error, ArtifactError):
+            raise
         raise ArtifactError(f"{path} is damaged: {error}.") from error
     return tally, str(arrays["device"]) if "device" in arrays else None
 
@@ -726,15 +760,13 @@ def read_seed(path: Path) -> bytes | None:
     Raises:
         ArtifactError: it cannot be read, or is damaged.
     """
+    if not os.path.lexists(path):
+        return None  # A finished run does not need it.
+    content = read_file(path)
     try:
-        text = path.read_text(encoding="ascii").strip()
-        seed = bytes.fromhex(text)
+        seed = bytes.fromhex(content.decode("ascii").strip())
         if len(seed) != SEED_BYTES:
             raise ValueError
-    except FileNotFoundError:
-        return None  # A finished run does not need it.
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}.") from error
     except ValueError:
         raise ArtifactError(f"{path} is damaged; this run cannot go on. Use another run_dir.") from None
     return seed

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._artifact import PathLike, write_atomically, write_once
+from mithridate._files import TEXT_BYTES, read_file
 from mithridate.ensemble.randomness import Seeds, new_root_seed
 from mithridate.ensemble.run_directory import (
     OWN_SEEDS,
@@ -370,13 +371,11 @@ def _read_own_seeds(path: Path, manifest: Manifest) -> Seeds | None:
     Raises:
         ArtifactError: they are damaged, or of another run.
     """
-    try:
-        first, _, rest = path.read_bytes().partition(b"\n")
-        seeds = Seeds.from_lines(rest)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise ArtifactError(f"Cannot read {path}: {error.strerror}.") from error
+    first, _, rest = read_file(path, TEXT_BYTES).partition(b"\n")
+    try:
+        seeds = Seeds.from_lines(rest)
     except ValueError:
         raise ArtifactError(f"{path} is damaged; hand the seeds out again.") from None
     if first != f"{_RUN}{manifest.run_id}".encode():
