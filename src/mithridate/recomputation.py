@@ -44,8 +44,10 @@ _BEYOND, _LOOKS = 4, 64
 # How wrong the trapezoidal rule may be for all steps, and where it is asked.
 _QUADRATURE, _PROBES = 1e-12, 8
 _REACH = 9.5
-# Outputs times components that are held at once.
-_MAX_GRID = 1 << 26
+# Outputs times components that an inversion and a table are worth.
+_MAX_INVERTED, _MAX_TABULATED = 1 << 18, 1 << 23
+# Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
+_SEPARATE, _LEAST_NOISE = 0.025, 1e-7
 # Losses of one step beyond which an output counts as certainly from P, or as no better than this.
 _CERTAIN = 60.0
 # Lines are taken at losses between these: below the first K is one to 13 digits, beyond the last they are too steep.
@@ -449,8 +451,11 @@ def _one_step(
 ) -> _OneStepLoss:
     """One step on outputs `width` apart, turned by a share `offset` of that."""
     up, down = _components(deleted, rate), _components(inserted, rate)
-    _check_size(noise, width, up, down)
-    x = np.arange(-down.counts[-1] - _REACH * noise, up.counts[-1] + _REACH * noise + width, width) + offset * width
+    low, high = -down.counts[-1] - _REACH * noise, up.counts[-1] + _REACH * noise
+    outputs = (high - low) / width if width > 0 else np.inf
+    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_INVERTED:
+        raise _TooSlowError("The characteristic function would need too many outputs.")
+    x = np.arange(low, high + width, width) + offset * width
     up_counts, down_counts = up.counts / noise, down.counts / noise
     tilt_p, tilt_q = _log_mixture(x / noise, up_counts, up.weights), _log_mixture(-x / noise, down_counts, down.weights)
     log_phi = -0.5 * (x / noise) ** 2 + np.log(width / (noise * np.sqrt(2 * np.pi)))
@@ -466,18 +471,21 @@ def _cells(
 ) -> tuple[FloatArray, FloatArray, _Components, _Components]:
     """Outputs at which a step is cut, the loss there, and the components of P and Q."""
     up, down = _components(deleted, rate), _components(inserted, rate)
-    width = noise / per_deviation
-    _check_size(noise, width, up, down)
-    cuts = np.arange(-down.counts[-1] - _REACH * noise, up.counts[-1] + _REACH * noise + width, width)
+    centres = np.unique(np.concatenate([up.counts, -down.counts]))
+    reach = np.linspace(-_REACH, _REACH, int(2 * _REACH * per_deviation)) * noise
+    if noise < _SEPARATE:  # Between the outputs that each number of sampled examples may have lies nothing.
+        outputs = float(len(centres) * len(reach))
+    else:
+        outputs = (centres[-1] - centres[0]) / noise * per_deviation + len(reach)
+    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_TABULATED or noise < _LEAST_NOISE:
+        raise NumericalError("The noise is so small beside what may change that the exact curve cannot be computed.")
+    if noise < _SEPARATE:
+        cuts = np.add.outer(centres, reach).reshape(-1)
+    else:
+        cuts = np.linspace(centres[0] + reach[0], centres[-1] + reach[-1], int(outputs))
     tilt_p = _log_mixture(cuts / noise, up.counts / noise, up.weights)
     tilt_q = _log_mixture(-cuts / noise, down.counts / noise, down.weights)
     return cuts, np.maximum.accumulate(tilt_p - tilt_q), up, down
-
-
-def _check_size(noise: float, width: float, up: _Components, down: _Components) -> None:
-    outputs = (float(up.counts[-1] + down.counts[-1]) + 2 * _REACH * noise) / width if width > 0 else np.inf
-    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_GRID:
-        raise NumericalError("The noise is so small beside what may change that the exact curve is too large.")
 
 
 def _masses(cuts: FloatArray, centres: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
