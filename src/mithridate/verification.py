@@ -436,12 +436,18 @@ class _TradeoffRoute:
         if (deleted, inserted) not in self._tables:
             kept = np.arange(deleted + inserted + 1)
             weights = stats.binom.pmf(kept, deleted + inserted, mechanism.keep)
-            values = [w * self._at_nodes(k) for k, w in zip(kept.tolist(), weights, strict=True) if w > 1e-16]
-            mean = np.sum(values, axis=0)
+            used = weights > 1e-16
+            # What is left out counts as if whoever was kept were seen: K <= 1.
+            mean = np.full(len(_NODES), float(weights[~used].sum()))
+            for k in kept[used].tolist():
+                mean += weights[k] * self._at_nodes(k)
+            mean = np.minimum(mean, 1.0)
             # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0);
             # one minus the nodes are the nodes backwards.
             self._tables[deleted, inserted] = (
-                _ConcaveTable(_NODES, mean) if deleted else _ConcaveTable(1 - mean[::-1], _NODES)
+                _ConcaveTable(_NODES, mean, error=_NODE_ERROR)
+                if deleted
+                else _ConcaveTable(1 - mean[::-1], _NODES, error=_NODE_ERROR)
             )
         return self._tables[deleted, inserted]
 
@@ -459,33 +465,45 @@ class _TradeoffRoute:
 
 
 class _ConcaveTable:
-    """An upper bound on a concave function with values in [0, 1], from its values at some points.
+    """An upper bound on a concave, increasing function with values in [0, 1], from its values at some points.
 
     Between two points a concave function lies below the chords of the intervals on both sides, extended; where there is
     only one of them, below that one; where there is none, nothing is known but that it is at most 1.
+
+    Args:
+        x: where it is known, ascending; each may be too small by up to `error`.
+        y: its values there; each may be too large by up to `error`.
+        error: see there; chords are turned by so much that they stay above the function.
     """
 
-    def __init__(self, x: FloatArray, y: FloatArray) -> None:
+    def __init__(self, x: FloatArray, y: FloatArray, *, error: float = 0.0) -> None:
         x = np.maximum.accumulate(x)
-        apart = np.append(np.diff(x) > 1e-12, True)  # Closer points would turn rounding errors into slopes.
+        apart = np.append(np.diff(x) > max(1e-12, 16 * error), True)  # Closer points would turn errors into slopes.
         self._x, self._y = x[apart], y[apart]
-        self._slopes = np.diff(self._y) / np.diff(self._x)
+        rise, run = np.diff(self._y), np.diff(self._x)
+        self._steepest, self._flattest = (rise + error) / (run - error), np.maximum(rise - error, 0) / (run + error)
 
     def __call__(self, x: FloatArray) -> FloatArray:
         right = np.searchsorted(self._x, x)
-        return np.clip(np.minimum(self._chord(right - 2, x), self._chord(right, x)), 0.0, 1.0)
+        from_left = self._chord(right - 2, right - 1, self._steepest, x)
+        from_right = self._chord(right, right, self._flattest, x)
+        return np.clip(np.minimum(from_left, from_right), 0.0, 1.0)
 
-    def _chord(self, interval: npt.NDArray[np.intp], x: FloatArray) -> FloatArray:
-        """The chord of an interval at x, 1 where there is no such interval."""
-        there = (interval >= 0) & (interval < len(self._slopes))
+    def _chord(
+        self, interval: npt.NDArray[np.intp], point: npt.NDArray[np.intp], slopes: FloatArray, x: FloatArray
+    ) -> FloatArray:
+        """The chord of an interval through one of its points at x, 1 where there is no such interval."""
+        there = (interval >= 0) & (interval < len(slopes))
         if not there.any():
             return np.ones(len(x))
-        place = np.where(there, interval, 0)
-        return np.where(there, self._y[place] + self._slopes[place] * (x - self._x[place]), 1.0)
+        interval, point = np.where(there, interval, 0), np.where(there, point, 0)
+        return np.where(there, self._y[point] + slopes[interval] * (x - self._x[point]), 1.0)
 
 
 # Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.
 _NODES: FloatArray = special.ndtr(np.linspace(-6.0, 6.0, 4001))
+# By how much the curves there may differ from concave ones, and one minus a node from a node.
+_NODE_ERROR = 1e-12
 
 
 class _RenyiRoute:
