@@ -88,7 +88,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             cross-validation; every certificate repeats them.
 
     Attributes:
-        classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
+        classes_: the labels, sorted; certificates speak of predictions by their position, `classes_[certificate.label]`,
+            and take true labels as they are: `certificate.accuracy(y, radii)`.
         recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
@@ -211,7 +212,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             features=recipe.features,
             keep_models=True,
             root_seed=_root_seed(self.random_state),
-            source={"declaration": None, "class_names": [str(name) for name in classes]},
+            source={"declaration": None, "class_names": _in_json(classes)},
             assumptions=self._assumed(recipe, classes),
         )
         run.forget_seed()
@@ -429,6 +430,11 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
             f"{what} hold {first!s}, which is none of the classes {_named(classes)}; name all of them in classes=[...]."
         )
     return places.astype(np.int64)
+
+
+def _in_json(classes: Array) -> list[Any]:
+    """The classes as plain JSON values, each of its own kind, so that certificates know labels as `y` has them."""
+    return [name if isinstance(name, str | int | float) else str(name) for name in classes.tolist()]
 
 
 def _inferred(classes: Array) -> str:

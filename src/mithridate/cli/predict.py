@@ -85,8 +85,9 @@ def read_alike(run_dir: Path, path: PathLike) -> Examples:
 
     recorded = Manifest.read(run_dir / "run.json").recipe.get("source")
     source: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
-    declared = source.get("declaration")
-    return read(path, None if declared is None else declaration_from_dict(declared), classes=source.get("class_names"))
+    declared, names = source.get("declaration"), source.get("class_names")
+    classes = [str(name) for name in names] if isinstance(names, list) else names  # those of an estimator keep their kind
+    return read(path, None if declared is None else declaration_from_dict(declared), classes=classes)
 
 
 def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
