@@ -1,7 +1,7 @@
 """What a classifier that ignores its inputs would score: the measure that every accuracy is shown beside.
 
-A constant answer survives every change of the training data. On labels of which nine in ten are equal it is correct, and
-certified to any radius, on nine in ten: only what is above that is an achievement of the learner.
+A constant answer survives every change of the training data. On labels of which nine in ten are equal it is correct,
+and certified to any radius, on nine in ten: only what is above that is an achievement of the learner.
 """
 
 from __future__ import annotations

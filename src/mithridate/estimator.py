@@ -88,8 +88,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             cross-validation; every certificate repeats them.
 
     Attributes:
-        classes_: the labels, sorted; certificates speak of predictions by their position, `classes_[certificate.label]`,
-            and take true labels as they are: `certificate.accuracy(y, radii)`.
+        classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
+            and take true labels as they are, `certificate.accuracy(y, radii)`.
         recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.

@@ -191,11 +191,6 @@ class Votes:
         >>> votes = Votes(np.array([[3, 1]]), SampledGaussian(3.0, 0.001, 1000), recipe=named)
         >>> votes.positions(["yes"])
         array([1])
-        >>> votes.positions([1])
-        Traceback (most recent call last):
-        ...
-        mithridate.errors.ConfigError: The true labels hold 1, which is none of the classes 'no', 'yes'; give labels as \
-the training data had them, not positions.
         """
         given = _array("true labels", labels)
         if given.shape != (self.examples,):
@@ -667,13 +662,9 @@ def _places(names: tuple[ClassName, ...] | None, classes: int) -> dict[tuple[str
 
 def _kind_and_value(label: Any) -> tuple[str, Any]:
     """What tells 1, 1.0, True and "1" apart, which are equal to Python or mean the same to people."""
-    if isinstance(label, str):
-        return "text", str(label)
-    if isinstance(label, bool | np.bool_):
-        return "truth", bool(label)
-    if isinstance(label, int | np.integer):
-        return "number", int(label)
-    return ("fraction", float(label)) if isinstance(label, float | np.floating) else ("", None)
+    value: Any = label.item() if hasattr(label, "item") else label  # a number of numpy
+    kinds = ((str, "text"), (bool, "truth"), (int, "number"), (float, "fraction"))  # a bool is an int, too
+    return next(((name, value) for kind, name in kinds if isinstance(value, kind)), ("", None))
 
 
 def _unknown_label(label: Any, names: tuple[ClassName, ...] | None, classes: int) -> str:

@@ -110,7 +110,7 @@ def _report(certificate: Certificate, data: NamedData, run_dir: Path) -> Report:
 def _print(console: Console, report: Report, certificate: Certificate, path: Path, run_dir: Path) -> None:
     """How the methods compare, and where everything is."""
     radii = certificate.round_radii()
-    table = Table(title="predictions that are right, and certified to stay the same for up to r changes")
+    table = Table(title="predictions that are correct, and certified to stay the same for up to r changes")
     table.add_column("method")
     for radius in radii:
         table.add_column(f"r = {radius}", justify="right")
@@ -118,6 +118,9 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         counts = curve.at(curve.shown, radii).tolist()
         cells = [words.percent(count, curve.total) for count in counts]
         table.add_row(words.method_name(each.method), *cells)
+    known = words.baseline(certificate)
+    if known is not None:
+        table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
     console.print(table)
     console.print(report.headline)
     for sentence in (*report.left_out, *report.warnings, *certificate.assumptions[2:]):
@@ -128,17 +131,22 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
 
 
 def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path, seconds: float) -> dict[str, Any]:
-    radii = certificate.round_radii()
+    radii, summary = certificate.round_radii(), certificate.summary()
     return {
         "report": str(path),
         "certificate": str(run_dir / "certificate.json"),
         "votes": str(run_dir / "votes.npz"),
         "headline": report.headline,
         "accuracy": report.accuracy,
+        "baseline": summary["baseline"],
+        "single_label": summary["single_label"],
         "radii": radii,
         "certified_accuracy": {
             words.method_name(each.method): (curve.at(curve.shown, radii) / curve.total).tolist()
             for each, curve in zip(report.certificates, report.curves, strict=True)
+        },
+        "certified_balanced_accuracy": {
+            words.method_name(each.method): each.balanced_accuracy(None, radii).tolist() for each in report.certificates
         },
         "warnings": list(report.warnings),
         "seconds": seconds,

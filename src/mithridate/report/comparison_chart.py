@@ -1,8 +1,8 @@
 """The chart of a comparison: certified accuracy against radius, all methods on one axis, as SVG without any package.
 
-A line is solid where its method is ranked. A dashed one has another threat, a dotted one says nothing about single
-predictions, a dash-dotted one is no guarantee. Methods differ in colour, in the shape of their marks and by the name
-beside the line, so that none of these is needed to tell them apart.
+A fine dotted line across shows the baseline. A line is solid where its method is ranked. A dashed one has another
+threat, a dotted one says nothing about single predictions, a dash-dotted one is no guarantee. Methods differ in colour,
+in the shape of their marks and by the name beside the line, so that none of these is needed to tell them apart.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def inline(comparison: Comparison) -> str:
     """The chart as an SVG element for a page, in the colour of the text around it."""
     plane = _Plane(comparison.axis_limit, comparison.is_logarithmic)
     lines = [_Line.of(entry, plane) for entry in comparison.entries]
-    parts = [*_axes(comparison, plane), *_leaders(comparison, plane)]
+    parts = [*_axes(comparison, plane), _baseline(comparison, plane), *_leaders(comparison, plane)]
     for which, entry in enumerate(comparison.entries):
         parts.append(_method(which, entry, lines[which], plane))
-    parts += _labels(comparison.entries, lines, plane)
+    parts += _labels(comparison.entries, lines, _baseline_box(comparison, plane))
     legend, height = _legend(comparison.entries)
     parts += legend
     return (
@@ -101,7 +101,7 @@ def description(comparison: Comparison) -> str:
     for entry in comparison.entries:
         shares = zip(radii, entry.shares(radii), strict=True)
         sentences.append(f"{legend_text(entry)}: {', '.join(f'{share} at {radius:,}' for radius, share in shares)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, f"Baseline: {comparison.baseline_words}."])
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,26 @@ def _axes(comparison: Comparison, plane: _Plane) -> list[str]:
     return [*parts, f'<text x="{middle}" y="{bottom + 42}" text-anchor="middle">{title}</text>']
 
 
+def baseline_label(comparison: Comparison) -> str:
+    """What stands beside the line of the baseline, and in the table."""
+    return f"baseline {words.percent(comparison.baseline.count, comparison.baseline.total)}"
+
+
+def _baseline(comparison: Comparison, plane: _Plane) -> str:
+    height = float(plane.y(comparison.baseline.share))
+    return (
+        f'<path class="baseline" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" '
+        'stroke-opacity="0.75" stroke-width="1.25" stroke-dasharray="1 4"/>'
+        f'<text class="baseline-name" x="{_WIDTH - _RIGHT}" y="{_baseline_text(height):.1f}" text-anchor="end">'
+        f"{baseline_label(comparison)}</text>"
+    )
+
+
+def _baseline_text(line: float) -> float:
+    """Where its name stands: above the line, unless that is too high."""
+    return line - 5 if line > _TOP + 16 else line + 14
+
+
 def _leaders(comparison: Comparison, plane: _Plane) -> list[str]:
     """A strip above the chart that says who certifies most, with a line down from every crossing."""
     place = {entry.name: which for which, entry in enumerate(comparison.entries)}
@@ -266,9 +286,16 @@ class _Box:
         return across and self.top >= _TOP and self.bottom <= _TOP + _PLOT_HEIGHT - 2
 
 
-def _labels(entries: Sequence[Entry], lines: Sequence[_Line], plane: _Plane) -> list[str]:
+def _baseline_box(comparison: Comparison, plane: _Plane) -> _Box:
+    """The room that the name of the baseline takes."""
+    bottom = _baseline_text(float(plane.y(comparison.baseline.share))) + 4
+    width = _CHARACTER * len(baseline_label(comparison))
+    return _Box(_WIDTH - _RIGHT - width, bottom - 17, _WIDTH - _RIGHT, bottom)
+
+
+def _labels(entries: Sequence[Entry], lines: Sequence[_Line], taken: _Box) -> list[str]:
     """The name of each method where it covers the fewest lines; none where it would cover another name."""
-    placed: list[_Box] = []
+    placed: list[_Box] = [taken]
     parts: list[str] = []
     for which, entry in enumerate(entries):
         name = words.shortened(entry.name, _NAME)
