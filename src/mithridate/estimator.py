@@ -12,7 +12,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +28,12 @@ from mithridate import _validate, certification
 from mithridate._artifact import PathLike
 from mithridate.accounting import FDP, Method
 from mithridate.certificate import Certificate
-from mithridate.data.arrays import kind_of
+from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.mechanism import Threat
-from mithridate.recipes import Recipe, choose, public_size
+from mithridate.project import compose, follows_size
+from mithridate.recipes import Recipe
 from mithridate.votes import Votes
 
 Array = npt.NDArray[Any]
@@ -71,9 +71,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
         sample_rate: probability of an example to enter one batch; None: chosen.
         steps: number of steps; None: chosen.
-        max_grad_norm: largest norm of one example's gradient; None: chosen, which is often better than 1.
+        max_grad_norm: largest norm of one example's gradient; None: chosen.
         learning_rate: step size; None: chosen.
-        features: `auto`, the name of a fixed encoder, one of `mithridate.features`, or None for the inputs as they are.
+        features: the name of a fixed encoder, one of `mithridate.features`, None for the inputs as they are, or `auto`:
+            chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
         method: how privacy becomes a radius: `FDP()`, `RDP(...)` or `ADP(...)`.
@@ -128,7 +129,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: float | None = None,
         sample_rate: float | None = None,
         steps: int | None = None,
-        max_grad_norm: float | None = 1.0,
+        max_grad_norm: float | None = None,
         learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
@@ -177,20 +178,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
         _warn_if_standardised(inputs)
-        recipe = choose(
-            num_train=public_size(len(inputs)),
-            classes=len(classes),
-            shape=inputs.shape[1:],
-            kind=kind_of(inputs),
-            device=training.pick_device(self.device).type,
-            instances=self.instances,
-            model=self.model,
-            features=self.features,
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
-            max_grad_norm=self.max_grad_norm,
-            learning_rate=self.learning_rate,
+        options = self._options(len(classes))
+        recipe = compose(
+            options,
+            Examples(inputs, labels),
+            training.pick_device(self.device).type,
             threat=self.threat,
             failure_prob=self.failure_prob,
             method=self.method,
@@ -203,17 +195,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             (inputs, labels),
             inputs[:1],  # a run votes on something
             model=recipe.model,
-            # Where nothing was chosen by it, the number of examples is left to `train`, which lists it.
-            config=replace(
-                recipe.config, classes=len(classes), num_train=recipe.num_train if self._leaves_open() else None
-            ),
+            config=recipe.config,
             run_dir=run.folder(),
             device=self.device,
             features=recipe.features,
             keep_models=True,
             root_seed=_root_seed(self.random_state),
             source={"declaration": None, "class_names": _in_json(classes)},
-            assumptions=self._assumed(recipe, classes),
+            assumptions=self._assumed(recipe, options, classes),
         )
         run.forget_seed()
         fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
@@ -227,12 +216,16 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             vars(twin).pop(name, None)
         return twin
 
-    def _leaves_open(self) -> bool:
-        """Whether something is chosen by the number of examples."""
-        return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
+    def _options(self, classes: int) -> dict[str, Any]:
+        """The parameters as a project file would have them, so that both roads lead to the same order."""
+        names = ("model", "instances", "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        if not isinstance(self.features, str) or self.features != "auto":
+            options["features"] = "none" if self.features is None else self.features
+        return {**options, "classes": classes}
 
-    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[str, ...]:
-        chosen = (*self.assumptions, recipe.assumption) if self._leaves_open() else tuple(self.assumptions)
+    def _assumed(self, recipe: Recipe, options: dict[str, Any], classes: Array) -> tuple[str, ...]:
+        chosen = (*self.assumptions, recipe.assumption) if follows_size(options) else tuple(self.assumptions)
         return chosen if self.classes is not None else (*chosen, _inferred(classes))
 
     def predict(self, X: Any) -> Array:

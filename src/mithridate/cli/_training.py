@@ -21,7 +21,7 @@ from mithridate.baseline import commonest, single_label
 from mithridate.cli import _output
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.project import compose, is_complete
+from mithridate.project import compose, follows_size
 from mithridate.recipes import Recipe
 from mithridate.report import words
 from mithridate.votes import Votes
@@ -101,10 +101,7 @@ class Work:
         }
 
     def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
-        # A preset is made for the number of examples, whatever else is given beside it.
-        by_hand = is_complete(self.options) and self.options.get("recipe") is None
-        is_declared = self.options.get("num_train") is not None or by_hand
-        return recipe.assumptions if is_declared else (*recipe.assumptions, recipe.assumption)
+        return (*recipe.assumptions, recipe.assumption) if follows_size(self.options) else recipe.assumptions
 
     def _may_be_kept(self, recipe: Recipe) -> bool:
         from mithridate import models

@@ -73,10 +73,11 @@ def inline(comparison: Comparison) -> str:
     """The chart as an SVG element for a page, in the colour of the text around it."""
     plane = _Plane(comparison.axis_limit, comparison.is_logarithmic)
     lines = [_Line.of(entry, plane) for entry in comparison.entries]
-    parts = [*_axes(comparison, plane), _baseline(comparison, plane), *_leaders(comparison, plane)]
+    named = _baseline_box(comparison, lines, plane)
+    parts = [*_axes(comparison, plane), _baseline(comparison, plane, named), *_leaders(comparison, plane)]
     for which, entry in enumerate(comparison.entries):
         parts.append(_method(which, entry, lines[which], plane))
-    parts += _labels(comparison.entries, lines, _baseline_box(comparison, plane))
+    parts += _labels(comparison.entries, lines, named)
     legend, height = _legend(comparison.entries)
     parts += legend
     return (
@@ -221,19 +222,14 @@ def baseline_label(comparison: Comparison) -> str:
     return f"baseline {words.percent(comparison.baseline.count, comparison.baseline.total)}"
 
 
-def _baseline(comparison: Comparison, plane: _Plane) -> str:
+def _baseline(comparison: Comparison, plane: _Plane, box: _Box) -> str:
+    """The line of the baseline, with its name in a box."""
     height = float(plane.y(comparison.baseline.share))
     return (
         f'<path class="baseline" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" '
         'stroke-opacity="0.75" stroke-width="1.25" stroke-dasharray="1 4"/>'
-        f'<text class="baseline-name" x="{_WIDTH - _RIGHT}" y="{_baseline_text(height):.1f}" text-anchor="end">'
-        f"{baseline_label(comparison)}</text>"
+        f'<text class="baseline-name" x="{box.left:.1f}" y="{box.bottom - 4:.1f}">{baseline_label(comparison)}</text>'
     )
-
-
-def _baseline_text(line: float) -> float:
-    """Where its name stands: above the line, unless that is too high."""
-    return line - 5 if line > _TOP + 16 else line + 14
 
 
 def _leaders(comparison: Comparison, plane: _Plane) -> list[str]:
@@ -286,11 +282,13 @@ class _Box:
         return across and self.top >= _TOP and self.bottom <= _TOP + _PLOT_HEIGHT - 2
 
 
-def _baseline_box(comparison: Comparison, plane: _Plane) -> _Box:
-    """The room that the name of the baseline takes."""
-    bottom = _baseline_text(float(plane.y(comparison.baseline.share))) + 4
-    width = _CHARACTER * len(baseline_label(comparison))
-    return _Box(_WIDTH - _RIGHT - width, bottom - 17, _WIDTH - _RIGHT, bottom)
+def _baseline_box(comparison: Comparison, lines: Sequence[_Line], plane: _Plane) -> _Box:
+    """Where the name of the baseline stands: above its line if there is room, where it meets the fewest lines."""
+    line, width = float(plane.y(comparison.baseline.share)), _CHARACTER * len(baseline_label(comparison))
+    bottom = line - 1 if line > _TOP + 16 else line + 18
+    places = np.linspace(_LEFT + 4, _WIDTH - _RIGHT - width, _PLACES).tolist()
+    boxes = [_Box(left, bottom - 17, left + width, bottom) for left in places]
+    return min(boxes, key=lambda box: sum(box.is_crossed_by(line) for line in lines))
 
 
 def _labels(entries: Sequence[Entry], lines: Sequence[_Line], taken: _Box) -> list[str]:

@@ -125,7 +125,7 @@ def png(report: Report) -> bytes:
     axes.set(ylabel=axis_title(report))
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(framealpha=0.9, edgecolor="none")
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
