@@ -639,13 +639,9 @@ def _same(first: Any, second: Any) -> bool:
 
 def _named(listed: Any, classes: int) -> tuple[ClassName, ...] | None:
     """A different name for each class; a file may hold anything there, and what is no list of names is none."""
-    if not isinstance(listed, list) or not listed or len(listed) > classes:  # pyright: ignore[reportUnknownArgumentType]
-        return None
-    names: list[Any] = [*listed]
-    # More classes may have been declared than have names.
-    names += [str(at) if isinstance(names[0], str) else at for at in range(len(names), classes)]
+    names: list[Any] = listed if isinstance(listed, list) else []
     alike = any(all(isinstance(name, kind) for name in names) for kind in (str, int | float))
-    return tuple(names) if alike and len(set(names)) == classes else None
+    return tuple(names) if alike and len(names) == len(set(names)) == classes else None
 
 
 def _places(names: tuple[ClassName, ...] | None, classes: int) -> dict[tuple[str, Any], int]:
