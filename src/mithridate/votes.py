@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -639,7 +639,7 @@ def _same(first: Any, second: Any) -> bool:
 
 def _named(listed: Any, classes: int) -> tuple[ClassName, ...] | None:
     """A different name for each class; a file may hold anything there, and what is no list of names is none."""
-    names: list[Any] = listed if isinstance(listed, list) else []
+    names = cast("list[Any]", listed if isinstance(listed, list) else [])
     alike = any(all(isinstance(name, kind) for name in names) for kind in (str, int | float))
     return tuple(names) if alike and len(names) == len(set(names)) == classes else None
 
