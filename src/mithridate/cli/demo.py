@@ -131,15 +131,14 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
 
 
 def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path, seconds: float) -> dict[str, Any]:
-    radii, summary = certificate.round_radii(), certificate.summary()
+    radii = certificate.round_radii()
     return {
         "report": str(path),
         "certificate": str(run_dir / "certificate.json"),
         "votes": str(run_dir / "votes.npz"),
         "headline": report.headline,
         "accuracy": report.accuracy,
-        "baseline": summary["baseline"],
-        "single_label": summary["single_label"],
+        "summary": certificate.summary(),
         "radii": radii,
         "certified_accuracy": {
             words.method_name(each.method): (curve.at(curve.shown, radii) / curve.total).tolist()

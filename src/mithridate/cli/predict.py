@@ -146,6 +146,7 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
         "failure_prob": certificate.failure_prob,
         "assumptions": list(certificate.assumptions),
         **accuracy_summary(votes),
+        "summary": certificate.summary(),
         "predictions": rows,
     }
 
