@@ -159,7 +159,9 @@ def test_what_was_inferred_is_assumed_and_what_was_declared_is_not() -> None:
 
 
 def test_where_nothing_is_chosen_the_number_of_examples_alone_is_assumed() -> None:
-    constants = small(noise_multiplier=4.0, sample_rate=0.2, steps=20, learning_rate=1.0, classes=[0, 1, 2])
+    constants = small(
+        noise_multiplier=4.0, sample_rate=0.2, steps=20, learning_rate=1.0, max_grad_norm=1.0, classes=[0, 1, 2]
+    )
     assumptions = " ".join(constants.fit(POINTS, LABELS).certify(NEW).assumptions)
     assert "num_train = 120" in assumptions
     assert "chosen for" not in assumptions

@@ -83,7 +83,7 @@ def test_people_are_told_how_to_certify(fake: Any, capsys: pytest.CaptureFixture
     outcome = run(capsys, *TRAIN_FLAGS, "--run-dir", "my runs")
     assert outcome.code == 0, outcome.err
     assert "Written to my runs/votes.npz; certify it with: mithridate certify 'my runs'\n" in outcome.out
-    assert "The majority is right on" in outcome.out
+    assert "The majority is correct on" in outcome.out
     assert main(["certify", "my runs", "--json"]) == 0
     again = run(capsys, *TRAIN_FLAGS, "--run-dir", "my runs")
     assert "finished before" in again.out

@@ -83,7 +83,7 @@ def compare(
         scope: whether that is about one `prediction` or about `all` of them at once.
         run_dir: where votes are kept, a folder for each recipe; the same call after an interruption goes on from there.
         device: `cpu`, `cuda`, `cuda:1` and so on, `mps` or `auto`.
-        match: 0 to choose the draws of bagging so that it certifies as many right predictions at radius 0 as another
+        match: 0 to choose the draws of bagging so that it certifies as many correct predictions at radius 0 as another
             method does.
         match_with: name of that method; by default the first that is not bagging.
         title: the title of the report.
@@ -129,7 +129,7 @@ def compare(
     return Comparison(
         tuple(entries[name] for name in methods if name in entries),
         claim.threat,
-        len(source.labels),
+        source.labels,
         tuple((name, failed[name]) for name in methods if name in failed),
         shown,
         title or (f"Defences compared on {data}" if isinstance(data, str) else "Defences compared"),
@@ -403,7 +403,7 @@ def _chosen(draws: int, entry: Entry, target: Entry, trainer: _Trainer, bagging:
     votes, seconds, _ = trainer.votes(entry.name, defence)
     own, other = float(entry.accuracy(0)), float(target.accuracy(0))
     note = (
-        f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} certified and right against "
+        f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} correct and certified against "
         f"{other:.1%}, on the test points of this comparison; its certificate takes the number as public and fixed."
     )
     assumed = Statement(

@@ -13,7 +13,6 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -33,11 +32,13 @@ from mithridate._artifact import PathLike
 from mithridate.accounting import FDP, Method
 from mithridate.certificate import Certificate
 from mithridate.conditions import PUBLIC, Statement, of_user
-from mithridate.data.arrays import fitted_preprocessing, kind_of
+from mithridate.data.arrays import fitted_preprocessing
+from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.mechanism import Threat
-from mithridate.recipes import Recipe, choose, public_size
+from mithridate.project import compose, follows_size
+from mithridate.recipes import Recipe
 from mithridate.votes import Votes
 
 Array = npt.NDArray[Any]
@@ -74,9 +75,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
         sample_rate: probability of an example to enter one batch; None: chosen.
         steps: number of steps; None: chosen.
-        max_grad_norm: largest norm of one example's gradient; None: chosen, which is often better than 1.
+        max_grad_norm: largest norm of one example's gradient; None: chosen.
         learning_rate: step size; None: chosen.
-        features: `auto`, the name of a fixed encoder, one of `mithridate.features`, or None for the inputs as they are.
+        features: the name of a fixed encoder, one of `mithridate.features`, None for the inputs as they are, or `auto`:
+            chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
         method: how privacy becomes a radius: `FDP()`, `RDP(...)` or `ADP(...)`.
@@ -93,7 +95,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             cross-validation; every certificate repeats them, and is conditional on them.
 
     Attributes:
-        classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
+        classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
+            and take true labels as they are, `certificate.accuracy(y, radii)`.
         recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
@@ -132,7 +135,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: float | None = None,
         sample_rate: float | None = None,
         steps: int | None = None,
-        max_grad_norm: float | None = 1.0,
+        max_grad_norm: float | None = None,
         learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
@@ -183,20 +186,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
         looks = _looks_from_outside(inputs)
-        recipe = choose(
-            num_train=public_size(len(inputs)) if self.num_train is None else self.num_train,
-            classes=len(classes),
-            shape=inputs.shape[1:],
-            kind=kind_of(inputs),
-            device=training.pick_device(self.device).type,
-            instances=self.instances,
-            model=self.model,
-            features=self.features,
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
-            max_grad_norm=self.max_grad_norm,
-            learning_rate=self.learning_rate,
+        options = self._options(len(classes))
+        recipe = compose(
+            options,
+            Examples(inputs, labels),
+            training.pick_device(self.device).type,
             threat=self.threat,
             failure_prob=self.failure_prob,
             method=self.method,
@@ -209,19 +203,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             (inputs, labels),
             inputs[:1],  # a run votes on something
             model=recipe.model,
-            # Where nothing was chosen by it, the number of examples is left to `train`, which says so.
-            config=replace(
-                recipe.config,
-                classes=len(classes),
-                num_train=recipe.num_train if self._leaves_open() else self.num_train,
-            ),
+            config=recipe.config,
             run_dir=run.folder(),
             device=self.device,
             features=recipe.features,
             keep_models=True,
             root_seed=_root_seed(self.random_state),
-            source={"declaration": None, "class_names": [str(name) for name in classes]},
-            assumptions=(*looks, *self._assumed(recipe, classes)),
+            source={"declaration": None, "class_names": _in_json(classes)},
+            assumptions=(*looks, *self._assumed(recipe, options, classes)),
         )
         run.forget_seed()
         fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
@@ -235,13 +224,17 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             vars(twin).pop(name, None)
         return twin
 
-    def _leaves_open(self) -> bool:
-        """Whether something is chosen by the number of examples."""
-        return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
+    def _options(self, classes: int) -> dict[str, Any]:
+        """The parameters as a project file would have them, so that both roads lead to the same order."""
+        names = ("model", "instances", "num_train", "noise_multiplier", "sample_rate", "steps", "max_grad_norm")
+        options: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
+        if not isinstance(self.features, str) or self.features != "auto":
+            options["features"] = "none" if self.features is None else self.features
+        return {**options, "classes": classes}
 
-    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[Statement, ...]:
+    def _assumed(self, recipe: Recipe, options: dict[str, Any], classes: Array) -> tuple[Statement, ...]:
         said = (*of_user(self.assumptions), *of_user(recipe.assumptions))
-        if self.num_train is None and self._leaves_open():
+        if follows_size(options):
             said = (*said, recipe.assumption)
         return said if self.classes is not None else (*said, _inferred(classes))
 
@@ -440,6 +433,11 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
             f"{what} hold {first!s}, which is none of the classes {_named(classes)}; name all of them in classes=[...]."
         )
     return places.astype(np.int64)
+
+
+def _in_json(classes: Array) -> list[Any]:
+    """The classes as plain JSON values, each of its own kind, so that certificates know labels as `y` has them."""
+    return [name if isinstance(name, str | int | float) else str(name) for name in classes.tolist()]
 
 
 def _inferred(classes: Array) -> Statement:

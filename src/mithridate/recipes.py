@@ -244,7 +244,7 @@ def choose(
     noise_multiplier: float | None = None,
     sample_rate: float | None = None,
     steps: int | None = None,
-    max_grad_norm: float | None = 1.0,
+    max_grad_norm: float | None = None,
     learning_rate: float | None = None,
     keep: float | None = None,
     threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
@@ -271,7 +271,7 @@ def choose(
         noise_multiplier: noise in units of the clipping norm.
         sample_rate: probability of an example to enter one batch.
         steps: number of steps.
-        max_grad_norm: clipping norm; None: chosen, too. It does not enter the mechanism, so it costs no radius.
+        max_grad_norm: clipping norm. It does not enter the mechanism, so it costs no radius.
         learning_rate: step size.
         keep: each instance first keeps every example with this probability; the rest is chosen as if it kept all.
         threat: how the data may have been changed.

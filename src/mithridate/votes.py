@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ IntArray = npt.NDArray[np.int64]
 ScoreArray = npt.NDArray[np.floating[Any]]
 # Instances of one run, from the first to before the second number of every pair; sorted, with gaps between the pairs.
 Parts = tuple[tuple[int, int], ...]
+ClassName = str | int | float
 
 SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
@@ -49,6 +50,7 @@ _LARGEST = 2**53
 _WHOLE: Parts = ((0, _LARGEST),)
 # Names that are longer are cut in messages.
 _LONG = 80
+_FEW_NAMES = 20
 _UNNAMED = Statement(
     "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
 )
@@ -188,6 +190,41 @@ class Votes:
             self.planned.get(run) == _size(parts) for run, parts in self.shards.items()
         )
         return self.assumptions if whole else (*self.assumptions, _SEVERAL)
+
+    @property
+    def class_names(self) -> tuple[ClassName, ...] | None:
+        """What the classes are called, by position, as training recorded it; None where they have no names.
+
+        They are read from `recipe["source"]["class_names"]`, and so travel in votes files and certificates.
+        """
+        source: Any = (self.recipe or {}).get("source")
+        return _named(source.get("class_names") if isinstance(source, dict) else None, self.classes)  # pyright: ignore[reportUnknownMemberType]
+
+    def positions(self, labels: npt.ArrayLike) -> IntArray:
+        """The position of each label among the classes.
+
+        Args:
+            labels: a label for each example, as the training data had them: names where the classes have names. Whole
+                numbers are positions where there are no names, or where the names are these numbers.
+
+        Raises:
+            ConfigError: there is not one label for each example, or one of them is none of the classes.
+
+        >>> from mithridate import SampledGaussian
+        >>> named = {"source": {"class_names": ["no", "yes"]}}
+        >>> votes = Votes(np.array([[3, 1]]), SampledGaussian(3.0, 0.001, 1000), recipe=named)
+        >>> votes.positions(["yes"])
+        array([1])
+        """
+        given = _array("true labels", labels)
+        if given.shape != (self.examples,):
+            raise ConfigError(f"Expected one true label for each of {self.examples} examples, got {given.shape}.")
+        names = self.class_names
+        places = _places(names, self.classes)
+        found = [places.get(_kind_and_value(label), -1) for label in given.tolist()]
+        if -1 in found:
+            raise ConfigError(_unknown_label(given.tolist()[found.index(-1)], names, self.classes))
+        return np.array(found, dtype=np.int64)
 
     def merge(self, *others: Votes) -> Votes:
         """The votes of all, as if their instances had been one run.
@@ -650,6 +687,53 @@ def _same(first: Any, second: Any) -> bool:
         return first is second
     one, two = np.asarray(first), np.asarray(second)
     return one.dtype == two.dtype and np.array_equal(one, two)
+
+
+# --- names of classes -----------------------------------------------------------------------------------------------
+
+
+def _named(listed: Any, classes: int) -> tuple[ClassName, ...] | None:
+    """A different name for each class; a file may hold anything there, and what is no list of names is none."""
+    names = cast("list[Any]", listed if isinstance(listed, list) else [])
+    alike = any(all(isinstance(name, kind) for name in names) for kind in (str, int | float))
+    return tuple(names) if alike and len(names) == len(set(names)) == classes else None
+
+
+def _places(names: tuple[ClassName, ...] | None, classes: int) -> dict[tuple[str, Any], int]:
+    """The position of every label that is accepted, by its kind and value."""
+    if names is None:
+        return {("number", at): at for at in range(classes)}
+    places = {_kind_and_value(name): at for at, name in enumerate(names)}
+    if any(kind == "fraction" for kind, _ in places):  # 1 is as good as 1.0, where labels are such
+        places |= {("number", name): at for at, name in enumerate(names)}
+    if names == tuple(str(at) for at in range(classes)):
+        places |= {("number", at): at for at in range(classes)}
+    return places
+
+
+def _kind_and_value(label: Any) -> tuple[str, Any]:
+    """What tells 1, 1.0, True and "1" apart, which are equal to Python or mean the same to people."""
+    value: Any = label.item() if hasattr(label, "item") else label  # a number of numpy
+    kinds = ((str, "text"), (bool, "truth"), (int, "number"), (float, "fraction"))  # a bool is an int, too
+    return next(((name, value) for kind, name in kinds if isinstance(value, kind)), ("", None))
+
+
+def _unknown_label(label: Any, names: tuple[ClassName, ...] | None, classes: int) -> str:
+    shown = _validate.shown(label)
+    if names is None:
+        return (
+            f"Expected true labels as whole numbers from 0 to {classes - 1}, since these votes do not say what their "
+            f"classes are called; got {shown}. Give the position of each label among the classes."
+        )
+    few = ", ".join(repr(name) for name in names[:_FEW_NAMES]) + (", ..." if classes > _FEW_NAMES else "")
+    return (
+        f"The true labels hold {shown}, which is none of the classes {_short_text(few)}; give labels as the training "
+        "data had them, not positions."
+    )
+
+
+def _short_text(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 # --- merging --------------------------------------------------------------------------------------------------------

@@ -17,10 +17,13 @@ from rich.text import Text
 from mithridate import _validate
 from mithridate._artifact import write_atomically, write_npz
 from mithridate.backends import Backend, Local, Ray
+from mithridate.baseline import commonest, single_label
+from mithridate.cli import _output
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.project import compose, is_complete
+from mithridate.project import compose, follows_size
 from mithridate.recipes import Recipe
+from mithridate.report import words
 from mithridate.votes import Votes
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
@@ -96,10 +99,7 @@ class Work:
         }
 
     def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
-        # A preset is made for the number of examples, whatever else is given beside it.
-        by_hand = is_complete(self.options) and self.options.get("recipe") is None
-        is_declared = self.options.get("num_train") is not None or by_hand
-        return recipe.assumptions if is_declared else (*recipe.assumptions, recipe.assumption)
+        return (*recipe.assumptions, recipe.assumption) if follows_size(self.options) else recipe.assumptions
 
     def _may_be_kept(self, recipe: Recipe) -> bool:
         from mithridate import models
@@ -174,6 +174,23 @@ def import_training(name: str) -> Callable[..., Votes]:
 def accuracy(votes: Votes) -> float | None:
     """Share of the examples whose majority label is the true one, None where it is not known."""
     return None if votes.labels is None else float(np.mean(votes.counts.argmax(axis=1) == votes.labels))
+
+
+def accuracy_summary(votes: Votes) -> dict[str, Any]:
+    """Accuracy of the majority and what it is measured by, as JSON values."""
+    return {
+        "accuracy": accuracy(votes),
+        "baseline": None if votes.labels is None else commonest(votes.labels).share,
+        "single_label": single_label(votes.counts.argmax(axis=1)) is not None,
+    }
+
+
+def accuracy_sentences(votes: Votes) -> list[str]:
+    """The same in words: that there is but one label first, where that is so."""
+    correct = accuracy(votes)
+    said = [] if correct is None else [f"The majority is correct on {_output.percent(correct)} of them."]
+    opening = words.one_label_of(votes, votes.counts.argmax(axis=1))  # with the baseline
+    return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def _report(certificate: Certificate, data: NamedData, run_dir: Path) -> Report:
 def _print(console: Console, report: Report, certificate: Certificate, path: Path, run_dir: Path) -> None:
     """How the methods compare, and where everything is."""
     radii = certificate.round_radii()
-    table = Table(title="predictions that are right, and certified to stay the same for up to r changes")
+    table = Table(title="predictions that are correct, and certified to stay the same for up to r changes")
     table.add_column("method")
     for radius in radii:
         table.add_column(f"r = {radius}", justify="right")
@@ -115,6 +115,9 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         counts = curve.at(curve.shown, radii).tolist()
         cells = [words.percent(count, curve.total) for count in counts]
         table.add_row(words.method_name(each.method), *cells)
+    known = words.baseline(certificate)
+    if known is not None:
+        table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
     console.print(table)
     console.print(report.headline)
     for sentence in (*(f"Note: {each}" for each in report.left_out), *words.particular_assumptions(certificate)):
@@ -133,10 +136,14 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
         "votes": str(run_dir / "votes.npz"),
         "headline": report.headline,
         "accuracy": report.accuracy,
+        "summary": certificate.summary(),
         "radii": radii,
         "certified_accuracy": {
             words.method_name(each.method): (curve.at(curve.shown, radii) / curve.total).tolist()
             for each, curve in zip(report.certificates, report.curves, strict=True)
+        },
+        "certified_balanced_accuracy": {
+            words.method_name(each.method): each.balanced_accuracy(None, radii).tolist() for each in report.certificates
         },
         "warnings": list(report.warnings),
         **in_json(certificate.assumptions, certificate.threat),

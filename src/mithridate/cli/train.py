@@ -12,7 +12,7 @@ from rich.console import Console
 from mithridate import presets
 from mithridate._files import read_file
 from mithridate.cli import _ending, _options, _output
-from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
+from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy_sentences, accuracy_summary
 from mithridate.conditions import in_json
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
 from mithridate.data import Examples
@@ -311,16 +311,15 @@ def _summary(votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
         "devices": dict(votes.devices),
         "model_steps_per_s": clock.speed,
         "seconds": clock.seconds,
-        "accuracy": accuracy(votes),
+        **accuracy_summary(votes),
     }
 
 
 def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
     speed = "they were finished before" if clock.speed is None else f"{clock.speed:,.0f} model-steps/s"
     console.print(f"{votes.instances:,} instances voted on {votes.examples:,} inputs ({speed}).")
-    right = accuracy(votes)
-    if right is not None:
-        console.print(f"The majority is right on {right:.2%} of them.")
+    for sentence in accuracy_sentences(votes):
+        console.print(sentence)
     for sentence in words.noted(votes.statements):
         console.print(sentence)
     if part is not None:
