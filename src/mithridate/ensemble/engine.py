@@ -159,8 +159,9 @@ class Engine:
             for indices, sizes in block:
                 chosen = torch.from_numpy(indices).to(self._device)
                 sums = self._clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
-                sums.add_(_normals(streams, weights), alpha=noise).div_(config.divisor)
-                optimiser.update(sums)
+                # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
+                noisy = sums.add_(_normals(streams, sums), alpha=noise).to(weights)
+                optimiser.update(noisy.div_(config.divisor))
                 if on_step is not None:
                     on_step(len(instances))
         return optimiser.result()
@@ -369,6 +370,6 @@ def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
 
 
 def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
-    """Standard normals in the shape of `like`, row by row from the instances' own streams."""
+    """Standard normals like `like`, row by row from the instances' own streams."""
     rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
-    return torch.from_numpy(rows).to(like.device)
+    return torch.from_numpy(rows).to(like)
