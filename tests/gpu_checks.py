@@ -36,6 +36,7 @@ from reference import (
     zoo,
 )
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
 from mithridate.data import Dataset
@@ -400,18 +401,44 @@ def _cut(values: Tensor) -> Tensor:
     return (values.contiguous().view(torch.int32) & ~(2**13 - 1)).view(torch.float32)
 
 
-def check_weighing(device: torch.device) -> None:
+def check_sums_of_convolutions(device: torch.device) -> None:
+    """Weighted sums of single gradients, in both precisions of the sum; what has factor 0 may hold anything."""
     kernels = kernels_on(device)
-    for channels, outputs, height in ((3, 70, 9), (600, 2, 4)):
-        for order in (torch.contiguous_format, torch.channels_last):
-            gradients = draw(1, 4, outputs, height, 2).to(device).contiguous(memory_format=order)
-            images = draw(2, 4, channels, height, 3).to(device).contiguous(memory_format=order)
-            factors = torch.tensor([[0.5, 0.0], [1.0, 0.0]], device=device)
-            keep = (factors.flatten() != 0).view(-1, 1, 1, 1)
-            expected = gradients * factors.view(-1, 1, 1, 1), images * keep
-            gradients[1], images[1, 0], images[3] = math.nan, math.inf, math.nan
-            for found, wanted in zip(kernels.wide.weigh(gradients, images, factors), expected, strict=True):
-                require(torch.equal(found, wanted), "weighed wrongly")
+    for kernel, stride, padding, dtype in ((3, 1, 1, torch.float64), (2, 2, 0, torch.float32)):
+        conv = nn.Conv2d(3, 4, kernel, stride, padding, bias=False)
+        images, factors = draw(1, 4, 3, 6, 5), torch.tensor([[0.5, 0.0], [2.0, 0.25]])
+        gradients = draw(2, *conv(images).shape)
+        extents = torch.tensor([2, 1], dtype=torch.int32)
+        size = list(conv.weight.shape)
+        alone = [
+            conv2d_weight(images[at, None].double(), size, gradients[at, None].double(), stride, padding).flatten()
+            for at in range(4)
+        ]
+        expected = torch.stack([0.5 * alone[0], 2.0 * alone[2]])
+        images[1], gradients[1], images[3] = math.nan, math.inf, math.nan
+        out = torch.full((2, conv.weight.numel() + 3), math.inf, dtype=dtype, device=device)
+        geometry = kernels.Geometry(3, 6, 5, 4, *((value, value) for value in (kernel, stride, padding, 1)))
+        kernels.conv_weighted_sum(
+            images.to(device), gradients.to(device), factors.to(device), extents.to(device), geometry, "ieee",
+            out[:, 1:-2],
+        )  # fmt: skip
+        torch.testing.assert_close(out[:, 1:-2].double().cpu(), expected, rtol=1e-5, atol=1e-5)
+        require(bool((out[:, 0] == math.inf).all() and (out[:, -2:] == math.inf).all()), "written beside its place")
+
+
+def check_outer_sums(device: torch.device) -> None:
+    """Sums in double precision: equal to those of exact products, up to 2^-53 of each addition."""
+    kernels = kernels_on(device)
+    for batch, outputs, features in ((5, 3, 7), (131, 10, 150), (9, 33, 70)):
+        left, right = draw(1, 2, batch, outputs), draw(2, 2, batch, features)
+        extents = torch.tensor([batch, batch // 2], dtype=torch.int32)
+        inside = (torch.arange(batch) < extents[:, None]).unsqueeze(2)
+        exact = torch.bmm((left * inside).double().transpose(1, 2), right.double()).flatten(1)
+        right[1, -1] = math.nan  # padding
+        out = torch.full((2, outputs * features + 2), math.inf, dtype=torch.float64, device=device)
+        kernels.outer_sum(left.to(device), right.to(device), extents.to(device), out[:, 1:-1])
+        torch.testing.assert_close(out[:, 1:-1].cpu(), exact, rtol=0.0, atol=1e-12)
+        require(bool((out[:, 0] == math.inf).all() and (out[:, -1] == math.inf).all()), "written beside its place")
 
 
 def check_ghost_sums(device: torch.device) -> None:
@@ -464,10 +491,13 @@ def _check_weighted_sum(kernels: Any, device: torch.device) -> None:
             ]
         )
         rows[:, batch // 2] = math.nan  # a factor of 0 must undo this, too
-        out = torch.full((models, entries + 4), math.inf, device=device)
-        kernels.weighted_sum(rows.to(device), factors.to(device), extents.to(device), out[:, 2 : 2 + entries])
-        torch.testing.assert_close(out[:, 2 : 2 + entries].double().cpu(), expected, rtol=1e-5, atol=1e-5)
-        require(bool((out[:, :2] == math.inf).all() and (out[:, -2:] == math.inf).all()), "written beside its place")
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
+            out = torch.full((models, entries + 4), math.inf, dtype=dtype, device=device)
+            kernels.weighted_sum(rows.to(device), factors.to(device), extents.to(device), out[:, 2 : 2 + entries])
+            found = out[:, 2 : 2 + entries].double().cpu()
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+            beside = torch.cat([out[:, :2], out[:, -2:]])
+            require(bool((beside == math.inf).all()), "written beside its place")
 
 
 # --- noise and optimisers ---------------------------------------------------------------------------------------------
@@ -648,7 +678,7 @@ def assert_network_right(name: str, device: torch.device, precision: str) -> Non
     present[2] = False  # an empty batch beside others
     with arithmetic(precision):
         for bound in bounds:
-            expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, bound)
+            expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, bound, precision)
             on_device = (weights.to(device), inputs.to(device), labels.to(device), present.to(device))
             found = network.clipped_sums(*on_device, bound)
             require(bool((found[2] == 0).all()), "an empty batch adds something")

@@ -35,8 +35,8 @@ class Clipping:
     gradient of one example alike, whatever else is in the batch. A matrix unit loses at most 2^-23 of a sum by adding
     one more product to it.
 
-    Proof. Let C be `max_grad_norm` and G the gradient of one example, as it was computed. It is scaled by f = min(1, (1 -
-    margin) C / N), where N >= |G| is its norm. What is added is not f G but a rounded version u of it.
+    Proof. Let C be `max_grad_norm` and G the gradient of one example, as it was computed. It is scaled by
+    f = min(1, (1 - margin) C / N), where N >= |G| is its norm. What is added is not f G but a rounded version u of it.
 
     *One example.* |u| <= (1 - s) C, where s is the share that `margin` sets aside for sums. With e the unit of the
     precision:
@@ -45,12 +45,12 @@ class Clipping:
       by at most (1 + e)^2 - 1 < 2.1 e of itself, and the norm by the same factor. N is taken from the stored G itself,
       so how G was computed does not matter.
     * G = g a^T (a linear layer): each of f, g and a is rounded: at most 3.1 e, for the same reason.
-    * G = sum_t g_t a_t^T is formed a second time for the sum: entries may cancel, so the two may differ by an error that
-      is bounded relative to the operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 e plus the
-      rounding of sums over up to 2^10 positions. `layers.Contraction` and `layers.GhostConvolution` add that much to
-      N. Norms from Gram matrices are square roots: an error of d |a|^2 |g|^2 in |G|^2 is one of sqrt(d) |a| |g| in |G|.
-      They are taken in double precision or, under TF32, from operands that are cut first, whose products are exact, with
-      a bound on d added under the root (`wide.ghost_norms`).
+    * G = sum_t g_t a_t^T is formed a second time for the sum: entries may cancel, so the two may differ by an error
+      that is bounded relative to the operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 e
+      plus the rounding of sums over up to 2^10 positions. `layers.Contraction` and `layers.GhostConvolution` add that
+      much to N. Norms from Gram matrices are square roots: an error of d |a|^2 |g|^2 in |G|^2 is one of
+      sqrt(d) |a| |g| in |G|. They are taken in double precision or, under TF32, from operands that are cut first, whose
+      products are exact, with a bound on d added under the root (`wide.ghost_norms`).
 
     `margin` covers the first two, the rounding of f, and that of N where it is summed in single precision, with room to
     spare. All of this is relative. Numbers below 2^-126 are rounded absolutely, by 2^-137 or less, and may then be
@@ -60,10 +60,14 @@ class Clipping:
     *Sums.* Every u is formed by itself, and is the same vector whatever it is added to. A sum of n numbers, in whatever
     order, in which each addition loses at most the share d of its result, is off by at most n d (1 + n d) times the sum
     of their sizes (Higham 2002, section 4.2). So S(B) is within n^2 d (1 + n d) (1 - s) C of the exact sum of the u, by
-    the triangle inequality, and two sums together are off by twice that. It is at most s C: in single precision, which
-    `accumulator` chooses for at most 90 examples (TF32: 128), since 2 x 90^2 x 2^-24 < 2^-10 (2 x 128^2 x 2^-23 = 2^-8);
-    in double precision, for up to 2^21 examples, since 2 x 2^42 x 2^-53 = 2^-10. Hence |S(B + S') - S(B)| <= |S'| (1 - s)
-    C + s C <= |S'| C for |S'| >= 1, and S(B) = S(B). (The factors 1 + n d, below 1.0001, are room that `margin` has.)
+    the triangle inequality, and two sums together are off by twice that, which is at most s C:
+
+    * in single precision, which `accumulator` chooses for up to 90 examples (TF32: 128), since
+      2 x 90^2 x 2^-24 < 2^-10 (2 x 128^2 x 2^-23 = 2^-8);
+    * in double precision, for up to 2^21 examples, since 2 x 2^42 x 2^-53 = 2^-10.
+
+    Hence |S(B + S') - S(B)| <= |S'| (1 - s) C + s C <= |S'| C where S' is not empty. (The factor (1 + n d) (1 - s) is
+    below 1.)
 
     Attributes:
         precision: `float32` or `tf32`: how operands of matrix products are rounded.

@@ -230,8 +230,8 @@ def _weighted_sum(
 
 @triton.jit
 def _outer_sum(
-    left, right, extents, out, batch, outputs, features, out_stride,
-    BO: tl.constexpr, BF: tl.constexpr, UNROLLED: tl.constexpr,
+    left, right, extents, out, outputs, features, out_stride,
+    BATCH: tl.constexpr, BO: tl.constexpr, BF: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     """Sum over the batch of (left row) x (right row), for BO by BF entries of one model, in double precision.
 
@@ -240,25 +240,27 @@ def _outer_sum(
     f_tile, o_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     output, feature = o_tile * BO + tl.arange(0, BO), f_tile * BF + tl.arange(0, BF)
     extent = tl.load(extents + model)
-    first = model.to(tl.int64) * batch
+    first = model.to(tl.int64) * BATCH
     result = tl.zeros([BO, BF], dtype=tl.float64)
-    for start in range(0, extent, UNROLLED):
-        for step in tl.static_range(UNROLLED):
-            example = start + step
-            row = first + example
-            one = tl.load(left + row * outputs + output, mask=(output < outputs) & (example < extent), other=0.0)
-            two = tl.load(right + row * features + feature, mask=(feature < features) & (example < extent), other=0.0)
-            result += one.to(tl.float64)[:, None] * two.to(tl.float64)[None, :]
+    for start in range(0, BATCH, UNROLLED):
+        if start < extent:
+            for step in tl.static_range(UNROLLED):
+                row = first + start + step
+                inside = start + step < extent
+                one = tl.load(left + row * outputs + output, mask=(output < outputs) & inside, other=0.0)
+                two = tl.load(right + row * features + feature, mask=(feature < features) & inside, other=0.0)
+                result += one.to(tl.float64)[:, None] * two.to(tl.float64)[None, :]
     target = out + model.to(tl.int64) * out_stride + output[:, None] * features + feature[None, :]
     tl.store(target, result, mask=(output < outputs)[:, None] & (feature < features)[None, :])
 
 
 @triton.jit
 def _conv_weighted_sum(
-    images, gradients, factors, taps, extents, out, batch, out_stride,
+    images, gradients, factors, taps, extents, out, out_stride,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr, PRECISION: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BATCH: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sum over the batch of factor times weight gradient: BO output channels by BK kernel entries of one model.
 
@@ -269,13 +271,15 @@ def _conv_weighted_sum(
     output, k = o_tile * BO + tl.arange(0, BO), k_tile * BK + tl.arange(0, BK)
     K: tl.constexpr = C * KH * KW
     total = tl.zeros([BO, BK], dtype=out.dtype.element_ty)
-    for index in range(0, tl.load(extents + model)):
-        example = model.to(tl.int64) * batch + index
-        factor = tl.load(factors + example)
+    extent = tl.load(extents + model)
+    for index in range(0, BATCH):
+        example = model.to(tl.int64) * BATCH + index
+        factor = tl.load(factors + example, mask=index < extent, other=0.0)
+        positions = tl.where(factor != 0.0, OH * OW, 0)
         result = tl.zeros([BO, BK], dtype=tl.float32)
         for start in range(0, OH * OW, BP):
             position = start + tl.arange(0, BP)
-            alive = (position < OH * OW) & (factor != 0.0)
+            alive = position < positions
             row, column, corner = _position(position, OW, W, SH, SW)
             image = images + example * (C * H * W) + corner
             patch = _patches(image, taps, k, row, column, alive, H, W, K, PH + PW > 0)
@@ -551,14 +555,14 @@ def weighted_sum(rows: Tensor, factors: Tensor, extents: Tensor, out: Tensor) ->
 
 
 def outer_sum(left: Tensor, right: Tensor, extents: Tensor, out: Tensor) -> None:
-    """Writes sum_b left[m, b] x right[m, b] to `out` [models, outputs * features], float64, whose rows may lie apart."""
+    """Writes sum_b left[m, b] x right[m, b] to `out` [models, outputs * features], float64; its rows may lie apart."""
     models, batch, outputs = left.shape
     features = right.shape[2]
     block, wide = min(16, triton.next_power_of_2(outputs)), min(64, triton.next_power_of_2(features))
     grid = (triton.cdiv(features, wide), triton.cdiv(outputs, block), models)
     _outer_sum[grid](
-        left.contiguous(), right, extents, out, batch, outputs, features, out.stride(0),
-        BO=block, BF=wide, UNROLLED=8, num_warps=1 if block * wide <= 512 else 2,
+        left.contiguous(), right, extents, out, outputs, features, out.stride(0),
+        BATCH=batch, BO=block, BF=wide, UNROLLED=8, num_warps=1 if block * wide <= 512 else 2,
     )  # fmt: skip
 
 
@@ -580,8 +584,8 @@ def conv_weighted_sum(
     tiles = {"BO": _tile(geometry.outputs, 64), "BK": _tile(geometry.entries, 128), "BP": _tile(height * width, 64)}
     grid = (triton.cdiv(geometry.entries, tiles["BK"]), triton.cdiv(geometry.outputs, tiles["BO"]), len(extents))
     _conv_weighted_sum[grid](
-        images, gradients, factors.contiguous(), _taps(geometry, images.device), extents, out, factors.shape[1],
-        out.stride(0), **geometry.constants(), **tiles, PRECISION=precision, num_warps=8,
+        images, gradients, factors.contiguous(), _taps(geometry, images.device), extents, out, out.stride(0),
+        **geometry.constants(), BATCH=factors.shape[1], **tiles, PRECISION=precision, num_warps=8,
     )  # fmt: skip
 
 

@@ -366,7 +366,7 @@ class Lookups(Parts):
 
 
 def _sum_products(left: Tensor, right: Tensor, frame: Frame, out: Tensor) -> None:
-    """Write the sum over the batch of (left row) x (right row) to `out`, models x entries, in the precision of `out`."""
+    """Write the sum over the batch of (left row) x (right row) to `out`, models x entries, in its precision."""
     if out.dtype == torch.float32:
         out.copy_(torch.bmm(left.transpose(1, 2), right).flatten(1))
     else:

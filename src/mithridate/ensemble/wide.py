@@ -3,8 +3,8 @@
 """Triton kernels for convolutions that the vendor's library computes, with the channels last.
 
 The library gives the gradients of a batch, but not the norms of single examples' gradients. For images with few
-positions they come from Gram matrices; for others from the gradients themselves (`kernels.conv_example_gradients`), which
-wants the channels first, as does what adds them up (`kernels.conv_weighted_sum`).
+positions they come from Gram matrices; for others from the gradients themselves (`kernels.conv_example_gradients`),
+which wants the channels first, as does what adds them up (`kernels.conv_weighted_sum`).
 """
 
 from __future__ import annotations
