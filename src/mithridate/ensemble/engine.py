@@ -29,7 +29,7 @@ from mithridate.ensemble.arithmetic import products
 from mithridate.ensemble.clipping import Clipping
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
-from mithridate.ensemble.initialisation import initial_weights
+from mithridate.ensemble.initialisation import check_repeatable, initial_weights
 from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
 from mithridate.ensemble.randomness import Seeds
@@ -95,13 +95,14 @@ class Engine:
         self._device = device
         module = model if isinstance(model, nn.Module) else model()
         suitability.check(module)
+        check_repeatable(model)
         self.network, self.path = network_for(module, data)
         self.precision = precision_for(precision, device, self.path)
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
-        self._inputs = torch.from_numpy(data.inputs).to(device)
-        self._labels = torch.from_numpy(data.labels).to(device)
+        inputs, labels = (torch.from_numpy(array).to(device) for array in (data.inputs, data.labels))
+        self._batches = _Examples(self.network, inputs, labels, config.max_grad_norm)
         self._resident: _Resident | None = None
 
     @property
@@ -114,7 +115,7 @@ class Engine:
         config = self._config
         if self._device.type == "cpu":
             return on_all_cores(config.instances)
-        batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
+        batch = config.sample_rate * len(self._batches.labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
         return that_fit(self.network, each, config.instances, free_memory(self._device))
@@ -158,7 +159,7 @@ class Engine:
         for block in self._blocks(seeds, instances):
             for indices, sizes in block:
                 chosen = torch.from_numpy(indices).to(self._device)
-                sums = self._clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
+                sums = self._batches.clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
                 # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
                 noisy = sums.add_(_normals(streams, sums), alpha=noise).to(weights)
                 optimiser.update(noisy.div_(config.divisor))
@@ -197,26 +198,20 @@ class Engine:
         self._resident = resident = None  # its memory first
         weights = start.to(self._device)
         optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
+        batches = self._batches
 
-        def step(chosen: Tensor, sizes: Tensor) -> None:
-            optimiser.update(self._clipped_sums(weights, chosen, sizes))
+        def step(chosen: Tensor, sizes: Tensor) -> None:  # without the engine: graphs are freed with it, at once
+            optimiser.update(batches.clipped_sums(weights, chosen, sizes))
 
         self._resident = _Resident(weights, optimiser, ReplayedStep(step, len(start), self._device))
         return self._resident
-
-    def _clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
-        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
-        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
-        inputs = self._inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        labels = self._labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return self.network.clipped_sums(weights, inputs, labels, present, self._config.max_grad_norm)
 
     def _blocks(
         self, seeds: Seeds, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
     ) -> Iterator[Block]:
         config = self._config
         streams = [seeds.generator(instance, "batches") for instance in instances]
-        return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep, mapped)
+        return blocks(streams, len(self._batches.labels), config.sample_rate, config.steps, config.keep, mapped)
 
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """How the models vote on some inputs.
@@ -240,6 +235,23 @@ class Engine:
         self._resident = None
         torch.cuda.empty_cache()
         return counter.count(weights, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Examples:
+    """The training set on the device, and what makes clipped sums of its batches."""
+
+    network: Network
+    inputs: Tensor
+    labels: Tensor
+    max_grad_norm: float
+
+    def clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
+        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
+        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
+        inputs = self.inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        labels = self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        return self.network.clipped_sums(weights, inputs, labels, present, self.max_grad_norm)
 
 
 @dataclass(frozen=True)

@@ -293,8 +293,9 @@ def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, .
     label = torch.zeros(1, 1, dtype=torch.int64)
     present = torch.ones(1, 1, dtype=torch.bool)
     found = network.clipped_sums(weights, inputs[:1].unsqueeze(0), label, present, 1e30)[0]
-    loss = F.cross_entropy(own(inputs[:1]), label[0])
-    gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
+    with torch.enable_grad():
+        loss = F.cross_entropy(own(inputs[:1]), label[0])
+        gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
     expected = [
         torch.zeros_like(value).flatten() if gradient is None else gradient.flatten()
         for value, gradient in zip(own.parameters(), gradients, strict=True)

@@ -40,6 +40,7 @@ from mithridate.data.arrays import (
     split_inputs,
 )
 from mithridate.ensemble import suitability
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of, shown
 from mithridate.ensemble.engine import Engine, Tally
 from mithridate.ensemble.randomness import Seeds
@@ -106,6 +107,7 @@ class AnyEngine(Machine, Protocol):
         ...
 
 
+@usual_settings()
 def train(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -180,6 +182,7 @@ def train(
         return votes_in(order.run_dir, order.manifest, root_seed, order.fill, order.task, progress, chosen)
 
 
+@usual_settings()
 def prepare(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
