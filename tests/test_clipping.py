@@ -448,7 +448,7 @@ def moved_by_one_more(way: Sum, one: float, others: Tensor, bound: float) -> flo
 
 @pytest.fixture
 def few_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(layers._STORED_BYTES, "cpu", 4 * 64)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(layers._STORED_BYTES, "cpu", 2**14)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.usefixtures("few_are_stored")

@@ -26,10 +26,10 @@ from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data import Dataset
 from mithridate.ensemble import native, plain_ops, suitability
 from mithridate.ensemble.arithmetic import products
-from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.clipping import MOST_EXAMPLES, Clipping
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
-from mithridate.ensemble.initialisation import check_repeatable, initial_weights
+from mithridate.ensemble.initialisation import initial_weights
 from mithridate.ensemble.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
 from mithridate.ensemble.randomness import Seeds
@@ -95,13 +95,13 @@ class Engine:
         self._device = device
         module = model if isinstance(model, nn.Module) else model()
         suitability.check(module)
-        check_repeatable(model)
         self.network, self.path = network_for(module, data)
         self.precision = precision_for(precision, device, self.path)
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
         inputs, labels = (torch.from_numpy(array).to(device) for array in (data.inputs, data.labels))
+        _check_batches(config, len(labels))
         self._batches = _Examples(self.network, inputs, labels, config.max_grad_norm)
         self._resident: _Resident | None = None
 
@@ -368,6 +368,16 @@ def arithmetic_of(network: Network, device: torch.device) -> str:
         has_stem = isinstance(network, FastNetwork) and network.has_stem
         return "native" if has_stem and native.library() is not None else "torch"
     return "torch" if kernels_for(device) is None else "triton"
+
+
+def _check_batches(config: TrainConfig, examples: int) -> None:
+    """Refuse batches that no sum could hold with the promised rounding; twelve standard deviations are never seen."""
+    expected = config.sample_rate * examples * (1.0 if config.keep is None else config.keep)
+    if min(examples, expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
+        raise ConfigError(
+            f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up with the "
+            "rounding that clipping allows for. Use a smaller sample_rate."
+        )
 
 
 def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:

@@ -39,7 +39,7 @@ from mithridate.ensemble.engine import (
     that_fit,
 )
 from mithridate.ensemble.graphs import ReplayedStep
-from mithridate.ensemble.initialisation import check_repeatable, initial_weights, same_bits
+from mithridate.ensemble.initialisation import initial_weights, same_bits
 from mithridate.ensemble.network import FastNetwork, Model, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
 from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
@@ -174,7 +174,6 @@ class PlainEngine:
         self._norm = _NO_CLIPPING if recipe.max_grad_norm is None else recipe.max_grad_norm
         module = model if isinstance(model, nn.Module) else model()
         suitability.check(module)
-        check_repeatable(model)
         self.network: Network
         self.network, self.path = network_for(module, data)
         if recipe.plan.is_deterministic:

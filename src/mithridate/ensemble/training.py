@@ -43,6 +43,7 @@ from mithridate.ensemble import suitability
 from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of, shown
 from mithridate.ensemble.engine import Engine, Tally
+from mithridate.ensemble.initialisation import check_repeatable
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import (
     EVIDENCE,
@@ -418,6 +419,7 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
         assumptions=assumptions + _trust(chosen),
     )
     _check_outputs(task)
+    check_repeatable(network)
     return task
 
 
