@@ -541,3 +541,12 @@ def test_lenet5_learns_a_slice_of_mnist() -> None:
     trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs[:2000], labels[:2000], ""), config, device=CPU)
     assert trainer.path == "fast"
     assert accuracy(trainer, 2, inputs[2000:], labels[2000:]) > 0.6
+
+
+def test_batches_that_are_too_large_to_be_added_up_are_refused() -> None:
+    count = 2**21 + 1
+    data = Dataset(np.zeros((1, 2), np.float32).repeat(count, axis=0), np.zeros(count, np.int64), "")
+    config, _ = recipe(sample_rate=1.0).resolve(num_train=count, classes=2)
+    with pytest.raises(ConfigError, match="too large"):
+        Engine(nn.Linear(2, 2), data, config, device=torch.device("cpu"))
+    Engine(nn.Linear(2, 2), data, replace(config, sample_rate=0.5), device=torch.device("cpu"))

@@ -16,6 +16,8 @@ SCHEDULES = ("constant", "cosine")
 MOST_CLASSES = 10_000  # more are no classes: a wrong column of labels, most likely
 _MOST_INSTANCES = 10_000_000
 _LARGEST = 1e30  # single precision ends at 3e38
+# Between these the clipping bound holds with all roundings (see `ensemble.clipping`).
+_SHORTEST_NORM, _LONGEST_NORM = 1e-12, 1e12
 PRECISIONS = ("auto", "float32", "tf32")
 
 
@@ -31,7 +33,7 @@ class TrainConfig:
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`, above 0.
         sample_rate: probability of an example to enter one batch, in (0, 1].
         steps: number of steps, at least 1.
-        max_grad_norm: largest norm of one example's gradient; longer ones are scaled down to it.
+        max_grad_norm: largest norm of one example's gradient, from 1e-12 to 1e12; longer ones are scaled down to it.
         learning_rate: step size of the optimiser, at the first step if it is scheduled.
         optimizer: `sgd` or `adam`.
         momentum: of `sgd`, in [0, 1).
@@ -90,12 +92,16 @@ class TrainConfig:
     def _check_single_precision(self) -> None:
         """Require what models are computed with to be numbers of single precision, with room to spare."""
         for name, value in (
-            ("max_grad_norm", self.max_grad_norm),
             ("learning_rate", self.learning_rate),
             ("noise_multiplier x max_grad_norm", self.noise_multiplier * self.max_grad_norm),
         ):
             if not 1.0 / _LARGEST <= value <= _LARGEST:
                 raise ConfigError(f"Expected {name} from {1 / _LARGEST:g} to {_LARGEST:g}, got {value:g}.")
+        if not _SHORTEST_NORM <= self.max_grad_norm <= _LONGEST_NORM:
+            raise ConfigError(
+                f"Expected max_grad_norm from {_SHORTEST_NORM:g} to {_LONGEST_NORM:g}, got {self.max_grad_norm:g}; "
+                "scale the inputs and the learning_rate instead."
+            )
         _validate.number_in(0, _LARGEST, weight_decay=self.weight_decay)
 
     def _check_public_constants(self) -> None:

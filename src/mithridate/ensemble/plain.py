@@ -20,6 +20,7 @@ from mithridate.backends import Backend, Ray, check_backend
 from mithridate.conditions import of_user
 from mithridate.data.arrays import check_inputs, fitted_preprocessing
 from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import PUBLIC_SEED
@@ -57,6 +58,7 @@ _ONE_KIND = "Inputs stay {kind} of shape {shape}, whatever examples are inserted
 _KINDS = {"uint8": "8-bit numbers", "float": "numbers", "integer": "numbers", "text": "texts"}
 
 
+@usual_settings()
 def train_plain(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],

@@ -42,8 +42,10 @@ from mithridate.data.arrays import (
     split_inputs,
 )
 from mithridate.ensemble import suitability
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of, shown
 from mithridate.ensemble.engine import Engine, Tally
+from mithridate.ensemble.initialisation import check_repeatable
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import (
     EVIDENCE,
@@ -108,6 +110,7 @@ class AnyEngine(Machine, Protocol):
         ...
 
 
+@usual_settings()
 def train(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -182,6 +185,7 @@ def train(
         return votes_in(order.run_dir, order.manifest, root_seed, order.fill, order.task, progress, chosen)
 
 
+@usual_settings()
 def prepare(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -418,6 +422,7 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
         assumptions=(*assumptions, *about_encoder(chosen, x, config.classes)),
     )
     _check_outputs(task)
+    check_repeatable(network)
     return task
 
 
