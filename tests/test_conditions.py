@@ -270,6 +270,7 @@ def test_columns_that_a_scaler_was_fitted_on_are_noticed(scaler: Any, dtype: Any
         RNG.uniform(size=(500, 4)),
         StandardScaler().fit(RNG.normal(size=(60, 3))).transform(RNG.normal(size=(60, 3))),
         X[:5],
+        np.array([[-1.0, -1.0], [1.0, 1.0], [0.8, -1.0], [-0.7, 1.0]] * 20),
         RNG.integers(0, 256, (60, 8, 8)).astype(np.uint8),
     ],
 )

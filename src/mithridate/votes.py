@@ -359,7 +359,7 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]], labels_key: st
         extra: dict[str, Any] = {
             "data_fingerprint": header["data_fingerprint"],
             "run_ids": run_ids,
-            "assumptions": from_plain(header["assumptions"]),
+            "assumptions": from_plain(header.get("assumptions", [])),
             "recipe": header.get("recipe"),
             # Where nothing is said, every run is there as a whole.
             "shards": header.get("shards", {}),

@@ -309,6 +309,8 @@ def fitted_preprocessing(x: Any, source: Mapping[str, Any] | None = None) -> tup
 def _standardised(rows: Array) -> int:
     """How many columns have mean 0 and deviation 1."""
     candidates = np.flatnonzero(np.abs(rows.mean(axis=0, dtype=np.float64)) < _TO_ROUNDING)
+    # As many of 1 as of -1 have this mean and deviation, too.
+    candidates = candidates[(np.abs(rows[:, candidates]) != 1).any(axis=0)]
     deviations = [rows[:, candidates].std(axis=0, ddof=ddof, dtype=np.float64) for ddof in (0, 1)]
     return int(np.any([np.abs(each - 1) < _TO_ROUNDING for each in deviations], axis=0).sum())
 
