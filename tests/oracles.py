@@ -213,6 +213,7 @@ def hockey_stick_of_curve(curve: Callable[[FloatArray], FloatArray], eps: float)
     x = odds / (1 + odds)
     return float(np.max(curve(x) - np.exp(eps) * x))
 
+
 # --- (e) any test is a lower bound ------------------------------------------------------------------------------------
 
 
@@ -249,7 +250,15 @@ class LatticeTest:
         return x[first], np.append(0, numbers[first])
 
     def _mixture(
-        self, noise: float, rate: float, steps: int, changes: int, keep: float, side: int, cuts: FloatArray, numbers: Any
+        self,
+        noise: float,
+        rate: float,
+        steps: int,
+        changes: int,
+        keep: float,
+        side: int,
+        cuts: FloatArray,
+        numbers: Any,
     ) -> FloatArray:
         """Probabilities of the sums."""
         kept = weights(changes, keep)
