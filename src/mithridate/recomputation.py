@@ -45,7 +45,7 @@ _BEYOND, _LOOKS = 4, 64
 _QUADRATURE, _PROBES = 1e-12, 8
 _REACH = 9.5
 # Outputs times components that an inversion and a table are worth.
-_MAX_INVERTED, _MAX_TABULATED = 1 << 18, 1 << 23
+_MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 23
 # Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
 _SEPARATE, _LEAST_NOISE = 0.025, 1e-7
 # Losses of one step beyond which an output counts as certainly from P, or as no better than this.
@@ -218,9 +218,9 @@ class _Inversion:
         """Losses that come in lumps have a characteristic function that comes back."""
         one = self._one
         # So fine a grid that the loss turns by less than half a circle between outputs that matter.
-        turn = _BEYOND * last * float(np.max(np.diff(one.loss), initial=0.0, where=one.p[1:] > _GONE))
+        turn = _BEYOND * last * float(np.max(np.diff(one.loss), initial=0.0, where=one.p[1:] > TOLERANCE))
         if turn > np.pi:
-            one = _one_step(*self._pair, self._width * np.pi / turn)
+            one = _one_step(*self._pair, self._width / min(turn / np.pi, _MAX_INVERTED / (8 * len(one.loss))))
         for at in np.linspace(last, _BEYOND * last, _LOOKS).reshape(-1, _BLOCK):
             waves = np.exp(1j * np.multiply.outer(at, one.loss))
             if float(np.abs(np.sum(one.p * waves, axis=1)).max()) ** self._steps > 100 * _GONE:
@@ -453,7 +453,7 @@ def _one_step(
     up, down = _components(deleted, rate), _components(inserted, rate)
     low, high = -down.counts[-1] - _REACH * noise, up.counts[-1] + _REACH * noise
     outputs = (high - low) / width if width > 0 else np.inf
-    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_INVERTED:
+    if not outputs * max(len(up.counts), len(down.counts), 8) <= _MAX_INVERTED:
         raise _TooSlowError("The characteristic function would need too many outputs.")
     x = np.arange(low, high + width, width) + offset * width
     up_counts, down_counts = up.counts / noise, down.counts / noise

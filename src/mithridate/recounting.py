@@ -587,7 +587,7 @@ class _LabelNoise:
         thresholds = np.append(lead, lead[-1] + 1) * log_ratio
         slack = above - np.exp(np.minimum(under_d + thresholds, 0.0))
         with np.errstate(divide="ignore"):
-            log_x = np.log(x)
+            log_x = np.log(np.maximum(x, 0.0))
         # D has x above about this threshold; the ones beside it, in case of rounding.
         place = np.searchsorted(-under_d, -log_x)
         values = np.ones(len(x))
