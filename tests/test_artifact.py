@@ -251,7 +251,7 @@ def test_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(
 
 
 def test_what_is_written_can_be_read_however_well_it_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With limits a thousand times smaller, so that the test is, too."""
+    """With far smaller limits, so that the test is, too."""
     monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 19)
     monkeypatch.setattr(_artifact, "UNPACKED_BYTES", 1 << 19)
     monkeypatch.setattr(_artifact, "_SMALL_ARRAY", 1 << 15)
@@ -418,7 +418,7 @@ def test_members_that_are_no_arrays_are_refused(tmp_path: Path, names: list[str]
 
 
 def test_a_zip_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit five hundred times smaller, so that the test is, too."""
+    """With a far smaller limit, so that the test is, too."""
     monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 20))
     with pytest.raises(ArtifactError, match=r"unpacks to more than .*np\.savez"):

@@ -623,7 +623,7 @@ def test_removing_exact_duplicates_never_adds_differences(one: list[int], other:
 
 
 def test_a_parquet_file_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of equal cells takes no space in the file; the limit here is five hundred times smaller than usual."""
+    """A run of equal cells takes no space in the file; the limit here is far smaller than usual."""
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 

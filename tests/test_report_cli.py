@@ -167,7 +167,6 @@ def test_names_beside_a_run_are_shown(capsys: pytest.CaptureFixture[str], run_di
         np.array([["a"], ["b"], ["c"]]),
         np.array([b"a", b"b", b"c"]),
         np.array("abc"),
-        np.full(3, 0x7FFFFFFF, dtype=np.uint32).view("U1"),
     ],
 )
 def test_names_that_do_not_fit_are_left_out_or_refused(
@@ -180,6 +179,14 @@ def test_names_that_do_not_fit_are_left_out_or_refused(
     assert any(note.startswith("No names: ") for note in content["notes"])
     assert _page_data(run_dir / "report.html")["pointNames"] is None
     refused(run(capsys, "report", run_dir, "--inputs", path), "inputs.npz: ")
+
+
+def test_names_that_are_no_text_are_damage(capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
+    path = run_dir / "inputs.npz"
+    np.savez(path, ids=np.full(3, 0x7FFFFFFF, dtype=np.uint32).view("U1"), x=np.zeros((3, 4, 4), dtype=np.uint8))
+    content = json.loads(run(capsys, "report", run_dir, "--json").out)
+    assert any("holds what is no text" in note for note in content["notes"])
+    refused(run(capsys, "report", run_dir, "--inputs", path), "holds what is no text")
 
 
 def test_names_of_python_objects_are_never_loaded(

@@ -42,7 +42,7 @@ _ARRAY_DTYPES = ("int64", "float64", "float32", "uint8", "uint16", "uint32")
 # The hash and the size are this near to the beginning.
 _PREFIX_BYTES = 512
 # Arrays up to this size are compressed as far as they can be.
-_SMALL_ARRAY = 1 << 25
+_SMALL_ARRAY = 1 << 24
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import IO, Any
 from mithridate.errors import ArtifactError
 
 # What a compressed file may unpack to, at least; whatever its size, see `unpacked_limit`.
-UNPACKED_BYTES = 1 << 29
+UNPACKED_BYTES = 1 << 28
 # How many times its own size a file may unpack to beyond that. Deflate can reach 1,032 times.
 UNPACKED_RATIO = 32
 # The largest text table or certificate, which is held in memory as a whole.

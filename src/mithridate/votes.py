@@ -456,7 +456,7 @@ def _integers(name: str, array: npt.NDArray[Any]) -> IntArray:
     if array.size and (array.max() > 2**53 or array.min() < -(2**53)):
         raise ConfigError(f"Expected {name} below 2^53.")
     # A copy that nobody else can change: a certificate speaks about these numbers.
-    return _frozen(array.astype(np.int64))
+    return _frozen(array.astype(np.int64, copy=False))
 
 
 def _checked_scores(name: str, array: npt.NDArray[Any] | None, counts: IntArray) -> ScoreArray | None:

@@ -241,8 +241,6 @@ def _names(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> tupl
         return checked_point_names(ids.tolist(), points)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    except (ValueError, SystemError) as error:  # numpy, about numbers that stand for no character
-        raise ArtifactError(f"{path}: 'ids' holds what is no text; save the names again.") from error
 
 
 def _summary(report: Report, path: Path, format: str, notes: tuple[str, ...]) -> dict[str, Any]:

@@ -654,7 +654,10 @@ def check_models(path: Path, manifest: Manifest, group: range) -> None:
 def _opened_models(path: Path, manifest: Manifest, group: range) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
-    check_is_file(path)
+    try:
+        check_is_file(path)
+    except ArtifactError as error:
+        raise ArtifactError(f"The models in {path} are missing or damaged ({error}) {_TRAIN_AGAIN}") from error
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
