@@ -737,27 +737,60 @@ def check_exploding_inputs(device: torch.device) -> None:
 
 
 def check_neighbouring_batches(device: torch.device) -> None:
-    """One more example in a batch of thousands moves sums by no more than the bound, rounding of the others included.
-
-    With weights of zero the gradient of the weights is (1/2, -1/2) times the input; that of the biases is (1/2, -1/2).
-    """
-    size = 0.5 - 2.0**-13  # sums of thousands have more bits than single precision
-    network = FastNetwork(nn.Linear(1, 2), (1,))
-    bound = 0.5**0.5 * math.sqrt((2 * size) ** 2 + 1) * (1 + 2.0**-14)
-    weights = torch.zeros(1, network.size, device=device)
+    """One more example in a batch of thousands moves sums by no more than the bound, with all roundings."""
+    size = 0.5 - 2.0**-14  # sums of thousands have more bits than single precision
+    bound = size * (1 + 2.0**-14)
     on_gpu = device.type != "cpu"  # the interpreter is slow
     for precision in ("float32", "tf32") if on_gpu else ("float32",):
-        network.clipping = Clipping(precision)
-        for counts in ((89, 92), (127, 130), (9000, 9008 if on_gpu else 9003)):
-            sums: list[Tensor] = []
-            for count in range(*counts):
-                inputs = torch.full((1, count, 1), 2 * size, device=device)
-                present = torch.ones(1, count, dtype=torch.bool, device=device)
-                with arithmetic(precision):
-                    found = network.clipped_sums(weights, inputs, torch.zeros_like(present).long(), present, bound)
-                sums.append(found.double().cpu())
-            worst = max(float((after - before).norm()) for before, after in pairwise(sums))
-            require(0.99 * bound < worst <= bound, f"one example moves a sum by {worst} at a bound of {bound}")
+        for counts in ((89, 92), (127, 130), (2400, 2440)) if on_gpu else ((89, 92), (2400, 2403)):
+            for kind in ("stored", "outer"):
+                sums = [_sum_of_equals(kind, count, size, bound, precision, device) for count in range(*counts)]
+                worst = max(abs(after - before) for before, after in pairwise(sums))
+                require(0.99 * bound < worst <= bound, f"{kind}: one example moves a sum by {worst / bound} bounds")
+
+
+def _sum_of_equals(kind: str, count: int, size: float, bound: float, precision: str, device: torch.device) -> float:
+    """The clipped sum of so many gradients of one number."""
+    from mithridate.ensemble import layers
+
+    extents = torch.tensor([count], dtype=torch.int32, device=device)
+    frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+    numbers = torch.full((1, count, 1), size, device=device)
+    with arithmetic(precision):
+        parts: layers.Parts = layers.Stored(numbers, frame)
+        if kind == "outer":
+            parts = layers.Outer(torch.ones_like(numbers), numbers, frame, has_bias=False)
+        squares = parts.squared_norms()
+        out = torch.zeros(1, 1, dtype=frame.clipping.accumulator(count), device=device)
+        parts.write_sums(frame.clipping.factors(squares, torch.isfinite(squares), bound), out)
+    return float(out)
+
+
+def check_operands_of_every_size(device: torch.device) -> None:
+    """Inputs and gradients from the smallest to the largest numbers: where one is tiny and the other huge, too."""
+    from mithridate.ensemble import layers
+
+    sizes = torch.logspace(-45, 38, 84, dtype=torch.float64).float()
+    inputs, gradients = torch.cartesian_prod(sizes, sizes).T
+    values = 1 + draw(3, len(inputs), 4).abs() / 4
+    operands = [
+        (size[:, None] * values[:, :columns]).nan_to_num(posinf=3e38)[None].to(device)
+        for size, columns in ((inputs, 4), (gradients, 3))
+    ]
+    extents = torch.tensor([len(inputs)], dtype=torch.int32, device=device)
+    for precision in ("float32", "tf32"):
+        parts = layers.Outer(
+            *operands, layers.Frame(1, Clipping(precision), extents, kernels_on(device)), has_bias=False
+        )
+        squares = parts.squared_norms()
+        parts.forget(torch.isfinite(squares))
+        for bound in (1e-12, 1e-7, 1.0, 1e12):
+            factors = Clipping(precision).factors(squares, torch.isfinite(squares), bound)[0]
+            # As the sum of a batch of one, each.
+            weighted = (parts._gradients[0] * factors[:, None]).unsqueeze(2)
+            with arithmetic(precision):
+                norms = torch.bmm(weighted, parts._inputs[0].unsqueeze(1)).double().flatten(1).norm(dim=1)
+            require(float(norms.max()) <= bound, f"an example adds {float(norms.max()) / bound} times the bound")
 
 
 def check_cancelling_positions(device: torch.device) -> None:

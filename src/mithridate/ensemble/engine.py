@@ -377,8 +377,8 @@ def _check_batches(config: TrainConfig, examples: int) -> None:
     expected = config.sample_rate * examples * (1.0 if config.keep is None else config.keep)
     if min(examples, expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
         raise ConfigError(
-            f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up with the "
-            "rounding that clipping allows for. Use a smaller sample_rate."
+            f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up with "
+            "the rounding that clipping allows for. Use a smaller sample_rate."
         )
 
 
