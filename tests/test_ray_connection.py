@@ -275,11 +275,19 @@ def test_a_ray_that_listens_elsewhere_is_not_used(tmp_path: Path, monkeypatch: p
 
 
 def test_whoever_handles_the_end_goes_on_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ray takes SIGTERM for itself."""
+    """Ray takes SIGTERM for itself, and makes it `sys.exit`."""
+    handled: list[int] = []
 
-    def handler(number: int, frame: Any) -> None: ...
+    def handler(number: int, frame: Any) -> None:
+        handled.append(number)
 
-    monkeypatch.setattr(ray, "init", lambda **options: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    def init(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        if is_terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    is_terminated = False
+    monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -287,6 +295,11 @@ def test_whoever_handles_the_end_goes_on_to(monkeypatch: pytest.MonkeyPatch, tmp
     try:
         with ray_connection.connected(Ray()):
             assert signal.getsignal(signal.SIGTERM) is handler
+        is_terminated = True
+        with pytest.raises(SystemExit), ray_connection.connected(Ray()):
+            pytest.fail("it went on")
+        assert handled == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handler
     finally:
         signal.signal(signal.SIGTERM, before)
 

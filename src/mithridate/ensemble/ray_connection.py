@@ -173,10 +173,14 @@ def _keep_to_ourselves(path: Path, what: str) -> bool:
 
 @contextlib.contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; whoever has a handler for it keeps that."""
+    """Ray takes SIGTERM for itself; whoever has a handler for it keeps that, and hears of what Ray made of it."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
+    except SystemExit as ending:
+        if ending.code == signal.SIGTERM and callable(before):
+            before(signal.SIGTERM, None)
+        raise
     finally:
         if callable(before) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
