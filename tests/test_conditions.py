@@ -61,7 +61,7 @@ BY_HAND: dict[str, Any] = {
 def ids(source: Any, threat: Threat = Threat.SYMMETRIC_DIFFERENCE) -> set[str]:
     """The ids of the conditions of votes or of a certificate."""
     found = source.conditions if isinstance(source, Certificate) else certify(source, threat=threat).conditions
-    return {each.id for each in found}
+    return {str(each.id) for each in found}
 
 
 def trained(x: Any = X, y: Any = Y, **changes: Any) -> Votes:
@@ -308,7 +308,7 @@ def test_an_estimator_is_conditional_on_what_is_left_open_alone() -> None:
 def test_pipelines_and_searches_around_an_estimator_are_noticed() -> None:
     def said(model: Any) -> set[str]:
         fitted = model.fit(X, Y)
-        last = getattr(fitted, "best_estimator_", fitted)
+        last: Any = getattr(fitted, "best_estimator_", fitted)
         last = last[-1] if isinstance(last, Pipeline) else last
         return ids(last.certify(X[:3]))
 

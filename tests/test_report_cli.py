@@ -24,10 +24,8 @@ COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One quick method to compare with; the command is registered where the program does not know it yet."""
+    """One quick method to compare with."""
     monkeypatch.setattr("mithridate.report.report.METHODS", (ADP(),))
-    if command not in cli._COMMANDS:
-        monkeypatch.setattr(cli, "_COMMANDS", (*cli._COMMANDS, command))
 
 
 def votes() -> Votes:
