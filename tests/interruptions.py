@@ -99,7 +99,7 @@ def run(folder: Path, words: Sequence[str], moment: float | None = None) -> Ende
                 was_whole |= is_zombie(process.pid)
                 begin = time.monotonic()
             else:
-                was_whole = True
+                begin, was_whole = time.monotonic(), True
         try:
             process.wait(HANGS)
         except subprocess.TimeoutExpired:
