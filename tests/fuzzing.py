@@ -334,6 +334,10 @@ def prepared() -> Iterator[Path]:
             os.chdir(before)
 
 
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None = None) -> dict[str, Any]:
     """So many inputs, and what came of them."""
     logging.disable(logging.CRITICAL)
@@ -360,9 +364,11 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
             seconds[target.name] = seconds.get(target.name, 0.0) + spent
             counts[target.name] = counts.get(target.name, 0) + 1
             target.path.write_bytes(target.data)  # others use it, too
+            if problem is None and _peak_bytes() > MEMORY_BYTES:
+                problem = f"{_peak_bytes():,} bytes of memory"
             if problem is not None:
                 failures.append({"input": number, "target": target.name, "problem": problem})
-                if len(failures) >= 20:
+                if len(failures) >= 20 or _peak_bytes() > MEMORY_BYTES:  # which does not shrink again
                     break
     return {
         "seed": seed,
@@ -370,7 +376,7 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
         "failures": failures,
         "cpu_seconds": round(time.process_time(), 1),
         "slowest": slowest,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": _peak_bytes(),
         "targets": {name: f"{counts[name]} x {1000 * seconds[name] / counts[name]:.2f} ms" for name in sorted(counts)},
     }
 
