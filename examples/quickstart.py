@@ -18,12 +18,13 @@ def main(instances: int) -> None:
 
     classifier = CertifiedClassifier(instances=instances, classes=range(10))
     classifier.fit(*digits.train)
-    print(f"{classifier.score(x_test, y_test):.1%} of {len(x_test)} predictions are right.")
+    print(f"{classifier.score(x_test, y_test):.1%} of {len(x_test)} predictions are correct.")
 
     certificate = classifier.certify(x_test, y_test)
     radii = certificate.round_radii()
     for radius, share in zip(radii, certificate.accuracy(y_test, radii), strict=True):
-        print(f"{share:.1%} are right, and stay so for up to {radius} training examples added or removed.")
+        print(f"{share:.1%} are correct, and stay so for up to {radius} training examples added or removed.")
+    print(f"The baseline, always saying the commonest digit, is {certificate.summary()['baseline']:.1%}.")
 
     certificate.save("certificate.json")
     Report.of(certificate, pictures=x_test, certificate_path="certificate.json").write("report.html")

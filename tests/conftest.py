@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from mithridate import Ray, Votes
 
 # The same examples on every run and every machine: a failure that comes and goes teaches nobody.
-settings.register_profile("mithridate", derandomize=True, deadline=None, database=None)
+# Nor does it depend on how busy the machine is.
+settings.register_profile(
+    "mithridate",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("mithridate")
 
 

@@ -8,15 +8,19 @@ name; names on the command line select checks. Each compares with a slow and obv
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import os
 import sys
+import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import pairwise
 from typing import Any
 
 if "--interpret" in sys.argv:
@@ -36,6 +40,7 @@ from reference import (
     zoo,
 )
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
 from mithridate.data import Dataset
@@ -400,18 +405,44 @@ def _cut(values: Tensor) -> Tensor:
     return (values.contiguous().view(torch.int32) & ~(2**13 - 1)).view(torch.float32)
 
 
-def check_weighing(device: torch.device) -> None:
+def check_sums_of_convolutions(device: torch.device) -> None:
+    """Weighted sums of single gradients, in both precisions of the sum; what has factor 0 may hold anything."""
     kernels = kernels_on(device)
-    for channels, outputs, height in ((3, 70, 9), (600, 2, 4)):
-        for order in (torch.contiguous_format, torch.channels_last):
-            gradients = draw(1, 4, outputs, height, 2).to(device).contiguous(memory_format=order)
-            images = draw(2, 4, channels, height, 3).to(device).contiguous(memory_format=order)
-            factors = torch.tensor([[0.5, 0.0], [1.0, 0.0]], device=device)
-            keep = (factors.flatten() != 0).view(-1, 1, 1, 1)
-            expected = gradients * factors.view(-1, 1, 1, 1), images * keep
-            gradients[1], images[1, 0], images[3] = math.nan, math.inf, math.nan
-            for found, wanted in zip(kernels.wide.weigh(gradients, images, factors), expected, strict=True):
-                require(torch.equal(found, wanted), "weighed wrongly")
+    for kernel, stride, padding, dtype in ((3, 1, 1, torch.float64), (2, 2, 0, torch.float32)):
+        conv = nn.Conv2d(3, 4, kernel, stride, padding, bias=False)
+        images, factors = draw(1, 4, 3, 6, 5), torch.tensor([[0.5, 0.0], [2.0, 0.25]])
+        gradients = draw(2, *conv(images).shape)
+        extents = torch.tensor([2, 1], dtype=torch.int32)
+        size = list(conv.weight.shape)
+        alone = [
+            conv2d_weight(images[at, None].double(), size, gradients[at, None].double(), stride, padding).flatten()
+            for at in range(4)
+        ]
+        expected = torch.stack([0.5 * alone[0], 2.0 * alone[2]])
+        images[1], gradients[1], images[3] = math.nan, math.inf, math.nan
+        out = torch.full((2, conv.weight.numel() + 3), math.inf, dtype=dtype, device=device)
+        geometry = kernels.Geometry(3, 6, 5, 4, *((value, value) for value in (kernel, stride, padding, 1)))
+        kernels.conv_weighted_sum(
+            images.to(device), gradients.to(device), factors.to(device), extents.to(device), geometry, "ieee",
+            out[:, 1:-2],
+        )  # fmt: skip
+        torch.testing.assert_close(out[:, 1:-2].double().cpu(), expected, rtol=1e-5, atol=1e-5)
+        require(bool((out[:, 0] == math.inf).all() and (out[:, -2:] == math.inf).all()), "written beside its place")
+
+
+def check_outer_sums(device: torch.device) -> None:
+    """Sums in double precision: equal to those of exact products, up to 2^-53 of each addition."""
+    kernels = kernels_on(device)
+    for batch, outputs, features in ((5, 3, 7), (131, 10, 150), (9, 33, 70)):
+        left, right = draw(1, 2, batch, outputs), draw(2, 2, batch, features)
+        extents = torch.tensor([batch, batch // 2], dtype=torch.int32)
+        inside = (torch.arange(batch) < extents[:, None]).unsqueeze(2)
+        exact = torch.bmm((left * inside).double().transpose(1, 2), right.double()).flatten(1)
+        right[1, -1] = math.nan  # padding
+        out = torch.full((2, outputs * features + 2), math.inf, dtype=torch.float64, device=device)
+        kernels.outer_sum(left.to(device), right.to(device), extents.to(device), out[:, 1:-1])
+        torch.testing.assert_close(out[:, 1:-1].cpu(), exact, rtol=0.0, atol=1e-12)
+        require(bool((out[:, 0] == math.inf).all() and (out[:, -1] == math.inf).all()), "written beside its place")
 
 
 def check_ghost_sums(device: torch.device) -> None:
@@ -464,10 +495,13 @@ def _check_weighted_sum(kernels: Any, device: torch.device) -> None:
             ]
         )
         rows[:, batch // 2] = math.nan  # a factor of 0 must undo this, too
-        out = torch.full((models, entries + 4), math.inf, device=device)
-        kernels.weighted_sum(rows.to(device), factors.to(device), extents.to(device), out[:, 2 : 2 + entries])
-        torch.testing.assert_close(out[:, 2 : 2 + entries].double().cpu(), expected, rtol=1e-5, atol=1e-5)
-        require(bool((out[:, :2] == math.inf).all() and (out[:, -2:] == math.inf).all()), "written beside its place")
+        for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
+            out = torch.full((models, entries + 4), math.inf, dtype=dtype, device=device)
+            kernels.weighted_sum(rows.to(device), factors.to(device), extents.to(device), out[:, 2 : 2 + entries])
+            found = out[:, 2 : 2 + entries].double().cpu()
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+            beside = torch.cat([out[:, :2], out[:, -2:]])
+            require(bool((beside == math.inf).all()), "written beside its place")
 
 
 # --- noise and optimisers ---------------------------------------------------------------------------------------------
@@ -648,7 +682,7 @@ def assert_network_right(name: str, device: torch.device, precision: str) -> Non
     present[2] = False  # an empty batch beside others
     with arithmetic(precision):
         for bound in bounds:
-            expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, bound)
+            expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, bound, precision)
             on_device = (weights.to(device), inputs.to(device), labels.to(device), present.to(device))
             found = network.clipped_sums(*on_device, bound)
             require(bool((found[2] == 0).all()), "an empty batch adds something")
@@ -694,12 +728,69 @@ def check_exploding_inputs(device: torch.device) -> None:
     examples = examples.nan_to_num(posinf=3e38, neginf=-3e38)
     one = torch.ones(len(powers), 1, dtype=torch.bool, device=device)
     weights = torch.zeros(len(powers), network.size, device=device)
-    for bound in (1e-6, 1e-3, 1.0):
+    for bound in (1e-12, 1e-7, 1e-6, 1e-3, 1.0):
         with arithmetic("float32"):
             found = network.clipped_sums(weights, examples[:, None].to(device), one.long(), one, bound)
         norms = found.double().norm(dim=1).cpu()
         for power, norm in zip(powers.tolist(), norms.tolist(), strict=True):
             require(norm <= bound, f"an input of size 1e{power} adds {norm} at a bound of {bound}")
+
+
+def check_neighbouring_batches(device: torch.device) -> None:
+    """One more example in a batch of thousands moves sums by no more than the bound, with all roundings."""
+    size = 0.5 - 2.0**-14  # sums of thousands have more bits than single precision
+    bound = size * (1 + 2.0**-14)
+    on_gpu = device.type != "cpu"  # the interpreter is slow
+    for precision in ("float32", "tf32") if on_gpu else ("float32",):
+        for counts in ((89, 92), (127, 130), (2400, 2440)) if on_gpu else ((89, 92), (2400, 2403)):
+            for kind in ("stored", "outer"):
+                sums = [_sum_of_equals(kind, count, size, bound, precision, device) for count in range(*counts)]
+                worst = max(abs(after - before) for before, after in pairwise(sums))
+                require(0.99 * bound < worst <= bound, f"{kind}: one example moves a sum by {worst / bound} bounds")
+
+
+def _sum_of_equals(kind: str, count: int, size: float, bound: float, precision: str, device: torch.device) -> float:
+    """The clipped sum of so many gradients of one number."""
+    from mithridate.ensemble import layers
+
+    extents = torch.tensor([count], dtype=torch.int32, device=device)
+    frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+    numbers = torch.full((1, count, 1), size, device=device)
+    with arithmetic(precision):
+        parts: layers.Parts = layers.Stored(numbers, frame)
+        if kind == "outer":
+            parts = layers.Outer(torch.ones_like(numbers), numbers, frame, has_bias=False)
+        squares = parts.squared_norms()
+        out = torch.zeros(1, 1, dtype=frame.clipping.accumulator(count), device=device)
+        parts.write_sums(frame.clipping.factors(squares, torch.isfinite(squares), bound), out)
+    return float(out)
+
+
+def check_operands_of_every_size(device: torch.device) -> None:
+    """Inputs and gradients from the smallest to the largest numbers: where one is tiny and the other huge, too."""
+    from mithridate.ensemble import layers
+
+    sizes = torch.logspace(-45, 38, 84, dtype=torch.float64).float()
+    inputs, gradients = torch.cartesian_prod(sizes, sizes).T
+    values = 1 + draw(3, len(inputs), 4).abs() / 4
+    operands = [
+        (size[:, None] * values[:, :columns]).nan_to_num(posinf=3e38)[None].to(device)
+        for size, columns in ((inputs, 4), (gradients, 3))
+    ]
+    extents = torch.tensor([len(inputs)], dtype=torch.int32, device=device)
+    for precision in ("float32", "tf32"):
+        parts = layers.Outer(
+            *operands, layers.Frame(1, Clipping(precision), extents, kernels_on(device)), has_bias=False
+        )
+        squares = parts.squared_norms()
+        parts.forget(torch.isfinite(squares))
+        for bound in (1e-12, 1e-7, 1.0, 1e12):
+            factors = Clipping(precision).factors(squares, torch.isfinite(squares), bound)[0]
+            # As the sum of a batch of one, each.
+            weighted = (parts._gradients[0] * factors[:, None]).unsqueeze(2)
+            with arithmetic(precision):
+                norms = torch.bmm(weighted, parts._inputs[0].unsqueeze(1)).double().flatten(1).norm(dim=1)
+            require(float(norms.max()) <= bound, f"an example adds {float(norms.max()) / bound} times the bound")
 
 
 def check_cancelling_positions(device: torch.device) -> None:
@@ -709,7 +800,7 @@ def check_cancelling_positions(device: torch.device) -> None:
 
     worst = 0.0
     for precision in ("float32", "tf32"):
-        for seed in range(10):
+        for seed in range(1 if device.type == "cpu" else 10):  # the interpreter is slow
             for cancel in (2.0**-6, 2.0**-8, 2.0**-10, 2.0**-10.5, 2.0**-11):
                 a, g = 30 * draw(seed, 1, 1, 1, features, 1).abs(), 30 * draw(seed + 1, 1, 1, 1, outputs, 1).abs()
                 inputs = a.expand(-1, -1, -1, -1, 2).contiguous().to(device)
@@ -808,6 +899,32 @@ def check_widening_batches(device: torch.device) -> None:
     require(total.tolist() == expected.tolist(), f"{total.tolist()} instead of {expected.tolist()}")
 
 
+def check_trainings_one_after_another(device: torch.device) -> None:
+    """Graphs of engines that are gone are never freed while another is captured, of which CUDA warns on stderr."""
+    with tempfile.TemporaryFile("w+") as log, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        before = os.dup(2)
+        thresholds = gc.get_threshold()
+        try:
+            os.dup2(log.fileno(), 2)
+            gc.set_threshold(20, 2, 2)  # garbage is collected all the time, also in the middle of a capture
+            for features in (3, 5, 8, 13, 21, 34, 55) * 3:
+                for model in ("linear", "mlp"):
+                    data = Dataset(draw(1, 90, features).numpy(), np.arange(90) % CLASSES, "")
+                    config = TrainConfig(
+                        instances=4, noise_multiplier=1.0, sample_rate=0.3, steps=12, max_grad_norm=1.0,
+                        learning_rate=0.5, num_train=90, classes=CLASSES, divisor=27.0,
+                    )  # fmt: skip
+                    Engine(build(model, (features,), CLASSES), data, config, device=device).train(SEEDS, range(4))
+        finally:
+            gc.set_threshold(*thresholds)
+            os.dup2(before, 2)
+            os.close(before)
+        log.seek(0)
+        said = [*log.read().splitlines(), *(str(each.message) for each in caught)]
+    require(not any("captur" in line for line in said), f"warnings: {said[:3]}")
+
+
 def check_noise_of_training(device: torch.device) -> None:
     # One step of rate one, by a clip bound next to nothing: what is left is noise of standard deviation sigma C / d.
     trained = engine(device, "mlp", noise_multiplier=2.0, sample_rate=1e-9, steps=1, learning_rate=1.0, divisor=4.0)
@@ -876,7 +993,7 @@ def _bound(assertion: Callable[[str, torch.device, str], None], name: str, preci
 RESNET = "model-resnet18-narrow"
 GPU_ONLY = (
     "training-twice-is-equal-bit-for-bit", "groups-are-equal-to-rounding", "training-agrees-with-the-cpu",
-    "widening-batches", "noise-of-training", "tally",
+    "widening-batches", "noise-of-training", "tally", "trainings-one-after-another",
 )  # fmt: skip
 
 

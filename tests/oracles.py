@@ -212,3 +212,82 @@ def hockey_stick_of_curve(curve: Callable[[FloatArray], FloatArray], eps: float)
     odds = np.exp(np.linspace(-22, 22, 40001))
     x = odds / (1 + odds)
     return float(np.max(curve(x) - np.exp(eps) * x))
+
+
+# --- (e) any test is a lower bound ------------------------------------------------------------------------------------
+
+
+class LatticeTest:
+    """Lower bounds on K from one family of tests: thresholds on a sum of whole numbers, one for each step.
+
+    The outputs of a step are cut into cells, and each cell is given a whole number: the loss there, rounded, of one
+    pair (any numbers and any cuts make a valid test, so nothing here needs to be accurate but the masses). What P and Q
+    have in each cell are differences of normal tails, good to 1e-12 of themselves or below 1e-300; sums are convolved
+    directly, positive numbers only, so that every probability has a relative error below `_SLACK`, which is charged.
+    A test that tosses a coin lies on the line between its neighbours.
+
+    With `keep` below one, every changed example is kept with that probability for all steps: P and Q are the mixtures
+    of what they are for each number of kept ones.
+    """
+
+    _SLACK = 1e-10
+
+    def __init__(
+        self, noise: float, rate: float, steps: int, deleted: int, inserted: int, *, keep: float = 1.0, cells: int = 400
+    ) -> None:
+        cuts, numbers = self._cut(noise, rate, max(deleted, 0), inserted, cells)
+        self.p = self._mixture(noise, rate, steps, deleted, keep, 1, cuts, numbers)
+        self.q = self._mixture(noise, rate, steps, inserted, keep, -1, cuts, numbers)
+
+    @staticmethod
+    def _cut(noise: float, rate: float, deleted: int, inserted: int, cells: int) -> tuple[FloatArray, Any]:
+        """Where the loss of one step crosses the multiples of a width, more or less; cells are numbered from 0."""
+        x = np.linspace(-inserted - 8 * noise, deleted + 8 * noise, 40 * cells)
+        loss = np.clip(_log_mixture(x, noise, deleted, rate) - _log_mixture(-x, noise, inserted, rate), -40, 40)
+        loss = np.maximum.accumulate(loss)
+        numbers = np.floor((loss - loss[0]) / max(loss[-1] - loss[0], 1e-300) * (cells - 1)).astype(int)
+        first = np.flatnonzero(np.diff(numbers)) + 1
+        return x[first], np.append(0, numbers[first])
+
+    def _mixture(
+        self,
+        noise: float,
+        rate: float,
+        steps: int,
+        changes: int,
+        keep: float,
+        side: int,
+        cuts: FloatArray,
+        numbers: Any,
+    ) -> FloatArray:
+        """Probabilities of the sums."""
+        kept = weights(changes, keep)
+        total = np.zeros(int(numbers[-1]) * steps + 1)
+        for count in range(changes + 1):
+            centres = side * np.arange(count + 1)
+            z = (cuts[:, None] - centres) / noise
+            edges = np.concatenate([np.full((1, count + 1), -np.inf), z, np.full((1, count + 1), np.inf)])
+            # On the side of the smaller tail, so that differences keep their digits.
+            upper = edges[:-1] > 0
+            masses = np.where(
+                upper,
+                special.ndtr(-edges[:-1]) - special.ndtr(-edges[1:]),
+                special.ndtr(edges[1:]) - special.ndtr(edges[:-1]),
+            )
+            one = np.bincount(numbers, np.maximum(masses, 0) @ weights(count, rate), int(numbers[-1]) + 1)
+            total += kept[count] * _convolved(one, steps)
+        return total
+
+    def lower(self, x: npt.ArrayLike) -> FloatArray:
+        """A lower bound on K(x)."""
+        q = np.append(0.0, np.cumsum(self.q[::-1])) * (1 + self._SLACK)
+        p = np.append(0.0, np.cumsum(self.p[::-1])) * (1 - self._SLACK)
+        return np.interp(np.asarray(x, dtype=np.float64), q, p)
+
+
+def _convolved(masses: FloatArray, times: int) -> FloatArray:
+    if times == 1:
+        return masses
+    half = _convolved(masses, times // 2)
+    both = np.convolve(half, half)
+    return np.convolve(both, masses) if times % 2 else both

@@ -5,6 +5,7 @@ it ends all processes with a mark in their environment, and their children, and 
 """
 
 import contextlib
+import ipaddress
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "MITHRIDATE_TEST_CLUSTER"
+LISTENING = "0A"  # in the tables of /proc/net
 # Seconds that processes have to end by themselves after an orderly shutdown.
-GRACE = 60.0
+GRACE = 300.0
 
 
 def processes(mark: str) -> dict[int, str]:
@@ -34,6 +36,31 @@ def processes(mark: str) -> dict[int, str]:
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return {pid: names[pid] for pid in found if pid != os.getpid()}
+
+
+def listening(mark: str) -> list[str]:
+    """The addresses on which this process, and all of a mark, listen for connections, over IPv4 or IPv6."""
+    sockets = set[str]()
+    for pid in (*processes(mark), os.getpid()):
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(link))
+    found: list[str] = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENING and f"socket:[{inode}]" in sockets:
+                found.append(_address(bytes.fromhex(local.partition(":")[0])))
+    return found
+
+
+def _address(words: bytes) -> str:
+    """As the kernel prints it: words of four bytes, each in the order of this machine."""
+    parts = [words[at : at + 4] for at in range(0, len(words), 4)]
+    ordered = b"".join(part[::-1] if sys.byteorder == "little" else part for part in parts)
+    address = ipaddress.ip_address(ordered)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
 
 
 def end_all(mark: str, grace: float) -> list[str]:

@@ -91,14 +91,18 @@ def test_accuracy_refuses_radii_below_zero(radii: Any) -> None:
 
 def test_summary() -> None:
     certificate = made_up([10, 5, 0, -1, 7, -1], [0, 1, 2, 0, 1, 0])
-    assert certificate.summary() == {"median_radius": 2.5, "max_radius": 10, "abstained": 2}
+    assert certificate.summary() == {"median_radius": 2.5, "max_radius": 10, "abstained": 2, "single_label": False}
     summary = certificate.summary([0, 1, 2, 0, 2, 0], [0, 5, 100])
     assert summary == {
         "median_radius": 2.5,
         "max_radius": 10,
         "abstained": 2,
+        "single_label": False,
+        "baseline": 0.5,  # three of six are 0
         "median_radius_correct": -0.5,  # 10, 5, 0 and three that count as -1
         "certified_accuracy": {"0": 0.5, "5": 2 / 6, "100": 0.0},
+        # Of the three 0, one is certified, to 10; of the one 1, it, to 5; of the two 2, one, to 0.
+        "certified_balanced_accuracy": pytest.approx({"0": (1 / 3 + 1 + 1 / 2) / 3, "5": (1 / 3 + 1) / 3, "100": 0}),
     }
     assert made_up([-1, -1]).summary([0, 0])["certified_accuracy"] == {"0": 0.0}
 
@@ -144,9 +148,11 @@ def test_the_dictionary_has_the_keys_of_the_contract(method: Any) -> None:
         "not_separated",
     ]
     summary = content["summary"]
-    assert set(summary) == {"median_radius", "max_radius", "abstained", "median_radius_correct", "certified_accuracy"}
-    assert set(summary["certified_accuracy"]) == {"0", "3"}
-    assert set(certificate.to_dict()["summary"]) == {"median_radius", "max_radius", "abstained"}
+    always = {"median_radius", "max_radius", "abstained", "single_label"}
+    measured = {"baseline", "median_radius_correct", "certified_accuracy", "certified_balanced_accuracy"}
+    assert set(summary) == always | measured
+    assert set(summary["certified_accuracy"]) == set(summary["certified_balanced_accuracy"]) == {"0", "3"}
+    assert set(certificate.to_dict()["summary"]) == always
 
 
 def test_the_dictionary_says_how_a_part_was_kept() -> None:

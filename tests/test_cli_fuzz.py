@@ -25,7 +25,7 @@ from mithridate.data import named
 from mithridate.ensemble import prediction, training
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
-SECONDS = 60  # a call takes less than one; a busy machine must not look like a hang
+SECONDS = 600  # a call takes less than one; a busy machine must not look like a hang
 TABLE = "p,q,kind\n" + "".join(f"{number % 17},{'xy'[number % 2]},{'ab'[number % 2]}\n" for number in range(40))
 PROJECT = """
 [data]

@@ -9,20 +9,25 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
+from mithridate import TrainConfig
 from mithridate.ensemble import layers
-from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.clipping import MOST_EXAMPLES, Clipping
+from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.layers import Conv, Frame
+from mithridate.errors import ConfigError
 
 PRECISIONS = ("float32", "tf32")
 MANTISSA = {"float32": 23, "tf32": 10}
@@ -59,8 +64,9 @@ def test_factors_shorten_to_the_bound_and_hardly_more(norm: float, bound: float,
     factor = float(factors([norm**2], [True], bound, precision)[0])
     assert 0 < factor <= 1
     assert factor * norm <= bound
-    # Not shorter than the rounding of the precision asks for: a percent of a percent, half a percent for tf32.
-    assert factor * norm >= min(norm, bound) * (1 - 16 * 2.0 ** -(MANTISSA[precision] + 1) - 1e-4)
+    # Not shorter than the rounding of the precision and of sums asks for: a tenth of a percent, a percent for tf32.
+    for_sums = {"float32": 2.0**-10, "tf32": 2.0**-8}[precision]
+    assert factor * norm >= min(norm, bound) * (1 - 16 * 2.0 ** -(MANTISSA[precision] + 1) - 1e-4 - for_sums)
 
 
 @settings(max_examples=200)
@@ -344,3 +350,164 @@ def test_an_example_with_a_token_that_does_not_exist_adds_nothing_to_any_model()
     expected = torch.zeros(2, 3, 4)
     expected[0, 0], expected[0, 1], expected[1, 1] = gradients[0, 0, 0], gradients[0, 0, 1], gradients[1, 0].sum(0)
     torch.testing.assert_close(out.view(2, 3, 4), expected)
+
+
+# --- the sums of others ---------------------------------------------------------------------------------------------
+# One example is added to a batch: the sum may not move by more than the bound, however the rounding of the others'
+# sum changes with it. The examples give gradients of one number each, exact in single precision.
+
+CLIPPING = Clipping("float32")
+Sum = Callable[[Tensor, float], Tensor]
+# Of 13 bits: sums of thousands have more bits than single precision.
+SIZE = 0.5 - 2.0**-13
+
+
+def hovering(pairs: int = 300) -> Tensor:
+    """Numbers whose sum stays just below 2^8; with 1/2 more, it is above, where half as many digits are left.
+
+    Below, all additions are exact; above, every one is a tie that rounds up, by 2^-16.
+    """
+    unit = 2.0**-16
+    steps = [step for at in range(pairs) for step in (8195 * unit, -(8193 + 4 * (at % 2)) * unit)]
+    return torch.tensor([0.5] * 511 + [0.25, *steps])
+
+
+def present(batch: int) -> Tensor:
+    return torch.ones(1, batch, dtype=torch.bool)
+
+
+def summed(parts: layers.Parts, numbers: Tensor, entries: int, bound: float) -> Tensor:
+    squares = parts.squared_norms()
+    out = torch.zeros(1, entries, dtype=CLIPPING.accumulator(len(numbers)))
+    parts.write_sums(CLIPPING.factors(squares, torch.isfinite(squares), bound), out)
+    return out.double()
+
+
+def shared(numbers: Tensor) -> layers.Frame:
+    return frame("float32", 1, len(numbers))
+
+
+def by_stored(numbers: Tensor, bound: float) -> Tensor:
+    rows = F.pad(numbers.view(1, -1, 1), (0, 7))
+    return summed(layers.Stored(rows, shared(numbers)), numbers, 8, bound)
+
+
+def by_rows_apart(numbers: Tensor, bound: float) -> Tensor:
+    rows = F.pad(numbers.view(-1, 1), (0, 7))
+    return summed(layers.Apart([rows], len(rows), [rows.double().square().sum(1)]), numbers, 8, bound)
+
+
+def by_outer(numbers: Tensor, bound: float) -> Tensor:
+    inputs, gradients = F.pad(numbers.abs().view(1, -1, 1), (0, 15)), F.pad(numbers.sign().view(1, -1, 1), (0, 1))
+    return summed(layers.Outer(inputs, gradients, shared(numbers), has_bias=False), numbers, 32, bound)
+
+
+def by_lookups(numbers: Tensor, bound: float) -> Tensor:
+    tokens = torch.zeros(1, len(numbers), 1, dtype=torch.int64)
+    return summed(layers.Lookups(tokens, numbers.view(1, -1, 1, 1), 1, shared(numbers)), numbers, 1, bound)
+
+
+def by_contraction(numbers: Tensor, bound: float, features: int = 1, outputs: int = 1) -> Tensor:
+    # The second position has nothing to add.
+    inputs, gradients = torch.zeros(1, len(numbers), 1, features, 2), torch.zeros(1, len(numbers), 1, outputs, 2)
+    inputs[0, :, 0, 0, 0], gradients[0, :, 0, 0, 0] = numbers.abs(), numbers.sign()
+    parts = layers.Contraction(inputs, gradients, shared(numbers))
+    return summed(parts, numbers, features * outputs, bound)
+
+
+def by_ghost_norms(numbers: Tensor, bound: float) -> Tensor:
+    return by_contraction(numbers, bound, 8, 8)
+
+
+def by_convolution(numbers: Tensor, bound: float) -> Tensor:
+    images, gradients = torch.zeros(2, len(numbers), 8, 1, 2)
+    images[:, 0, 0, 0], gradients[:, 0, 0, 0] = numbers.abs(), numbers.sign()
+    weights = [torch.zeros(1, 8, 8, 1, 1)]
+    (parts,) = Conv(nn.Conv2d(8, 8, 1, bias=False)).parts(images, gradients, weights, shared(numbers))
+    assert isinstance(parts, layers.GhostConvolution)
+    return summed(parts, numbers, 64, bound)
+
+
+def by_torch_func(numbers: Tensor, bound: float) -> Tensor:
+    # With weights of zero the gradient is (1/2, -1/2) times the input, or the other way round.
+    inputs, labels = 2**0.5 * numbers.abs().view(1, -1, 1), (numbers < 0).long().view(1, -1)
+    sums = GENERAL.clipped_sums(torch.zeros(1, 2), inputs, labels, present(len(numbers)), bound)
+    return sums.double()
+
+
+GENERAL = GeneralNetwork(nn.Linear(1, 2, bias=False), (1,))
+WAYS: list[Sum] = [by_stored, by_rows_apart, by_outer, by_lookups, by_contraction, by_ghost_norms, by_convolution]
+
+
+def moved_by_one_more(way: Sum, one: float, others: Tensor, bound: float) -> float:
+    """How far an example moves a sum, in units of the bound, at the first and at the last place."""
+    with_it = [torch.cat(pair) for pair in ((torch.tensor([one]), others), (others, torch.tensor([one])))]
+    without = way(others, bound)
+    return max(float((way(numbers, bound) - without).norm()) / bound for numbers in with_it)
+
+
+@pytest.fixture
+def few_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(layers._STORED_BYTES, "cpu", 2**14)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.usefixtures("few_are_stored")
+@pytest.mark.parametrize("way", [*WAYS, by_torch_func])
+def test_one_more_in_a_batch_of_thousands(way: Sum) -> None:
+    # Just not clipped, if it were not for the sum of the others: norms allow for 2^-15 and, at two positions, 2^-13.
+    bound = SIZE * (1 + (0.0 if way in WAYS[:4] else 2.0**-13)) * (1 + 2.0**-14)
+    worst = max(moved_by_one_more(way, SIZE, torch.full((count,), SIZE), bound) for count in range(9001, 9004))
+    assert 0.99 < worst <= 1.0
+
+
+@pytest.mark.parametrize("way", [by_stored, by_rows_apart, by_outer])
+def test_one_more_in_a_batch_made_to_be_rounded_up(way: Sum) -> None:
+    assert 0.99 < moved_by_one_more(way, 0.5, hovering(), 0.5 * (1 + 2.0**-14)) <= 1.0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_share_for_sums_covers_every_batch(precision: str) -> None:
+    """The arithmetic of the proof, in exact fractions: two sums, each off by n^2 d (1 + n d) times what one may add."""
+    clipping = Clipping(precision)
+    lost = {torch.float32: Fraction(1, 2**24 if precision == "float32" else 2**23), torch.float64: Fraction(1, 2**53)}
+    share = Fraction(clipping.margin) - 4 * Fraction(1, 2 ** (MANTISSA[precision] + 1)) - Fraction(1, 2**15)
+    largest = {clipping.accumulator(count): count for count in [*range(1, 1000), MOST_EXAMPLES]}
+    assert set(largest) == set(lost)
+    for accumulator, count in largest.items():
+        off = count**2 * lost[accumulator] * (1 + count * lost[accumulator])
+        assert (1 - share) * (1 + 2 * off) <= 1
+    with pytest.raises(ValueError, match="too large"):
+        clipping.accumulator(MOST_EXAMPLES + 1)
+
+
+# --- the ends of single precision -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", [1e-12, 1e-7, 1.0, 1e12])
+def test_the_bound_holds_for_operands_of_every_size(bound: float) -> None:
+    sizes = torch.logspace(-45, 38, 84, dtype=torch.float64).float()
+    inputs, gradients = torch.cartesian_prod(sizes, sizes).T
+    count = len(inputs)
+    values = 1 + draw(3, count, 4).abs() / 4
+    parts = layers.Outer(
+        (inputs[:, None] * values).nan_to_num(posinf=3e38)[:, None, :],
+        (gradients[:, None] * values[:, :3]).nan_to_num(posinf=3e38)[:, None, :],
+        frame("float32", count, 1),
+        has_bias=False,
+    )
+    squares = parts.squared_norms()
+    parts.forget(torch.isfinite(squares))
+    out = torch.zeros(count, 12)
+    parts.write_sums(CLIPPING.factors(squares, torch.isfinite(squares), bound), out)
+    assert float(out.double().norm(dim=1).max()) <= bound
+    usual = (inputs > 1e-5) & (inputs < 1e8) & (gradients > 1e-5) & (gradients < 1e8)
+    assert bool((out[usual].double().norm(dim=1) > 0).all())
+
+
+def test_clipping_norms_at_the_ends_of_single_precision_are_refused() -> None:
+    constants: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 1, "learning_rate": 1.0}
+    for norm in (1e-12, 1e12):
+        TrainConfig(1, max_grad_norm=norm, **constants)
+    for norm in (1e-26, 9e-13, 1.1e12, 1e26):
+        with pytest.raises(ConfigError, match="max_grad_norm from 1e-12 to 1e"):
+            TrainConfig(1, max_grad_norm=norm, **constants)

@@ -54,14 +54,20 @@ def _certificate() -> Certificate:
 
 
 def made_up(radius: list[int], name: str = "dpa", right: list[bool] | None = None, **changes: Any) -> Entry:
-    """An entry with given radii, of labels that are all right unless said otherwise."""
+    """An entry with given radii, of labels that are all right unless said otherwise, and all different ones.
+
+    So the baseline is one point.
+    """
     points = len(radius)
-    truth = np.zeros(points, dtype=np.int64) if right is None else np.where(right, 0, 1)
+    truth = np.arange(points)
+    label = truth if right is None else np.where(right, truth, (truth + 1) % points)
+    counts = np.zeros((points, max(points, 2)), dtype=np.int64)
+    counts[truth, label] = 3
     certificate = replace(
         _certificate(),
-        votes=Votes.from_counts([[2, 1]] * points, mechanism=Partitioned(3), labels=truth),
+        votes=Votes.from_counts(counts, mechanism=Partitioned(3), labels=truth),
         radius=np.array(radius),
-        label=np.zeros(points, dtype=np.int64),
+        label=label,
         status=np.where(np.array(radius) < 0, Status.NOT_SEPARATED.value, Status.CERTIFIED.value),
         **changes,
     )
@@ -70,7 +76,7 @@ def made_up(radius: list[int], name: str = "dpa", right: list[bool] | None = Non
 
 def comparison_of(*radii: list[int], names: str = "abcdefgh") -> Comparison:
     entries = tuple(made_up(radius, name) for radius, name in zip(radii, names, strict=False))
-    return Comparison(entries, Threat.SYMMETRIC_DIFFERENCE, len(radii[0]))
+    return Comparison(entries, Threat.SYMMETRIC_DIFFERENCE, np.arange(len(radii[0])))
 
 
 @cache
@@ -105,11 +111,11 @@ def test_crossings_are_what_plain_counting_gives(radii: list[list[int]], toleran
     stretches = comparison.crossings(tolerance)
     table = [shares_at(comparison, radius) for radius in range(15)]
     leads = [
-        {name for name, count in row.items() if count > 0 and count >= max(row.values()) - tolerance * 6 - 1e-9}
+        {name for name, count in row.items() if count > 1 and count >= max(row.values()) - tolerance * 6 - 1e-9}
         for row in table
     ]
-    # They follow each other without a gap, from 0 to the last radius at which anything is certified.
-    last = max(max(own) for own in radii)
+    # They follow each other without a gap, from 0 to the last radius at which more is certified than one: the baseline.
+    last = max(sorted(own)[-2] for own in radii)
     assert [stretch.first for stretch in stretches] == [0, *(s.last + 1 for s in stretches[:-1])][: len(stretches)]
     assert (stretches[-1].last if stretches else -1) == last
     # Whoever is named leads all the way, and nobody who does is left out.
@@ -136,35 +142,51 @@ def test_best_and_table_are_what_plain_counting_gives(radii: list[list[int]], sh
             {name: count / 6 for name, count in counts.items()}
         )
         top = max(counts.values())
-        expected = tuple(name for name, count in counts.items() if count == top > 0)
+        expected = tuple(name for name, count in counts.items() if count == top > 1)
         assert comparison.best(shown)[place] == expected
 
 
 def test_wrong_labels_count_for_nobody() -> None:
-    high, low = made_up([9, 9, 9], "a", [False, False, True]), made_up([2, 2, -1], "b")
-    comparison = Comparison((high, low), Threat.SYMMETRIC_DIFFERENCE, 3)
+    high, low = made_up([9, 9, 9, 9, 9], "a", [False, False, True, False, True]), made_up([2, 2, 2, -1, -1], "b")
+    comparison = Comparison((high, low), Threat.SYMMETRIC_DIFFERENCE, np.arange(5))
     assert comparison.crossings() == (Stretch(0, 2, ("b",)), Stretch(3, 9, ("a",)))
 
 
 @pytest.mark.parametrize(
     ("radii", "sentence"),
     [
-        ([[47] * 9 + [47], [310] * 8 + [-1] * 2], "a certifies most up to r = 47, b from 48 to 310."),
-        ([[5, 5], [2, 2]], "a certifies most at every radius up to r = 5."),
-        ([[0, 0], [3, -1]], "a certifies most at r = 0, b from 1 to 3."),
-        ([[3, 3], [3, 3]], "a and b certify most at every radius up to r = 3."),
-        ([[-1, -1], [-1, -1]], "No method certifies a right prediction."),
-        ([[1, 1], [1, 2], [0, 0]], "b certifies most at every radius up to r = 2."),
-        ([[1200], [4]], "a certifies most at every radius up to r = 1,200."),
-        ([[4, -1], [4, 3]], "b certifies most at every radius up to r = 4."),
+        (
+            [[47] * 9 + [47], [310] * 8 + [-1] * 2],
+            "a certifies the most correct predictions up to r = 47, b from 48 to 310",
+        ),
+        ([[5, 5], [2, 2]], "a certifies the most correct predictions at every radius up to r = 5"),
+        ([[0, 0, 0], [3, 3, -1]], "a certifies the most correct predictions at r = 0, b from 1 to 3"),
+        ([[3, 3], [3, 3]], "a and b certify the most correct predictions at every radius up to r = 3"),
+        ([[1, 1], [2, 2], [0, 0]], "b certifies the most correct predictions at every radius up to r = 2"),
+        ([[1200, 1200], [4, 4]], "a certifies the most correct predictions at every radius up to r = 1,200"),
+        ([[4, -1, 4], [4, 3, 4]], "b certifies the most correct predictions at every radius up to r = 4"),
     ],
 )
 def test_the_headline_says_who_leads_where(radii: list[list[int]], sentence: str) -> None:
-    assert comparison_of(*radii).headline == sentence
+    share = f"{100 / len(radii[0]):.1f}%"
+    assert comparison_of(*radii).headline == f"{sentence}. Beyond that, none is above the baseline of {share}."
+
+
+@pytest.mark.parametrize("radii", [[[-1, -1], [-1, -1]], [[9, -1], [-1, 300]]])
+def test_nobody_leads_where_nobody_beats_the_baseline(radii: list[list[int]]) -> None:
+    comparison = comparison_of(*radii)
+    assert comparison.headline == (
+        "No method certifies more correct predictions than the baseline: always saying '0' is correct on 50.0% of the "
+        "test points, at every radius."
+    )
+    assert comparison.best([0, 9]) == [(), ()]
+    assert comparison.crossings() == comparison.leaders[0] == ()
+    assert 'class="leader"' not in comparison.svg()
 
 
 def test_one_method_alone_is_not_ranked_against_nobody() -> None:
-    assert comparison_of([4, 7]).headline.startswith("a certifies right predictions up to r = 7; no other")
+    headline = comparison_of([4, 7, 7]).headline
+    assert headline.startswith("a certifies more correct predictions than the baseline up to r = 7; no other")
 
 
 def test_many_crossings_are_summed_up_and_the_difference_is_named() -> None:
@@ -808,7 +830,6 @@ def test_data_is_passed_on_with_its_source_and_assumptions() -> None:
     few = replace(named, test=(named.test[0][:POINTS], LABELS))
     compare([parts()], few)
     assert Fake.seen[0]["source"]["class_names"] == list("0123456789")
-    assert any("tuned with a look at this data set" in sentence for sentence in Fake.seen[0]["assumptions"])
     compare([parts()], DATA)
     assert Fake.seen[1]["source"] is None
 

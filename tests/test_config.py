@@ -94,10 +94,10 @@ def test_what_is_declared_is_not_read_off_the_data() -> None:
 def test_what_is_inferred_is_said_to_be_assumed() -> None:
     resolved, assumptions = TrainConfig(**BASE).resolve(num_train=500, classes=4)
     assert (resolved.num_train, resolved.classes, resolved.divisor) == (500, 4, pytest.approx(5.0))
-    assert len(assumptions) == 1
+    assert [each.id for each in assumptions] == ["size", "class-list"]
     assert "num_train = 500" in assumptions[0]
-    assert "classes = 4" in assumptions[0]
-    assert "public" in assumptions[0]
+    assert "classes = 4" in assumptions[1]
+    assert all("public" in each for each in assumptions)
 
 
 def test_a_divisor_makes_the_number_of_examples_irrelevant() -> None:

@@ -133,7 +133,8 @@ def test_an_interruption_keeps_what_is_finished(
     Path("report.html").write_text("old")
     outcome = run(capsys, *QUICK)
     assert outcome.code == 130
-    assert outcome.err == "mithridate: interrupted; what is finished is kept in runs/demo-digits.\n"
+    kept = "what is finished is kept in runs/demo-digits. The same command goes on from there."
+    assert outcome.err == f"mithridate: interrupted; {kept}\n"
     assert Path("report.html").read_text() == "old"
 
 

@@ -5,7 +5,10 @@ Statistical tests have fixed seeds; a right engine fails each of them with proba
 
 import gzip
 import math
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from torch import Tensor, nn
 
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble.engine import Engine, initial_weights
+from mithridate.ensemble.engine import Engine, initial_weights, on_threads
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.sampling import blocks
 from mithridate.models import build
@@ -29,6 +32,8 @@ SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")
 FEATURES, CLASSES, EXAMPLES = 6, 3, 40
 LEVEL = 1e-8
+# Seconds after which something hangs.
+HANGS = 600.0
 
 
 def dataset(examples: int = EXAMPLES, seed: int = 0, shape: tuple[int, ...] = (FEATURES,)) -> Dataset:
@@ -384,6 +389,33 @@ def test_on_step_counts_every_model_step_once(instances: int) -> None:
     assert min(counts) > 0
 
 
+def test_an_interruption_while_work_is_handed_out_stops_what_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on to its end otherwise, and this has none but the one for what hangs."""
+    submit, begun, end = ThreadPoolExecutor.submit, threading.Event(), time.monotonic() + HANGS
+    was_stopped: list[bool] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        if begun.is_set():
+            raise KeyboardInterrupt
+        task = submit(*arguments)
+        assert begun.wait(HANGS)
+        return task
+
+    def work(part: slice, advance: Callable[[int], None]) -> torch.Tensor:
+        begun.set()
+        try:
+            while time.monotonic() < end:
+                advance(1)
+        finally:
+            was_stopped.append(time.monotonic() < end)
+        return torch.zeros(1)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(work, 2, 1, None, one_at_a_time=True)
+    assert was_stopped == [True]
+
+
 def test_an_interruption_ends_training_and_leaves_torch_as_it_was() -> None:
     threads = torch.get_num_threads()
     seen: list[int] = []
@@ -509,3 +541,12 @@ def test_lenet5_learns_a_slice_of_mnist() -> None:
     trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs[:2000], labels[:2000], ""), config, device=CPU)
     assert trainer.path == "fast"
     assert accuracy(trainer, 2, inputs[2000:], labels[2000:]) > 0.6
+
+
+def test_batches_that_are_too_large_to_be_added_up_are_refused() -> None:
+    count = 2**21 + 1
+    data = Dataset(np.zeros((1, 2), np.float32).repeat(count, axis=0), np.zeros(count, np.int64), "")
+    config, _ = recipe(sample_rate=1.0).resolve(num_train=count, classes=2)
+    with pytest.raises(ConfigError, match="too large"):
+        Engine(nn.Linear(2, 2), data, config, device=torch.device("cpu"))
+    Engine(nn.Linear(2, 2), data, replace(config, sample_rate=0.5), device=torch.device("cpu"))

@@ -63,7 +63,7 @@ def test_classes_that_are_not_declared_are_assumed(pets: Path) -> None:
     found = read(pets, Images((6, 8)), labels=True)
     assert found.class_names == ("cat", "dog")
     assert found.assumptions == (
-        "The classes (cat, dog) were read off the training data; the certificate assumes that they are public and "
+        "The classes (cat, dog) were read off the training data; the certificate assumes that this is public and "
         "fixed.",
     )
 

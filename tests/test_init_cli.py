@@ -181,7 +181,7 @@ def test_a_name_that_is_not_unicode(capsys: pytest.CaptureFixture[str], here: Pa
 # --- any names ------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     name=st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/"), min_size=1, max_size=8),
     column=st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=8).filter(str.strip),

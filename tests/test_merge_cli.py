@@ -24,7 +24,9 @@ SHARES = ([0, 1, 7], [2, 3, 4], [5, 6, 8, 9, 10, 11])
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    return [saved(tmp_path / f"part-{at}.npz", part(share)) for at, share in enumerate(SHARES)]
+    return [
+        saved(tmp_path / f"part-{at}.npz", part(share, planned={"a": INSTANCES})) for at, share in enumerate(SHARES)
+    ]
 
 
 def saved(path: Path, votes: Votes) -> Path:
@@ -44,7 +46,8 @@ def test_parts_become_the_run(capsys: pytest.CaptureFixture[str], parts: list[Pa
     out = tmp_path / "votes.npz"
     content = run_json(capsys, "merge", *parts, "-o", out)
     merged = Votes.load(out)
-    assert merged == part(SHARES[0]).merge(part(SHARES[1]), part(SHARES[2]))
+    first, *others = (part(share, planned={"a": INSTANCES}) for share in SHARES)
+    assert merged == first.merge(*others)
     assert merged.counts.tolist() == whole().counts.tolist()
     assert content == {
         "votes": str(out),
@@ -56,10 +59,9 @@ def test_parts_become_the_run(capsys: pytest.CaptureFixture[str], parts: list[Pa
         "mechanism": merged.mechanism.to_dict(),
         "recipe": {"config": {"instances": INSTANCES, "steps": 4}},
         "devices": {},
-        "assumptions": [
-            "n is public.",
-            "Nothing that was trained was left out, or merged, because of how it voted.",
-        ],
+        "conditional": False,
+        "conditions": [],
+        "assumptions": ["n is public."],
         "files": [
             {"path": str(parts[0]), "instances": 3, "run_ids": ["a"], "shards": {"a": [[0, 2], [7, 8]]}},
             {"path": str(parts[1]), "instances": 3, "run_ids": ["a"], "shards": {"a": [[2, 5]]}},
@@ -115,15 +117,16 @@ def test_people_read_what_was_merged_and_what_is_assumed(
         "15 instances, 2 runs",
         "instances 0 to 1, 7",
         "Of the run a: instances 0 to 1, 7.",
-        "Assumed: n is public.",
-        "Assumed: Nothing that was trained was left out",
+        "Note: n is public.",
+        "Condition instances-after-a-look: The votes are those of several runs",
+        "Conditional on instances-after-a-look. Decide on the number of instances before",
         f"Written to {tmp_path / 'my votes.npz'}; certify it with: mithridate certify '{tmp_path / 'my votes.npz'}'\n",
     ):
         assert said in outcome.out
     unnamed = saved(tmp_path / "unnamed.npz", whole(run_ids=()))
     text = run(capsys, "merge", unnamed, other, "-o", tmp_path / "more.npz").out
     assert "not named" in text
-    assert "Assumed: Votes of runs without a name were merged" in text
+    assert "Condition instances-after-a-look: Votes of runs without a name were merged" in text
 
 
 def test_names_cannot_command_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -271,6 +274,7 @@ def test_a_mechanism_that_cannot_be_read_comes_with_its_file(
     capsys: pytest.CaptureFixture[str], parts: list[Path], tmp_path: Path
 ) -> None:
     header = {"schema": "mithridate.votes/1", "mechanism": {"type": "magic"}, "data_fingerprint": None, "run_ids": []}
+    header["assumptions"] = []
     np.savez(tmp_path / "bad.npz", mithridate=np.array(json.dumps(header)), counts=np.array([[9, 0]]))
     message = refused(capsys, "merge", *parts, tmp_path / "bad.npz", "-o", tmp_path / "votes.npz")
     assert "bad.npz: The mechanism" in message

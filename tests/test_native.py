@@ -454,7 +454,7 @@ def test_two_processes_may_compile_at_the_same_time(fresh: Path) -> None:
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    assert [process.communicate(timeout=300)[0].strip() for process in processes] == ["True", "True"]
+    assert [process.communicate(timeout=600)[0].strip() for process in processes] == ["True", "True"]
     assert len(compiled_files(fresh)) == 1
     assert native.library() is not None
 

@@ -555,8 +555,8 @@ def test_a_trusted_encoder_is_named_among_the_assumptions() -> None:
     trusted = Frozen(function=lambda x: x * 2.0, title="doubling", trained_on="nothing")
     votes = small(features=trusted, classes=3)
     assert votes.counts.tolist() == small(classes=3).counts.tolist()
-    assert votes.assumptions[0] == trusted.assumption
-    assert "bit for bit" in votes.assumptions[1]
+    assert trusted.assumption in votes.assumptions
+    assert any("bit for bit" in each for each in votes.assumptions)
     shifted = Frozen(function=lambda x: x + 2.0, title="doubling", trained_on="nothing")
     assert small(features=shifted, classes=3).data_fingerprint != votes.data_fingerprint
 

@@ -30,7 +30,7 @@ def outcome(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]
     # Neither the packages of this interpreter nor the user's settings may reach the other one.
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=600, check=False
+        [str(part) for part in command], cwd=cwd, env=clean, capture_output=True, text=True, timeout=3600, check=False
     )
 
 

@@ -150,7 +150,7 @@ def test_people_see_predictions_and_what_is_claimed(capsys: pytest.CaptureFixtur
     assert "30 predictions of 60 instances" in text
     assert all(kind in text for kind in KINDS)
     assert "The first 20 of 30; --out predictions.csv writes all." in text
-    assert "The majority is right on" in text
+    assert "The majority is correct on" in text
     assert "training examples" in text
     assert "To certify more:" in text
     assert "--instances" in text

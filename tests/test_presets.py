@@ -122,28 +122,29 @@ def test_sizes_that_are_none_are_refused(num_train: Any) -> None:
 @named
 def test_the_assumption_names_the_recipe_and_the_data_and_knows_its_own(name: str) -> None:
     found = preset(name)
-    own, other = found.assumption(found.data), found.assumption(None)
-    for sentence in (own, other):
-        assert f"The recipe {name} was chosen by fitting on one part of the training set of" in sentence
-        assert "a look at the data that the certificate does not account for" in sentence
-    assert "the data set of this run" in own
-    assert "shares examples with it" in other
-    assert found.assumption("digits") == other
+    own = found.assumption((3, 32, 32) if found.data == "cifar10" else (28, 28), 10)
+    other = found.assumption((64, 64), 10)
+    assert all(f"The constants of the recipe {name} were tuned with a look at" in sentence for sentence in (own, other))
+    assert own.id == "tuned-on-training-data"
+    assert other.id is None
+    assert "shares no example" in other
 
 
 # --- options --------------------------------------------------------------------------------------------------------
 
 
-def composed(data: str | None = None, **options: Any) -> Any:
-    return compose({"recipe": "mnist-strong", **options}, Examples(*TRAIN), "cpu", data=data)
+SAID = preset("mnist-strong").assumption((1, 28, 28), 2)
+
+
+def composed(**options: Any) -> Any:
+    return compose({"recipe": "mnist-strong", **options}, Examples(*TRAIN), "cpu")
 
 
 def test_a_preset_decides_everything() -> None:
     found, recipe = preset("mnist-strong"), composed()
     assert (recipe.model, recipe.features) == (found.model, found.features)
     assert recipe.config == found.config_for(120)
-    assert recipe.assumptions == (found.assumption(None),)
-    assert composed(data="mnist").assumptions == (found.assumption("mnist"),)
+    assert recipe.assumptions == (SAID,)
     assert not [sentence for sentence in recipe.warnings if "longer than" in sentence]
     assert recipe.to_dict()["assumptions"] == list(recipe.assumptions)
     assert any("mnist-strong" in reason for reason in recipe.reasons)
@@ -164,7 +165,10 @@ def test_model_features_and_size_can_be_other_ones() -> None:
 
 
 def test_without_a_preset_nothing_is_assumed_about_one() -> None:
-    assert compose({"instances": 6}, Examples(*TRAIN), "cpu").assumptions == ()
+    (said,) = compose({"instances": 6}, Examples(*TRAIN), "cpu").assumptions
+    assert "mnist-strong" not in said
+    by_hand = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "max_grad_norm": 1.0, "learning_rate": 0.1}
+    assert compose(by_hand, Examples(*TRAIN), "cpu").assumptions == ()
 
 
 @pytest.mark.parametrize(
@@ -202,10 +206,9 @@ def test_the_command_runs_alone_and_every_certificate_says_how_the_recipe_was_ch
     assert votes.mechanism == replace(preset("mnist-strong").config_for(120), **SMALL).mechanism
     assert votes.recipe is not None
     assert votes.recipe["features"] == preset("mnist-strong").features.to_dict()
-    sentence = preset("mnist-strong").assumption("mnist")
     certificate = certify(votes)
     certificate.save(tmp_path / "certificate.json")
-    assert sentence in Certificate.load(tmp_path / "certificate.json").assumptions
+    assert SAID in Certificate.load(tmp_path / "certificate.json").assumptions
     assert any("chosen for 120 training examples" in assumed for assumed in certificate.assumptions)
 
 
@@ -215,7 +218,7 @@ def test_files_of_ones_own_go_before_the_data_of_the_preset(
     outcome = run(capsys, *train_flags(*files, "--json"))
     assert outcome.code == 0, outcome.err
     assert fake_mnist == []
-    assert preset("mnist-strong").assumption(None) in json.loads(outcome.out)["assumptions"]
+    assert SAID in json.loads(outcome.out)["assumptions"]
 
 
 def test_files_of_ones_own_go_before_the_data_that_a_file_names(
@@ -227,7 +230,7 @@ def test_files_of_ones_own_go_before_the_data_that_a_file_names(
     assert fake_mnist == []
     content = json.loads(outcome.out)
     assert content["run_dir"] == str(Path("runs", "mine"))
-    assert preset("mnist-strong").assumption(None) in content["assumptions"]
+    assert SAID in content["assumptions"]
 
 
 def test_a_preset_says_its_size_even_where_all_constants_are_given(
@@ -237,7 +240,7 @@ def test_a_preset_says_its_size_even_where_all_constants_are_given(
     outcome = run(capsys, *train_flags(*files, *given, "--run-dir", str(tmp_path / "run"), "--json"))
     assert outcome.code == 0, outcome.err
     assumed = json.loads(outcome.out)["assumptions"]
-    assert preset("mnist-strong").assumption(None) in assumed
+    assert SAID in assumed
     assert any("chosen for 120 training examples" in sentence for sentence in assumed)
 
 
@@ -247,10 +250,10 @@ def test_python_and_the_command_give_the_same_votes(
     (tmp_path / "root").write_text(SEED.hex())
     assert run(capsys, *train_flags("--root-seed", "root")).code == 0
     theirs = Votes.load(tmp_path / "runs" / "mnist-strong" / "votes.npz")
-    ours = preset("mnist-strong").train(TRAIN, TEST, data="mnist", device="cpu", root_seed=SEED, **SMALL)
+    ours = preset("mnist-strong").train(TRAIN, TEST, device="cpu", root_seed=SEED, **SMALL)
     assert np.array_equal(ours.counts, theirs.counts)
     assert ours.mechanism == theirs.mechanism
-    for sentence in (preset("mnist-strong").assumption("mnist"), "chosen for 120 training examples"):
+    for sentence in (SAID, "chosen for 120 training examples"):
         assert any(sentence in assumed for assumed in ours.assumptions)
 
 
@@ -259,7 +262,7 @@ def test_in_python_a_declared_size_is_not_assumed_and_other_assumptions_stay() -
     votes = preset("mnist-strong").train(TRAIN, TEST, num_train=120, device="cpu", assumptions=[mine], **SMALL)
     assert mine in votes.assumptions
     assert not any("rounded to two digits" in sentence for sentence in votes.assumptions)
-    assert preset("mnist-strong").assumption(None) in votes.assumptions
+    assert SAID in votes.assumptions
 
 
 def test_a_good_recipe_learns() -> None:

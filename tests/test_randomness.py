@@ -159,7 +159,7 @@ def test_streams_are_the_same_in_another_process() -> None:
     # Another hash seed: a key made with Python's own `hash` would change.
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=600
     )
     here = SEEDS.generator(7, "noise").integers(2**62, size=3).tolist()
     assert done.stdout.strip() == str(here)

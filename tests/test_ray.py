@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
+import os
 import pickle
-import signal
+import stat
 import subprocess
 import sys
-import time
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from test_public_api import loaded_by
+from test_train_cli import INTERRUPTED
 from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
@@ -27,6 +31,7 @@ from mithridate.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfi
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
+from ray_watch import MARK, watched  # noqa: E402
 
 from mithridate.ensemble import ray_cluster  # noqa: E402
 from mithridate.ensemble.plain import train_plain  # noqa: E402
@@ -37,12 +42,50 @@ pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default", "ignore:unc
 # --- before there is a connection -----------------------------------------------------------------------------------
 
 
-def test_an_address_where_nobody_answers_is_refused_soon() -> None:
-    begin = time.monotonic()
+def test_an_address_where_nobody_answers_is_refused_before_ray_tries_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For Ray would try for minutes."""
+    monkeypatch.setattr(ray, "init", pytest.fail)
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "nowhere:port"):
         with pytest.raises(ConfigError, match=r"No Ray cluster answers at .*ray start --head"):
             train(TRAIN, TEST, model="linear", config=make_config(), device="cpu", backend=Ray(address=address))
-    assert time.monotonic() - begin < 30.0
+
+
+ALONE = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import ray
+from mithridate import Ray
+from mithridate.ensemble.ray_connection import connected
+from ray_watch import MARK, listening
+
+with connected(Ray(workers=2)):
+    ray.get([ray.remote(lambda: os.getpid()).remote() for _ in range(4)])
+    folder = os.path.dirname(ray._private.worker._global_node.get_temp_dir_path())
+    told = {"folder": folder, "mode": os.stat(folder).st_mode & 0o777, "listening": listening(os.environ[MARK])}
+print(json.dumps(told | {"is_left": os.path.exists(folder)}))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
+def test_nobody_else_reaches_a_cluster_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ports are on the loopback address, its files in a private folder, and its token is private."""
+    mark = uuid.uuid4().hex
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    environment = {**os.environ, "HOME": str(tmp_path), MARK: mark}
+    with watched(mark):
+        outcome = subprocess.run(
+            [sys.executable, "-c", ALONE, str(Path(__file__).parent)], env=environment, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert outcome.returncode == 0, outcome.stderr
+    told = json.loads(outcome.stdout)
+    addresses = [ipaddress.ip_address(address) for address in told["listening"]]
+    assert len(addresses) >= 5  # driver, GCS, raylet and workers
+    assert all(address.is_loopback for address in addresses), addresses
+    assert (told["mode"], told["is_left"]) == (0o700, False)
+    assert stat.S_IMODE((tmp_path / ".ray").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / ".ray" / "auth_token").stat().st_mode) == 0o600
 
 
 def test_votes_and_weights_are_those_of_this_process(cluster: Cluster, tmp_path: Path) -> None:
@@ -293,20 +336,15 @@ def test_devices_of_several_kinds_are_written_down(
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_ctrl_c_leaves_a_run_that_goes_on(backend: Ray, client_address: str, tmp_path: Path, is_outside: bool) -> None:
     address = client_address if is_outside else str(backend.address)
-    command = [*MAIN, *command_line(tmp_path, steps=500), "--backend", "ray", "--address", address]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    end = time.monotonic() + PATIENCE
-    while not list(tmp_path.glob("run/shards/0*.npz")) and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, said
-    assert "interrupted; what is finished is kept" in said
-    assert "Traceback" not in said
+    words = [*command_line(tmp_path, steps=20), "--backend", "ray", "--address", address]
+    options: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": PATIENCE}
+    interrupted = subprocess.run([sys.executable, "-c", INTERRUPTED, *words], check=False, **options)
+    assert interrupted.returncode == 130, interrupted.stderr
+    assert interrupted.stderr.splitlines()[-1].startswith("mithridate: interrupted; what is finished is kept in run. ")
+    assert "Traceback" not in interrupted.stderr
+    assert len(list(tmp_path.glob("run/shards/0*.npz"))) == 1
     assert not (tmp_path / "run" / "votes.npz").exists()
-    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    finished = subprocess.run([*MAIN, *words], check=False, **options)
     assert finished.returncode == 0, finished.stderr
     assert "24 instances voted" in finished.stdout
 

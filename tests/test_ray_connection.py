@@ -6,11 +6,15 @@ No cluster is started here; `test_ray_faults` has drivers outside of one.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import signal
 import socket
+import stat
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,11 +79,9 @@ def without_token(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def in_a_hurry() -> Iterator[None]:
-    """What fails here fails at once: Ray itself would try for half a minute."""
-    begin = time.monotonic()
-    yield
-    assert time.monotonic() - begin < 15.0
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails here fails before Ray itself tries, which it would for half a minute."""
+    monkeypatch.setattr(ray, "init", pytest.fail)
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------
@@ -171,6 +173,135 @@ def test_a_head_node_that_fails_to_serve_is_asked_again(monkeypatch: pytest.Monk
         assert len(calls) == 3
         opened(monkeypatch, trouble, trouble, trouble)
         refused(f"ray://127.0.0.1:{port}", r": no luck\. ")
+
+
+# --- a cluster of our own --------------------------------------------------------------------------------------------
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """What other users may do with a folder and all that is in it."""
+    return {path.name: stat.S_IMODE(path.lstat().st_mode) for path in (folder, *folder.rglob("*"))}
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs the rights of POSIX")
+@pytest.mark.usefixtures("open_to_all")
+def test_the_token_is_private_at_every_moment(tmp_path: Path) -> None:
+    """Whatever the umask; looked at whenever a file is opened, linked, renamed or removed there."""
+    seen: list[dict[str, int]] = []
+    is_watched = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_watched and event in ("open", "os.link", "os.rename", "os.remove", "os.chmod"):
+            if (tmp_path / ".ray").exists():
+                seen.append(modes(tmp_path / ".ray"))
+
+    sys.addaudithook(watch)  # for good, so it is told when to rest
+    try:
+        ray_connection.make_token_private(tmp_path / ".ray" / "auth_token")
+    finally:
+        is_watched = False
+    assert len(seen) >= 3
+    assert all(mode & 0o077 == 0 for each in seen for mode in each.values()), seen
+    assert modes(tmp_path / ".ray") == {".ray": 0o700, "auth_token": 0o600}
+    assert re.fullmatch("[0-9a-f]{64}", (tmp_path / ".ray" / "auth_token").read_text())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs the rights of POSIX")
+@pytest.mark.usefixtures("open_to_all")
+def test_an_old_token_stays_and_becomes_private(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / ".ray" / "auth_token"
+    path.parent.mkdir()
+    path.write_text("known")
+    ray_connection.make_token_private(path)
+    assert modes(path.parent) == {".ray": 0o700, "auth_token": 0o600}
+    assert path.read_text() == "known"
+    assert "could read Ray's token" in caplog.text
+    caplog.clear()
+    ray_connection.make_token_private(path)
+    assert caplog.text == ""
+
+
+def test_without_hard_links_there_is_a_token_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    ray_connection.make_token_private(tmp_path / ".ray" / "auth_token")
+    assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
+
+
+def test_of_two_that_make_a_token_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link, path = os.link, tmp_path / ".ray" / "auth_token"
+
+    def late(*arguments: Any) -> None:
+        path.write_text("of the other one")
+        link(*arguments)
+
+    monkeypatch.setattr(os, "link", late)
+    ray_connection.make_token_private(path)
+    assert path.read_text() == "of the other one"
+    assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs the rights of POSIX")
+def test_a_token_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ".ray" / "auth_token"
+    ray_connection.make_token_private(path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(ConfigError, match=r"belongs to another user; remove it, or set RAY_AUTH_TOKEN_PATH"):
+        ray_connection.make_token_private(path)
+
+
+def test_a_ray_that_listens_elsewhere_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of another version might, whatever it is told."""
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    ended: list[None] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(None))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "192.0.2.7")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with (
+        pytest.raises(ConfigError, match=r"would listen on 192\.0\.2\.7, where others may reach it"),
+        ray_connection.connected(Ray()),
+    ):
+        pytest.fail("it is used")
+    assert ended == [None]
+
+
+def test_whoever_handles_the_end_goes_on_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ray takes SIGTERM for itself, and makes it `sys.exit`."""
+    handled: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        handled.append(number)
+
+    def init(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        if is_terminated:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    is_terminated = False
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        with ray_connection.connected(Ray()):
+            assert signal.getsignal(signal.SIGTERM) is handler
+        is_terminated = True
+        with pytest.raises(SystemExit), ray_connection.connected(Ray()):
+            pytest.fail("it went on")
+        assert handled == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # --- connections that are lost --------------------------------------------------------------------------------------

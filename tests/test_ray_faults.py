@@ -119,11 +119,11 @@ def test_a_driver_outside_the_cluster(
         assert all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
-def _outside(address: str, folder: Path, after: int) -> subprocess.Popen[str]:
+def _outside(address: str, folder: Path, after: int, grace: int = 10) -> subprocess.Popen[str]:
     """A driver outside the cluster that lets a connection go after some seconds."""
     return subprocess.Popen(
         [sys.executable, TESTS / "ray_doubles.py", address, folder / "run", folder, str(after)],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "10"},
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "RAY_CLIENT_RECONNECT_GRACE_PERIOD": str(grace)},
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_a_driver_outside_goes_on(
     cluster: Cluster, client_address: str, reference: Votes, tmp_path: Path, what: str
 ) -> None:
     cable = Cable(int(client_address.rpartition(":")[2]))
-    driver = _outside(f"ray://127.0.0.1:{cable.port}", tmp_path, after=1)
+    driver = _outside(f"ray://127.0.0.1:{cable.port}", tmp_path, after=1, grace=int(PATIENCE))  # longer than the moment
     worker = waiting(tmp_path, 3)[0]  # one on every node
     if what == "worker":
         os.kill(worker, signal.SIGKILL)

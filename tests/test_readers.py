@@ -39,7 +39,7 @@ WHOLE = (
     "The labels were read as whole numbers, since all of them are; the certificate assumes that this is public and "
     "fixed."
 )
-INFERRED = "The classes ({}) were read off the training data; the certificate assumes that they are public and fixed."
+INFERRED = "The classes ({}) were read off the training data; the certificate assumes that this is public and fixed."
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def open_page(browser: Any, address: str) -> Iterator[Opener]:
         context = browser.new_context(**{"viewport": WIDE, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(300_000)  # a busy machine takes long
         page.on("console", lambda message: heard.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: heard.append(f"error: {error}"))
         page.on("request", lambda request: heard.append(f"request: {request.url}") if request.url != url else None)
@@ -122,6 +122,11 @@ def test_opens_in_silence_with_the_headline(open_page: Opener, report: Report) -
     page = open_page()
     assert " ".join(page.locator("h1").inner_text().split()) == report.headline
     assert page.locator("#curve-chart path.line").count() == 2
+    baseline = words.baseline(report.certificate)
+    assert baseline is not None
+    assert page.locator("#curve-chart path.baseline").count() == 1
+    assert page.locator("#curve-chart .baseline-name").text_content() == f"baseline {baseline.share:.1%}"
+    assert f"Baseline: always saying '{NAMES[baseline.label]}'" in page.locator(".legend").inner_text()
     assert page.locator("#radii-chart rect").count() > 5
 
 

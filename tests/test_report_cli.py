@@ -15,6 +15,7 @@ from test_cli import Outcome, run
 
 from mithridate import ADP, Certificate, SampledGaussian, Votes, certify, cli
 from mithridate.cli import report as command
+from mithridate.conditions import Statement
 from mithridate.report import Report
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
@@ -204,15 +205,15 @@ def test_named_inputs_may_be_names_alone(capsys: pytest.CaptureFixture[str], cer
 
 
 def test_what_was_assumed_about_this_run_is_printed_once(capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
-    proposed, other = "The classes were proposed from the training data; so be it.", "The seed was given."
-    recipe = {"source": {"declaration": {"proposed": True}}}
-    replace(votes(), recipe=recipe, assumptions=(proposed, other)).save(run_dir / "votes.npz")
-    text = " ".join(run(capsys, "report", run_dir).out.split())
-    assert text.index(f"Note: {proposed}") == text.index("Note: ")
-    assert text.count(proposed) == text.count(other) == 1
+    seed, other = Statement("The seed was given.", "seed-known"), "The rows are from the archive."
+    replace(votes(), assumptions=(seed, other)).save(run_dir / "votes.npz")
+    out = run(capsys, "report", run_dir).out
+    text = " ".join(out.split())
+    assert text.count(f"Condition seed-known: {seed}") == text.count(other) == 1
     assert f"Note: {other}" in text
     assert "The attacker does not know" not in text
-    assert json.loads(run(capsys, "report", run_dir, "--json").out)["warnings"][0] == proposed
+    assert out.splitlines()[-1].startswith("Conditional on seed-known. Leave the seed out")
+    assert str(seed) in json.loads(run(capsys, "report", run_dir, "--json").out)["warnings"][0]
 
 
 def test_named_pictures_are_shown(capsys: pytest.CaptureFixture[str], certificate: Path, tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_pictures_that_do_not_fit_are_refused(
     refused(run(capsys, "report", certificate, "--inputs", tmp_path / "no.npz"), "no.npz")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_certificates_are_refused_in_one_sentence(
     data: st.DataObject, capsys: pytest.CaptureFixture[str], certificate: Path, tmp_path: Path

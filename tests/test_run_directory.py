@@ -483,7 +483,7 @@ def test_two_processes_never_share_a_run(tmp_path: Path) -> None:
             "except ArtifactError as error: print(error)\n"
         )
         arguments = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
-        second = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+        second = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
         assert second.stdout.startswith("Another process works in")
         with pytest.raises(ArtifactError, match="Another process"), RunDirectory.open(tmp_path, make_manifest(), SEED):
             pass
@@ -571,7 +571,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         "except ArtifactError as error: print(error)\n"
     )
     arguments = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
-    outcome = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    outcome = subprocess.run(arguments, capture_output=True, text=True, timeout=600, check=True)
     assert "Cannot write" in outcome.stdout
     assert "the same command goes on" in outcome.stdout
     assert sorted(p.name for p in (tmp_path / "models").iterdir()) == [

@@ -107,14 +107,14 @@ def test_wider_networks_have_about_four_times_the_parameters(scaling: Any) -> No
 
 
 def test_a_case_is_measured(scaling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(scaling.EFFORT, "cpu", scaling.Effort(0.0, 2, 60.0))
+    monkeypatch.setitem(scaling.EFFORT, "cpu", scaling.Effort(0.0, 2, math.inf))
     case = scaling.Case(("instances",), "linear", instances=3, examples=500, batch=20, steps=4)
     figures = scaling.measure(case, torch.device("cpu"))
     assert figures["parameters"] == 1540
     assert len(figures["runs"]) == 2
     assert figures["model_steps_per_s"] * figures["seconds"] == pytest.approx(3 * 4)
     assert figures["examples_per_s"] == pytest.approx(20 * figures["model_steps_per_s"])
-    assert 0 < figures["start_s"] < 60
+    assert figures["start_s"] > 0
     assert figures["power_w"] is figures["joule_per_model_step"] is figures["device_peak_gib"] is None
     json.dumps(figures)
 

@@ -146,7 +146,11 @@ def test_it_is_written_as_plain_values() -> None:
     assert values["name"] == "statistical-dp"
     assert values["per_prediction"] is False
     assert values["threat"] == "symmetric-difference"
-    rest = {key: value for key, value in values.items() if key not in ("name", "per_prediction")}
+    rest = {
+        key: value
+        for key, value in values.items()
+        if key not in ("name", "per_prediction", "conditional", "conditions")
+    }
     read = {
         "threat": Threat(rest["threat"]),
         "mechanism": mechanism_from_dict(rest["mechanism"]),

@@ -450,7 +450,7 @@ def killing(folder: Path, **order: Any) -> dict[str, Any]:
     order["folder"] = str(folder)
     arguments = [sys.executable, str(Path(__file__).parent / "training_doubles.py"), json.dumps(order)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    outcome = subprocess.run(arguments, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    outcome = subprocess.run(arguments, capture_output=True, text=True, timeout=1200, env=environment, check=False)
     assert outcome.returncode == 0, outcome.stderr
     return json.loads(outcome.stdout)
 

@@ -68,8 +68,10 @@ def forge(certificate: Certificate, path: Path, change: Callable[[dict[str, Any]
 @pytest.mark.parametrize(("noise", "steps", "deleted", "inserted"), [(2.0, 10, 1, 1), (5.0, 50, 2, 1), (1.0, 3, 0, 1)])
 def test_without_sampling_curves_are_those_of_gaussians(noise: float, steps: int, deleted: int, inserted: int) -> None:
     expected = special.ndtr(special.ndtri(LEVELS) + (deleted + inserted) * np.sqrt(steps) / noise)
-    for route, tolerance in ((ExactTradeoff, 1e-13), (_Inversion, 1e-10), (_Table, 1e-8)):
-        assert route(noise, 1.0, steps, deleted, inserted)(LEVELS) == pytest.approx(expected, abs=tolerance)
+    for route, tolerance in ((ExactTradeoff, 1e-13), (_Inversion, 1e-10), (_Table, 1e-7)):
+        curve = route(noise, 1.0, steps, deleted, inserted)(LEVELS)
+        assert curve == pytest.approx(expected, abs=tolerance)
+        assert (curve >= expected - 1e-14).all()
 
 
 @pytest.mark.parametrize(("deleted", "inserted"), [(3, 0), (0, 3), (2, 5)])
@@ -161,7 +163,7 @@ def test_moments_without_sampling(order: float) -> None:
     for deleted, inserted in ((1, 0), (0, 2), (2, 3)):
         moment = ExactMoments(3.0, 1.0).log_moment(deleted, inserted, order)
         expected = order * (order - 1) * (deleted + inserted) ** 2 / (2 * 9.0)
-        assert moment == pytest.approx(expected, rel=1e-10)
+        assert expected <= moment <= expected * (1 + 2e-10) + 1e-12
 
 
 def test_moments_with_sampling_at_whole_orders() -> None:
@@ -170,7 +172,7 @@ def test_moments_with_sampling_at_whole_orders() -> None:
         k = np.arange(changes + 1)
         weights = stats.binom.pmf(k, changes, rate)
         expected = np.log(weights @ np.exp(np.outer(k, k) / noise**2) @ weights)
-        assert ExactMoments(noise, rate).log_moment(changes, 0, 2.0) == pytest.approx(expected, rel=1e-10)
+        assert expected <= ExactMoments(noise, rate).log_moment(changes, 0, 2.0) <= expected * (1 + 2e-10) + 1e-12
 
 
 @pytest.mark.parametrize("total", [1, 7, 1000])
@@ -202,6 +204,7 @@ def test_right_certificates_are_confirmed(tmp_path: Path, mechanism: Any, method
     assert outcome.valid, outcome.checks
     assert [check.name for check in outcome.checks] == [
         "file unchanged",
+        "conditions",
         "assumptions",
         "labels",
         "confidence bounds",

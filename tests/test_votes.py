@@ -513,7 +513,7 @@ def _header(**changes: Any) -> Any:
         (_header(mechanism={**GAUSSIAN.to_dict(), "noise_multiplier": "3"}), "noise_multiplier"),
         (_header(run_ids=None), "header"),
         (_header(assumptions=None), "header"),
-        (_header(assumptions=[1]), "sentences"),
+        (_header(assumptions=[1]), "cannot be read"),
         (_header(recipe=[1]), "dictionary"),
         (_header(run_ids="run"), "header"),
         (_header(run_ids=3), "header"),

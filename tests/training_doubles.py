@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from mithridate import ArtifactError, TrainConfig, Votes
 from mithridate.ensemble import prediction, training
 from mithridate.ensemble.engine import Tally
 from mithridate.ensemble.randomness import Seeds
+from mithridate.ensemble.run_directory import RunDirectory
 
 CLASSES, WIDTH = 3, 5
 SEED = bytes(range(32))
@@ -115,6 +115,23 @@ def same_votes(one: Votes, two: Votes) -> bool:
     )
 
 
+def interrupt_after_a_shard() -> None:
+    """Ctrl-C in this process, right after the first shard was written: the same moment on any machine."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background ignores
+    _after_a_shard(lambda: os.kill(os.getpid(), signal.SIGINT))
+
+
+def _after_a_shard(action: Callable[[], Any]) -> None:
+    save = RunDirectory.save_tally
+
+    def saved(*arguments: Any) -> None:
+        save(*arguments)
+        setattr(RunDirectory, "save_tally", save)  # noqa: B010
+        action()
+
+    setattr(RunDirectory, "save_tally", saved)  # noqa: B010
+
+
 # --- a program that is killed ---------------------------------------------------------------------------------------
 
 
@@ -181,25 +198,22 @@ def _shards(run: Path) -> int:
     return len(list(run.glob("shards/0*.npz")))
 
 
-def _wait_for_progress(run: Path, before: int) -> None:
-    """Until there is one shard more, or all of them."""
-    end = time.monotonic() + 60.0
-    while _shards(run) == before and not (run / "votes.npz").exists() and time.monotonic() < end:
-        time.sleep(0.001)
-
-
 def kill_at_random(folder: Path, options: dict[str, Any], *, kills: int, seed: int) -> dict[str, int]:
-    """Train for real, killed again and again after random times, then to the end."""
+    """Train for real, killed again and again at random moments, then to the end."""
     rng = random.Random(seed)
     assert os.waitpid(_in_child(lambda: _finish(folder / "reference", options)), 0)[1] == 0
-    killed = progressed = 0
+    killed = 0
     for _ in range(kills):
-        child = _in_child(lambda: _finish(folder / "interrupted", options))
-        _wait_for_progress(folder / "interrupted", progressed)
-        time.sleep(rng.uniform(0.0, 0.03))
-        os.kill(child, signal.SIGKILL)
-        killed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        progressed = _shards(folder / "interrupted")
+        moment = rng.uniform(0.001, 0.03)
+
+        def die(moment: float = moment) -> None:
+            # In seconds of work, however busy the machine is; nobody handles this signal.
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            _after_a_shard(lambda: signal.setitimer(signal.ITIMER_PROF, moment))
+            _finish(folder / "interrupted", options)
+
+        killed += os.waitstatus_to_exitcode(os.waitpid(_in_child(die), 0)[1]) == -signal.SIGPROF
+    progressed = _shards(folder / "interrupted")
     assert os.waitpid(_in_child(lambda: _finish(folder / "interrupted", options)), 0)[1] == 0
     return {"killed": killed, "shards": progressed}
 

@@ -1,33 +1,35 @@
 """Certificates against training-data poisoning for every prediction of a classifier."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from mithridate.accounting import ADP, FDP, RDP
-from mithridate.backends import Ray
-from mithridate.certificate import Certificate, Scope, Status
-from mithridate.certification import certify
-from mithridate.config import TrainConfig
-from mithridate.errors import (
-    ArtifactError,
-    ClusterError,
-    ConfigError,
-    MithridateError,
-    NumericalError,
-    TamperedError,
-    UnsupportedMechanismError,
-)
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
-from mithridate.planning import Plan, plan
-from mithridate.votes import Votes, read_votes
+# Nothing is imported before it is asked for, not even numpy: what only some users need must not slow everyone's start,
+# and the command line must have the signals in hand before anything takes long. Type checkers know this name.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from mithridate.accounting import ADP, FDP, RDP
+    from mithridate.backends import Ray
+    from mithridate.certificate import Certificate, Scope, Status
+    from mithridate.certification import certify
     from mithridate.comparing import compare
     from mithridate.comparison import Comparison
+    from mithridate.config import TrainConfig
     from mithridate.ensemble.prediction import predict
     from mithridate.ensemble.training import train
+    from mithridate.errors import (
+        ArtifactError,
+        ClusterError,
+        ConfigError,
+        MithridateError,
+        NumericalError,
+        TamperedError,
+        UnsupportedMechanismError,
+    )
     from mithridate.estimator import CertifiedClassifier
+    from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+    from mithridate.planning import Plan, plan
     from mithridate.verification import Verification, verify
+    from mithridate.votes import Votes, read_votes
 
 __all__ = [
     "ADP",
@@ -63,25 +65,43 @@ __all__ = [
     "verify",
 ]
 
-# Imported when first asked for: what only some users need must not slow everyone's start.
-_LAZY = {
-    "CertifiedClassifier": "mithridate.estimator",
-    "Comparison": "mithridate.comparison",
-    "Verification": "mithridate.verification",
-    "compare": "mithridate.comparing",
-    "predict": "mithridate.ensemble.prediction",
-    "train": "mithridate.ensemble.training",
-    "verify": "mithridate.verification",
+_MODULES = {
+    "accounting": ("ADP", "FDP", "RDP"),
+    "backends": ("Ray",),
+    "certificate": ("Certificate", "Scope", "Status"),
+    "certification": ("certify",),
+    "comparing": ("compare",),
+    "comparison": ("Comparison",),
+    "config": ("TrainConfig",),
+    "ensemble.prediction": ("predict",),
+    "ensemble.training": ("train",),
+    "errors": (
+        "ArtifactError",
+        "ClusterError",
+        "ConfigError",
+        "MithridateError",
+        "NumericalError",
+        "TamperedError",
+        "UnsupportedMechanismError",
+    ),
+    "estimator": ("CertifiedClassifier",),
+    "mechanism": ("Mechanism", "SampledGaussian", "Subsampled", "Threat"),
+    "planning": ("Plan", "plan"),
+    "verification": ("Verification", "verify"),
+    "votes": ("Votes", "read_votes"),
 }
+_HOMES = {name: f"mithridate.{module}" for module, names in _MODULES.items() for name in names}
 # What the optional packages of training are called, for those who lack them.
 _TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-learn"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_LAZY[name]), name)
+        return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if error.name not in _TRAINING:
             raise
@@ -89,3 +109,7 @@ def __getattr__(name: str) -> Any:
             f"mithridate.{name} needs {_TRAINING[error.name]}; install it with: pip install 'mithridate[train]'",
             name=error.name,
         ) from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

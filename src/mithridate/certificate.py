@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate._artifact import PathLike, decode_array, read_hashed, write_hashed
+from mithridate.baseline import balanced, commonest, single_label
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.conditions import Statement, conditions_of, distinct, from_plain, in_json, to_plain
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import Deterministic, Threat, mechanism_from_dict
 from mithridate.rules import Rule, is_exact, rule_from_dict
@@ -68,7 +70,8 @@ class Certificate:
     (`scope="prediction"`), or for all examples at once (`scope="all"`). Of a deterministic mechanism, `label` is what
     is predicted, and stays so; `failure_prob` is 0.
 
-    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it.
+    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it. Where
+    something followed the training data, or looked at it, outside of the mechanism, the claim is `conditional` on that.
 
     Attributes:
         votes: the votes that were certified.
@@ -101,40 +104,82 @@ class Certificate:
     error_budget: dict[str, float] = field(default_factory=dict[str, float])
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
-    def accuracy(self, labels: npt.ArrayLike, radii: npt.ArrayLike) -> FloatArray:
-        """Certified accuracy: the share of all examples that are right and certified at least to each radius.
+    @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What the claim is conditional on, given the threat; each has an `id`, a sentence and a `remedy`."""
+        return conditions_of(self.assumptions, self.threat)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the claim rests on something that followed the training data, or looked at it."""
+        return bool(self.conditions)
+
+    def accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
+        """Certified accuracy: the share of all examples that are correct and certified at least to each radius.
+
+        Compare it with the baseline, `summary(labels)["baseline"]`: what always saying the commonest label scores, at
+        every radius.
 
         Args:
-            labels: the true label of each example.
+            labels: the true label of each example, as the training data had them: names where the classes have names
+                (`votes.class_names`), else positions. None takes the labels that the votes carry.
             radii: radii of 0 or more, one or many.
 
         Raises:
-            ConfigError: the labels do not fit the examples, or a radius is below 0.
+            ConfigError: the labels do not fit the examples or are none of the classes, or a radius is below 0.
 
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> certify(votes).accuracy([0, 1], [0, 100])
         array([0.5, 0.5])
         """
-        counted, shown = np.where(self._correct(labels), self.radius, -1), np.atleast_1d(np.asarray(radii))
-        if not (shown >= 0).all():
-            raise ConfigError(f"Expected radii of 0 or more, got {shown.tolist()}.")
+        counted, shown = self._counted(self._truth(labels)), _checked_radii(radii)
         return np.array([np.mean(counted >= radius) for radius in shown])
 
+    def balanced_accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
+        """Certified accuracy within each class, averaged over the classes that occur among the true labels.
+
+        Always saying the same label scores one part in as many as classes occur, however rare the others are.
+
+        Args:
+            labels: see `accuracy`.
+            radii: see `accuracy`.
+
+        Raises:
+            ConfigError: see `accuracy`.
+
+        >>> from mithridate import SampledGaussian, Votes, certify
+        >>> votes = Votes.from_counts([[1000, 0]] * 10, mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> certify(votes).accuracy([0] * 9 + [1], 0), certify(votes).balanced_accuracy([0] * 9 + [1], 0)
+        (array([0.9]), array([0.5]))
+        """
+        truth = self._truth(labels)
+        return balanced(self._counted(truth), truth, _checked_radii(radii))
+
     def summary(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
-        """The numbers of a report: median, largest radius, abstentions; with true labels also certified accuracy."""
+        """The numbers of a report: radii, abstentions; with true labels also what is correct, beside the baseline.
+
+        Args:
+            labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
+            radii: radii at which accuracy is reported; by default round ones.
+
+        Raises:
+            ConfigError: see `accuracy`.
+        """
         result: dict[str, Any] = {
             "median_radius": float(np.median(self.radius)),
             "max_radius": int(self.radius.max()),
             "abstained": int((self.radius < 0).sum()),
+            "single_label": single_label(self.label) is not None,
         }
-        if labels is not None:
-            shown = list(radii) if radii is not None else self.round_radii()
-            result["median_radius_correct"] = float(np.median(np.where(self._correct(labels), self.radius, -1)))
-            result["certified_accuracy"] = {
-                str(radius): float(accuracy)
-                for radius, accuracy in zip(shown, self.accuracy(labels, shown), strict=True)
-            }
+        if labels is None and self.votes.labels is None:
+            return result
+        truth, shown = self._truth(labels), list(radii) if radii is not None else self.round_radii()
+        counted, listed = self._counted(truth), _checked_radii(shown)
+        result["baseline"] = commonest(truth).share
+        result["median_radius_correct"] = float(np.median(counted))
+        result["certified_accuracy"] = _keyed(shown, np.array([np.mean(counted >= radius) for radius in listed]))
+        result["certified_balanced_accuracy"] = _keyed(shown, balanced(counted, truth, listed))
         return result
 
     def round_radii(self, parts: int = 5) -> list[int]:
@@ -148,7 +193,15 @@ class Certificate:
         return list(range(0, largest + 1, step))
 
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
-        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it."""
+        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
+
+        Args:
+            labels: see `summary`.
+            radii: see `summary`.
+
+        Raises:
+            ConfigError: see `accuracy`.
+        """
         return {
             "schema": OUTPUT_SCHEMA,
             **self._claim(),
@@ -176,7 +229,8 @@ class Certificate:
             "run_ids": list(self.votes.run_ids),
             **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
             **({"devices": dict(self.votes.devices)} if self.votes.devices else {}),
-            "training_assumptions": list(self.votes.assumptions),
+            **({"planned": dict(self.votes.planned)} if self.votes.planned else {}),
+            "training_assumptions": to_plain(self.votes.assumptions),
             "recipe": self.votes.recipe,
             "label": self.label,
             "radius": self.radius,
@@ -210,9 +264,9 @@ class Certificate:
                 run_ids=tuple(content["run_ids"]),
                 shards=content.get("shards", {}),
                 devices=content.get("devices", {}),
-                # Files of version 0.1 say nothing about training.
-                assumptions=content.get("training_assumptions", ()),
-                recipe=content.get("recipe"),
+                planned=content.get("planned", {}),
+                assumptions=from_plain(content["training_assumptions"]),
+                recipe=content["recipe"],
                 evidence=_decoded(content["votes"].get("evidence", {})),
                 **arrays,  # pyright: ignore[reportArgumentType]
             )
@@ -246,7 +300,7 @@ class Certificate:
                 scope=Scope(content["scope"]),
                 on=on,
                 bounds=kind,
-                assumptions=tuple(content["assumptions"]),
+                assumptions=_with_ids(content["assumptions"], votes),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
@@ -284,7 +338,8 @@ class Certificate:
             "mechanism": self.votes.mechanism.to_dict(),
             "on": self.on,
             "bounds": self.bounds,
-            "assumptions": list(self.assumptions),
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
             "error_budget": self.error_budget,
             "versions": self.versions,
         }
@@ -296,11 +351,35 @@ class Certificate:
             codes[self.status == name] = code
         return {"names": names, "code": codes}
 
-    def _correct(self, labels: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        labels = np.asarray(labels)
-        if labels.shape != self.label.shape:
-            raise ConfigError(f"Expected one true label for each of {len(self.label)} examples, got {labels.shape}.")
-        return labels == self.label
+    def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
+        """True labels as positions among the classes."""
+        if labels is not None:
+            return self.votes.positions(labels)
+        if self.votes.labels is None:
+            raise ConfigError("These votes carry no true labels, which accuracy needs; give them as labels.")
+        return self.votes.labels
+
+    def _counted(self, truth: IntArray) -> IntArray:
+        """The radius of every correct prediction, -1 for the others."""
+        return np.where(truth == self.label, self.radius, -1)
+
+
+def _checked_radii(radii: npt.ArrayLike) -> IntArray:
+    shown = np.atleast_1d(np.asarray(radii))
+    if not (shown >= 0).all():
+        raise ConfigError(f"Expected radii of 0 or more, got {shown.tolist()}.")
+    return shown
+
+
+def _keyed(radii: Iterable[int], shares: FloatArray) -> dict[str, float]:
+    return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
+
+
+def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
+    """The assumptions of a file; which of them are conditions, its votes know."""
+    stated = from_plain(sentences)
+    known = {str(each): each for each in votes.statements}
+    return distinct(known.get(str(each), each) for each in stated)
 
 
 def _check_table(name: str, value: Any, kind: Any) -> None:

@@ -15,6 +15,7 @@ from mithridate.accounting import Accountant, Margins, Method
 from mithridate.aggregation import ExactRule
 from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
 from mithridate.certificate import EXACT, Certificate, Scope, Status
+from mithridate.conditions import distinct
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
 from mithridate.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.rules import Rule, default_rule, default_threat, is_exact
@@ -201,8 +202,8 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
             "pointwise bounds are not simultaneous: they ignore that the label was picked from the same votes and that "
             "there are several rivals. For reproduction of published numbers only."
         )
-    sentences.extend(votes.assumptions)
-    return tuple(sentences)
+    sentences.extend(votes.statements)
+    return distinct(sentences)
 
 
 def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:

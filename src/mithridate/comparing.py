@@ -23,6 +23,7 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate._files import read_file
 from mithridate.certificate import Scope
 from mithridate.comparison import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
+from mithridate.conditions import Statement, of_user
 from mithridate.data.arrays import check_inputs, check_labels
 from mithridate.data.named import NamedData, examples_of, load_named
 from mithridate.data.readers import Examples
@@ -82,7 +83,7 @@ def compare(
         scope: whether that is about one `prediction` or about `all` of them at once.
         run_dir: where votes are kept, a folder for each recipe; the same call after an interruption goes on from there.
         device: `cpu`, `cuda`, `cuda:1` and so on, `mps` or `auto`.
-        match: 0 to choose the draws of bagging so that it certifies as many right predictions at radius 0 as another
+        match: 0 to choose the draws of bagging so that it certifies as many correct predictions at radius 0 as another
             method does.
         match_with: name of that method; by default the first that is not bagging.
         title: the title of the report.
@@ -109,7 +110,7 @@ def compare(
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
     _validate.sentences(assumptions=assumptions)
     source = _source(data)
-    source = dataclasses.replace(source, assumptions=(*source.assumptions, *assumptions))
+    source = dataclasses.replace(source, assumptions=(*source.assumptions, *of_user(assumptions)))
     trainer = _Trainer(source, None if run_dir is None else Path(run_dir), device, progress or (lambda *_: None), {})
     claim = _Claim(Threat(threat), failure_prob, Scope(scope))
     entries: dict[str, Entry] = {}
@@ -128,7 +129,7 @@ def compare(
     return Comparison(
         tuple(entries[name] for name in methods if name in entries),
         claim.threat,
-        len(source.labels),
+        source.labels,
         tuple((name, failed[name]) for name in methods if name in failed),
         shown,
         title or (f"Defences compared on {data}" if isinstance(data, str) else "Defences compared"),
@@ -402,12 +403,13 @@ def _chosen(draws: int, entry: Entry, target: Entry, trainer: _Trainer, bagging:
     votes, seconds, _ = trainer.votes(entry.name, defence)
     own, other = float(entry.accuracy(0)), float(target.accuracy(0))
     note = (
-        f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} certified and right against "
+        f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} correct and certified against "
         f"{other:.1%}, on the test points of this comparison; its certificate takes the number as public and fixed."
     )
-    assumed = (
+    assumed = Statement(
         f"The number of draws, {draws:,}, was chosen by certified accuracy on labelled test points, with models "
-        "trained on this very data; the certificate holds only if the number is taken as public and fixed."
+        "trained on this very data; the certificate holds only if the number is taken as public and fixed.",
+        "tuned-on-training-data",
     )
     votes = dataclasses.replace(votes, assumptions=(*votes.assumptions, assumed))
     return trainer.certified(entry.name, defence, votes, seconds, claim, (note,))

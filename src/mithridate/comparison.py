@@ -1,7 +1,8 @@
 """Which defence certifies most on my data? Several side by side, and who leads at which radius; see `comparing`.
 
 Methods are ranked only where their claims are of one kind: about each prediction, against the threat of the comparison
-(or one that covers it), by a rule that is valid. The others are shown and marked, and never win.
+(or one that covers it), by a rule that is valid. The others are shown and marked, and never win. Nobody wins at a
+radius at which always saying the commonest label would be as good: that takes no learner, and survives every change.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate._files import TEXT_BYTES, parse_json, read_file
 from mithridate._version import VERSION
 from mithridate.accounting.statistical import StatisticalBound
+from mithridate.baseline import Commonest, commonest, single_label
 from mithridate.certificate import Certificate
+from mithridate.conditions import Statement, conditions_of, distinct, in_json, listed_ids
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import SEARCH_LIMIT, Threat
 from mithridate.report import summary, words
@@ -129,6 +132,11 @@ class Entry:
         return self.outcome.assumptions
 
     @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What its claim is conditional on."""
+        return conditions_of(self.assumptions, self.threat)
+
+    @property
     def is_guarantee(self) -> bool:
         """Whether its claims hold with the confidence they state."""
         found = self.certificate
@@ -139,9 +147,14 @@ class Entry:
         """Whether it may be called better or worse than another one."""
         return self.per_prediction and self.same_threat and self.is_guarantee
 
+    @property
+    def single_label(self) -> bool:
+        """Whether nearly all predictions are one label; a bound on mean accuracy predicts nothing."""
+        return self.certificate is not None and single_label(self.certificate.label) is not None
+
     @cached_property
     def curve(self) -> summary.Curve | None:
-        """How many points are certified, and rightly; None for a bound on mean accuracy."""
+        """How many points are certified, and correct; None for a bound on mean accuracy."""
         return None if self.certificate is None else summary.Curve.of(self.certificate)
 
     def accuracy(self, radii: npt.ArrayLike) -> FloatArray:
@@ -157,6 +170,10 @@ class Entry:
             assert isinstance(self.outcome, StatisticalBound)
             return self.outcome.accuracy(radii)
         return self.curve.at(self.curve.shown, radii) / self.curve.total
+
+    def balanced_accuracy(self, radii: npt.ArrayLike) -> FloatArray | None:
+        """Certified accuracy as a mean over classes; None for a bound on mean accuracy, which knows no classes."""
+        return None if self.certificate is None else self.certificate.balanced_accuracy(None, radii)
 
     def shares(self, radii: Sequence[int]) -> list[str]:
         """Certified accuracy at some radii for people; a bound on mean accuracy is never rounded up."""
@@ -195,7 +212,7 @@ class Entry:
 
     def to_dict(self, radii: Sequence[int]) -> dict[str, Any]:
         """The entry as plain JSON values."""
-        found, shares = self.certificate, self.accuracy(radii)
+        found, shares, balanced = self.certificate, self.accuracy(radii), self.balanced_accuracy(radii)
         values: dict[str, Any] = {
             "name": self.name,
             "title": self.title,
@@ -208,11 +225,14 @@ class Entry:
             "failure_prob": self.failure_prob,
             "confidence": self.confidence,
             "scope": None if found is None else found.scope.value,
-            "certified_accuracy": {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)},
+            "certified_accuracy": _keyed(radii, shares),
+            "certified_balanced_accuracy": None if balanced is None else _keyed(radii, balanced),
+            "single_label": self.single_label,
             "training_seconds": round(self.training_seconds, 3),
             "certification_seconds": round(self.certification_seconds, 3),
             "notes": list(self.notes),
-            "assumptions": list(self.assumptions),
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
         }
         if isinstance(self.outcome, StatisticalBound):
             # At the radii of the table, and never more than the bound allows.
@@ -236,6 +256,10 @@ class Entry:
         }
 
 
+def _keyed(radii: Sequence[int], shares: FloatArray) -> dict[str, float]:
+    return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """Several defences on the same data, by certified accuracy against radius; make one with `compare`.
@@ -243,7 +267,7 @@ class Comparison:
     Attributes:
         entries: the methods, in the order asked for.
         threat: how the data may have been changed.
-        examples: number of test points.
+        labels: the true labels of the test points.
         failed: methods that came to no result, and why, by name.
         asked_radii: the radii that were asked for.
         title: the title of the report.
@@ -251,15 +275,30 @@ class Comparison:
 
     entries: tuple[Entry, ...]
     threat: Threat
-    examples: int
+    labels: npt.NDArray[np.int64]
     failed: tuple[tuple[str, str], ...] = ()
     asked_radii: tuple[int, ...] | None = None
     title: str = "Defences compared"
 
     @property
+    def examples(self) -> int:
+        """Number of test points."""
+        return len(self.labels)
+
+    @cached_property
+    def baseline(self) -> Commonest:
+        """The commonest true label: always saying it is correct on its share of the test points, at every radius."""
+        return commonest(self.labels)
+
+    @property
     def ranked(self) -> tuple[Entry, ...]:
         """The methods whose claims are of one kind."""
         return tuple(entry for entry in self.entries if entry.ranked)
+
+    @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What the claims of some method are conditional on, each once."""
+        return conditions_of(distinct(each for entry in self.entries for each in entry.conditions))
 
     @cached_property
     def axis_limit(self) -> int:
@@ -290,17 +329,18 @@ class Comparison:
         return {entry.name: entry.accuracy(shown) for entry in self.entries}
 
     def best(self, radii: Iterable[int] | None = None) -> list[tuple[str, ...]]:
-        """The ranked methods that certify most at each radius; none where none certifies a right prediction."""
+        """The ranked methods that certify most at each radius; none where none certifies more than the baseline."""
         shown = self.radii if radii is None else checked_radii(radii)
-        shares = np.array([entry.accuracy(shown) for entry in self.ranked]).reshape(-1, len(shown))
-        top = shares.max(axis=0, initial=0.0)
+        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
+        counts = np.array([curve.at(curve.shown, shown) for curve in curves]).reshape(len(curves), len(shown))
+        top = counts.max(axis=0, initial=0)
         return [
-            tuple(entry.name for entry, share in zip(self.ranked, column, strict=True) if share == most > 0)
-            for column, most in zip(shares.T, top, strict=True)
+            tuple(e.name for e, count in zip(self.ranked, column, strict=True) if count == most > self.baseline.count)
+            for column, most in zip(counts.T, top, strict=True)
         ]
 
     def crossings(self, tolerance: float = 0.0) -> tuple[Stretch, ...]:
-        """Who certifies most in which range of radii, from 0 to the last radius at which anyone certifies.
+        """Who certifies most in which range of radii, as far as anyone certifies more than the baseline.
 
         Args:
             tolerance: a difference in certified accuracy up to which a method keeps the lead.
@@ -309,9 +349,9 @@ class Comparison:
         ends = np.unique(np.concatenate([np.array([], dtype=np.int64), *(curve.radius for curve in curves)]))
         shown = np.array([curve.at(curve.shown, ends) for curve in curves]).reshape(len(curves), len(ends))
         top = shown.max(axis=0, initial=0)
-        leads = (shown >= top - tolerance * self.examples - 1e-9) & (shown > 0)
+        leads = (shown >= top - tolerance * self.examples - 1e-9) & (shown > self.baseline.count)
         stretches: list[Stretch] = []
-        start, total = 0, int((top > 0).sum())
+        start, total = 0, int((top > self.baseline.count).sum())  # what is certified only falls
         while start < total:
             reach = [_first_false(row, start, total) for row in leads]
             names = tuple(e.name for e, stop in zip(self.ranked, reach, strict=True) if stop == max(reach))
@@ -329,18 +369,62 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """Who certifies most where, in a sentence."""
+        """Who certifies most where, and what the claims of some methods are conditional on."""
+        if not self.conditions:
+            return self._ranking
+        return f"Conditional on {listed_ids(self.conditions)}. {self._ranking}"
+
+    @property
+    def _ranking(self) -> str:
+        """Who certifies most where, and beside which baseline, in a sentence or two."""
         stretches, tolerance = self.leaders
         if not self.ranked:
             return "No method here certifies predictions against the threat of this comparison; there is no ranking."
         if not stretches:
-            return "No method certifies a right prediction."
-        return _ranking(stretches, len(self.ranked), tolerance)
+            return f"No method certifies more correct predictions than the baseline: {self.baseline_words}."
+        ranking = _ranking(stretches, len(self.ranked), tolerance, self._beyond(stretches[-1].last))
+        return " ".join([*(_one_label(entry) for entry in self._single_leaders), ranking])
+
+    @property
+    def _single_leaders(self) -> tuple[Entry, ...]:
+        """The methods that the headline names although they know one label only."""
+        named = {name for stretch in self.leaders[0] for name in stretch.names}
+        return tuple(entry for entry in self.ranked if entry.name in named and entry.single_label)
+
+    def _beyond(self, last: int) -> str:
+        """What is left where nobody is ranked any more."""
+        if last >= SEARCH_LIMIT:
+            return f"The baseline is {self._share}."
+        return f"Beyond that, none is above the baseline of {self._share}."
+
+    @property
+    def _share(self) -> str:
+        return words.percent(self.baseline.count, self.baseline.total)
+
+    @property
+    def baseline_words(self) -> str:
+        """What the baseline is, as a clause."""
+        votes = next((entry.certificate.votes for entry in self.entries if entry.certificate is not None), None)
+        label = self.baseline.label
+        name = str(label) if votes is None or label >= votes.classes else words.class_names(votes)[label]
+        return (
+            f"always saying '{words.shortened(name)}' is correct on {self._share} of the test points, at every radius"
+        )
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """The headline, and why some methods are not ranked."""
-        return (self.headline, *(f"{entry.name}: {_why_not_ranked(entry)}" for entry in self.unranked))
+        """The headline, why some methods are not ranked, and which of them know one label only."""
+        return (
+            self.headline,
+            *(f"{entry.name}: {_why_not_ranked(entry)}" for entry in self.unranked),
+            *self.remarks,
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which methods know one label only, where the headline does not say it."""
+        said = self._single_leaders
+        return tuple(_one_label(entry) for entry in self.entries if entry.single_label and entry not in said)
 
     @property
     def unranked(self) -> tuple[Entry, ...]:
@@ -351,7 +435,8 @@ class Comparison:
     def notes(self) -> tuple[str, ...]:
         """What holds for the comparison as a whole, a sentence or two each."""
         about = f"Shares are of {self.examples:,} test points, exact for these and an estimate for others."
-        return (about, CHOICE_NOTE) if len(self.entries) > 1 else (about,)
+        beside = f"The baseline: {self.baseline_words}. Nobody is ranked at radii at which no method certifies more."
+        return (about, beside, CHOICE_NOTE) if len(self.entries) > 1 else (about, beside)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain JSON values."""
@@ -361,9 +446,11 @@ class Comparison:
             "title": self.title,
             "headline": self.headline,
             "findings": list(self.findings),
+            **in_json(self.conditions),
             "threat": self.threat.value,
             "threat_in_words": self.threat.in_words,
             "examples": self.examples,
+            "baseline": self.baseline.share,
             "radii": list(self.radii),
             "leaders": [stretch.to_dict() for stretch in stretches],
             "leaders_tolerance": tolerance,
@@ -514,21 +601,35 @@ def _first_false(row: npt.NDArray[np.bool_], start: int, stop: int) -> int:
 # --- in words -------------------------------------------------------------------------------------------------------
 
 
-def _ranking(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
+def _ranking(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, beyond: str) -> str:
     last = stretches[-1].last
     end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
     first = stretches[0]
     who = _listed(first.names)
     if ranked == 1:
-        return f"{who} certifies right predictions {end}; no other method here makes a claim of the same kind."
+        return (
+            f"{who} certifies more correct predictions than the baseline {end}; no other method here makes a claim of "
+            f"the same kind. {beyond}"
+        )
     verb = "certifies" if len(first.names) == 1 else "certify"
     points = "percentage point" if tolerance == 0.01 else "percentage points"
     aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
     if len(stretches) == 1:
-        return f"{who} {verb} most at every radius {end}{aside}."
+        return f"{who} {verb} the most correct predictions at every radius {end}{aside}. {beyond}"
     start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
     rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
-    return f"{who} {verb} most {start}, {rest}{aside}."
+    return f"{who} {verb} the most correct predictions {start}, {rest}{aside}. {beyond}"
+
+
+def _one_label(entry: Entry) -> str:
+    """That a method knows one label only."""
+    found = entry.certificate
+    most = None if found is None else single_label(found.label)
+    assert found is not None
+    assert most is not None
+    name = words.shortened(words.class_names(found.votes)[most.label])
+    which = f"all {most.total:,}" if most.count == most.total else f"{most.count:,} of {most.total:,}"
+    return f"{entry.name} says one label, '{name}', on {which} test points."
 
 
 def _range(stretch: Stretch) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mithridate import _validate
+from mithridate.conditions import PUBLIC, Statement, classes_read_off
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Private, SampledGaussian, Subsampled
 
@@ -15,6 +16,8 @@ SCHEDULES = ("constant", "cosine")
 MOST_CLASSES = 10_000  # more are no classes: a wrong column of labels, most likely
 _MOST_INSTANCES = 10_000_000
 _LARGEST = 1e30  # single precision ends at 3e38
+# Between these the clipping bound holds with all roundings (see `ensemble.clipping`).
+_SHORTEST_NORM, _LONGEST_NORM = 1e-12, 1e12
 PRECISIONS = ("auto", "float32", "tf32")
 
 
@@ -30,7 +33,7 @@ class TrainConfig:
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`, above 0.
         sample_rate: probability of an example to enter one batch, in (0, 1].
         steps: number of steps, at least 1.
-        max_grad_norm: largest norm of one example's gradient; longer ones are scaled down to it.
+        max_grad_norm: largest norm of one example's gradient, from 1e-12 to 1e12; longer ones are scaled down to it.
         learning_rate: step size of the optimiser, at the first step if it is scheduled.
         optimizer: `sgd` or `adam`.
         momentum: of `sgd`, in [0, 1).
@@ -89,12 +92,16 @@ class TrainConfig:
     def _check_single_precision(self) -> None:
         """Require what models are computed with to be numbers of single precision, with room to spare."""
         for name, value in (
-            ("max_grad_norm", self.max_grad_norm),
             ("learning_rate", self.learning_rate),
             ("noise_multiplier x max_grad_norm", self.noise_multiplier * self.max_grad_norm),
         ):
             if not 1.0 / _LARGEST <= value <= _LARGEST:
                 raise ConfigError(f"Expected {name} from {1 / _LARGEST:g} to {_LARGEST:g}, got {value:g}.")
+        if not _SHORTEST_NORM <= self.max_grad_norm <= _LONGEST_NORM:
+            raise ConfigError(
+                f"Expected max_grad_norm from {_SHORTEST_NORM:g} to {_LONGEST_NORM:g}, got {self.max_grad_norm:g}; "
+                "scale the inputs and the learning_rate instead."
+            )
         _validate.number_in(0, _LARGEST, weight_decay=self.weight_decay)
 
     def _check_public_constants(self) -> None:
@@ -139,28 +146,26 @@ class TrainConfig:
         inner = SampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
         return inner if self.keep is None else Subsampled(self.keep, inner)
 
-    def resolve(self, *, num_train: int, classes: int) -> tuple[TrainConfig, tuple[str, ...]]:
+    def resolve(self, *, num_train: int, classes: int) -> tuple[TrainConfig, tuple[Statement, ...]]:
         """The configuration with its public constants filled in from the data, and what that assumes.
 
         Args:
             num_train: number of training examples that were found.
             classes: number of classes that were found.
         """
-        inferred: list[str] = []
+        inferred: list[Statement] = []
         resolved = self
         if self.divisor is None:
             count = self.num_train or num_train
             divisor = self.sample_rate * count * (1.0 if self.keep is None else self.keep)
             resolved = replace(self, num_train=count, divisor=divisor)
             if self.num_train is None:
-                inferred.append(f"num_train = {num_train} (and with it divisor = {divisor:g})")
+                what = f"num_train = {num_train} (and with it divisor = {divisor:g}) was"
+                inferred.append(Statement(f"{what} read off the training data; {PUBLIC}", "size"))
         if self.classes is None:
             resolved = replace(resolved, classes=classes)
-            inferred.append(f"classes = {classes}")
-        if not inferred:
-            return resolved, ()
-        words = f"{' and '.join(inferred)} {'was' if len(inferred) == 1 else 'were'} read off the training data"
-        return resolved, (f"{words}; the certificate assumes that this is public and fixed.",)
+            inferred.append(classes_read_off(classes))
+        return resolved, tuple(inferred)
 
     def learning_rate_at(self, step: int) -> float:
         """The step size of a step, counted from 0.

@@ -7,12 +7,12 @@ import hashlib
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import assert_all_finite
+from sklearn.model_selection._search import BaseSearchCV
+from sklearn.pipeline import Pipeline
+from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
@@ -29,11 +31,14 @@ from mithridate import _validate, certification
 from mithridate._artifact import PathLike
 from mithridate.accounting import FDP, Method
 from mithridate.certificate import Certificate
-from mithridate.data.arrays import kind_of
+from mithridate.conditions import PUBLIC, Statement, of_user
+from mithridate.data.arrays import fitted_preprocessing
+from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.mechanism import Threat
-from mithridate.recipes import Recipe, choose, public_size
+from mithridate.project import compose, follows_size
+from mithridate.recipes import Recipe
 from mithridate.votes import Votes
 
 Array = npt.NDArray[Any]
@@ -43,9 +48,6 @@ _validate_data: Any = validate_data
 
 _log = logging.getLogger(__name__)
 
-# Columns whose mean and standard deviation are so close to 0 and 1 were standardised by their own values.
-_STANDARDISED = 1e-6
-_FEW_ROWS = 10
 _MOST_NAMED = 20
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
@@ -60,8 +62,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
     Assumes: what `certify(X).assumptions` lists. Above all, nothing but `fit` has looked at the training data. A
     scaler, an imputer, a feature selection or a vocabulary that was *fitted* on the training data, in a pipeline before
-    this estimator or by hand, is not covered and **voids the certificate**, and so does choosing the parameters by
-    cross-validation on that data (`assumptions` at least says so). Scale by constants that you know:
+    this estimator or by hand, is not covered, and neither is choosing the parameters by cross-validation on that data:
+    the certificate is then *conditional* (`certify(X).conditions`). A search or a pipeline of scikit-learn around this
+    estimator is noticed, and so are columns that were scaled on the training data; say the rest yourself in
+    `assumptions`. Scale by constants that you know:
     `features=UnitNorm(center=..., scale=...)`, or declare the columns with `mithridate.data`.
 
     Args:
@@ -71,9 +75,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
         sample_rate: probability of an example to enter one batch; None: chosen.
         steps: number of steps; None: chosen.
-        max_grad_norm: largest norm of one example's gradient; None: chosen, which is often better than 1.
+        max_grad_norm: largest norm of one example's gradient; None: chosen.
         learning_rate: step size; None: chosen.
-        features: `auto`, the name of a fixed encoder, one of `mithridate.features`, or None for the inputs as they are.
+        features: the name of a fixed encoder, one of `mithridate.features`, None for the inputs as they are, or `auto`:
+            chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
         method: how privacy becomes a radius: `FDP()`, `RDP(...)` or `ADP(...)`.
@@ -84,11 +89,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
+        num_train: number of training examples, where it is fixed or public. None takes that of the training data,
+            rounded, and every certificate is then conditional on it.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
-            cross-validation; every certificate repeats them.
+            cross-validation; every certificate repeats them, and is conditional on them.
 
     Attributes:
-        classes_: the labels, sorted; certificates speak of them by their position: `classes_[certificate.label]`.
+        classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
+            and take true labels as they are, `certificate.accuracy(y, radii)`.
         recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
@@ -127,7 +135,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         noise_multiplier: float | None = None,
         sample_rate: float | None = None,
         steps: int | None = None,
-        max_grad_norm: float | None = 1.0,
+        max_grad_norm: float | None = None,
         learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
@@ -137,6 +145,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
+        num_train: int | None = None,
         assumptions: Sequence[str] = (),
     ) -> None:
         self.model = model
@@ -154,6 +163,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
+        self.num_train = num_train
         self.assumptions = assumptions
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
@@ -175,21 +185,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted = self._unfitted()
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
-        _warn_if_standardised(inputs)
-        recipe = choose(
-            num_train=public_size(len(inputs)),
-            classes=len(classes),
-            shape=inputs.shape[1:],
-            kind=kind_of(inputs),
-            device=training.pick_device(self.device).type,
-            instances=self.instances,
-            model=self.model,
-            features=self.features,
-            noise_multiplier=self.noise_multiplier,
-            sample_rate=self.sample_rate,
-            steps=self.steps,
-            max_grad_norm=self.max_grad_norm,
-            learning_rate=self.learning_rate,
+        looks = _looks_from_outside(inputs)
+        options = self._options(len(classes))
+        recipe = compose(
+            options,
+            Examples(inputs, labels),
+            training.pick_device(self.device).type,
             threat=self.threat,
             failure_prob=self.failure_prob,
             method=self.method,
@@ -202,17 +203,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             (inputs, labels),
             inputs[:1],  # a run votes on something
             model=recipe.model,
-            # Where nothing was chosen by it, the number of examples is left to `train`, which lists it.
-            config=replace(
-                recipe.config, classes=len(classes), num_train=recipe.num_train if self._leaves_open() else None
-            ),
+            config=recipe.config,
             run_dir=run.folder(),
             device=self.device,
             features=recipe.features,
             keep_models=True,
             root_seed=_root_seed(self.random_state),
-            source={"declaration": None, "class_names": [str(name) for name in classes]},
-            assumptions=self._assumed(recipe, classes),
+            source={"declaration": None, "class_names": _in_json(classes)},
+            assumptions=(*looks, *self._assumed(recipe, options, classes)),
         )
         run.forget_seed()
         fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
@@ -226,13 +224,19 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             vars(twin).pop(name, None)
         return twin
 
-    def _leaves_open(self) -> bool:
-        """Whether something is chosen by the number of examples."""
-        return None in (self.noise_multiplier, self.sample_rate, self.steps, self.learning_rate)
+    def _options(self, classes: int) -> dict[str, Any]:
+        """The parameters as a project file would have them, so that both roads lead to the same order."""
+        names = ("model", "instances", "num_train", "noise_multiplier", "sample_rate", "steps", "max_grad_norm")
+        options: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
+        if not isinstance(self.features, str) or self.features != "auto":
+            options["features"] = "none" if self.features is None else self.features
+        return {**options, "classes": classes}
 
-    def _assumed(self, recipe: Recipe, classes: Array) -> tuple[str, ...]:
-        chosen = (*self.assumptions, recipe.assumption) if self._leaves_open() else tuple(self.assumptions)
-        return chosen if self.classes is not None else (*chosen, _inferred(classes))
+    def _assumed(self, recipe: Recipe, options: dict[str, Any], classes: Array) -> tuple[Statement, ...]:
+        said = (*of_user(self.assumptions), *of_user(recipe.assumptions))
+        if follows_size(options):
+            said = (*said, recipe.assumption)
+        return said if self.classes is not None else (*said, _inferred(classes))
 
     def predict(self, X: Any) -> Array:
         """The label with the most votes for each input; ties go to the smaller label."""
@@ -431,11 +435,13 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
     return places.astype(np.int64)
 
 
-def _inferred(classes: Array) -> str:
-    return (
-        f"The set of classes ({_named(classes)}) was read off the training labels; the certificate assumes that it is "
-        "public and fixed."
-    )
+def _in_json(classes: Array) -> list[Any]:
+    """The classes as plain JSON values, each of its own kind, so that certificates know labels as `y` has them."""
+    return [name if isinstance(name, str | int | float) else str(name) for name in classes.tolist()]
+
+
+def _inferred(classes: Array) -> Statement:
+    return Statement(f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}", "class-list")
 
 
 def _named(classes: Array) -> str:
@@ -546,16 +552,56 @@ def _refuse_words(inputs: Any) -> None:
             )
 
 
-def _warn_if_standardised(inputs: Array) -> None:
-    """Point out columns that were scaled by their own mean and deviation; the result does not depend on this look."""
-    if inputs.ndim != 2 or inputs.dtype.kind != "f" or len(inputs) < _FEW_ROWS:
-        return
-    with np.errstate(all="ignore"):
-        mean, deviation = inputs.mean(axis=0), inputs.std(axis=0)
-    varies = deviation > 0
-    if varies.any() and (np.abs(mean) < _STANDARDISED).all() and (np.abs(deviation - 1) < _STANDARDISED)[varies].all():
-        warnings.warn(
-            "Every column has mean 0 and deviation 1, as if a scaler had been fitted on this training data, which no "
-            "certificate covers; scale by constants that you know: features=UnitNorm(center=..., scale=...).",
-            stacklevel=3,
-        )
+# --- what else has looked at the training data ----------------------------------------------------------------------
+
+
+def _looks_from_outside(inputs: Array) -> tuple[Statement, ...]:
+    """What can be seen of other looks at the training data: scaled columns, searches and pipelines around `fit`."""
+    by_callers = _looks_of_callers()
+    for statement in (*fitted_preprocessing(inputs), *by_callers):
+        warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=3)
+    return by_callers  # What the columns show, `train` says by itself.
+
+
+def _looks_of_callers() -> tuple[Statement, ...]:
+    """Searches and pipelines of scikit-learn that call `fit`.
+
+    They tell the estimator nothing, so the callers on the stack are all there is to see. What is not seen here (a
+    search that ran before, a transformer that was applied by hand) is up to the user to say.
+    """
+    found: dict[str, Statement] = {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        # Only there: whoever asks for the variables of a frame keeps all of them alive as long as it runs.
+        if frame.f_code.co_name == "fit" and str(frame.f_globals.get("__name__")).startswith("sklearn."):
+            caller = frame.f_locals.get("self")
+            for statement in (_search(caller), _preprocessing(caller)):
+                if statement is not None:
+                    found[str(statement)] = statement
+        frame = frame.f_back
+    return tuple(found.values())
+
+
+def _search(caller: Any) -> Statement | None:
+    if not isinstance(caller, BaseSearchCV):
+        return None
+    return Statement(
+        f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does not "
+        "cover.",
+        "tuned-on-training-data",
+    )
+
+
+def _preprocessing(caller: Any) -> Statement | None:
+    """What a pipeline fits before its last step; transformers that need no fit see one example at a time."""
+    if not isinstance(caller, Pipeline):
+        return None
+    steps = (step for _, step in caller.steps[:-1] if step is not None and not isinstance(step, str))
+    fitted = [type(step).__name__ for step in steps if get_tags(step).requires_fit]
+    if not fitted:
+        return None
+    return Statement(
+        f"{' and '.join(fitted)} {'was' if len(fitted) == 1 else 'were'} fitted on the training data before it was "
+        "trained on, which the certificate does not cover.",
+        "fitted-preprocessing",
+    )

@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mithridate import _validate
+from mithridate.conditions import Statement, tuned_constants
 from mithridate.errors import ArtifactError, ConfigError
 
 # Numbers held per chunk of rows: 32 MiB of float64. It bounds memory and cannot change a result.
@@ -89,6 +90,7 @@ class OrientedGradients:
     """
 
     name: ClassVar[str] = "oriented-gradients"
+    tuned_on: ClassVar[tuple[str, ...]] = ("MNIST", "Fashion-MNIST", "CIFAR-10")
     trusted: ClassVar[bool] = False
 
     cells: int = 4
@@ -235,6 +237,7 @@ class ObjectGradients(OrientedGradients):
     """
 
     name: ClassVar[str] = "object-gradients"
+    tuned_on: ClassVar[tuple[str, ...]] = ("Fashion-MNIST", "MNIST")
 
     cells: int = 6
     cell_centering: float = 1.0
@@ -293,6 +296,7 @@ class PhotoGradients(OrientedGradients):
     """
 
     name: ClassVar[str] = "photo-gradients"
+    tuned_on: ClassVar[tuple[str, ...]] = ("CIFAR-10",)
 
     cell_centering: float = 0.25
     coarse_weight: float = 0.6
@@ -367,6 +371,7 @@ class LayeredGradients(OrientedGradients):
     """
 
     name: ClassVar[str] = "layered-gradients"
+    tuned_on: ClassVar[tuple[str, ...]] = ("Fashion-MNIST", "CIFAR-10")
 
     cells: int = 6
     cell_centering: float = 1.0
@@ -677,12 +682,13 @@ class Frozen:
         _plain_numbers(self)
 
     @property
-    def assumption(self) -> str:
+    def assumption(self) -> Statement:
         """What a certificate on these features assumes, as a sentence."""
         version = f" {self.version}" if self.version else ""
-        return (
+        return Statement(
             f"The encoder {self.title!r}{version} is trusted. It is said to be trained on: {self.trained_on}. "
-            "The certificate does not cover changes to that data."
+            "The certificate does not cover changes to that data.",
+            "trusted-encoder",
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -800,6 +806,22 @@ def pick_encoder(features: Any) -> Encoder | None:
             f"got {features!r}; put an encoder of your own into features.Frozen."
         )
     return features
+
+
+def about_encoder(chosen: Encoder | None, x: np.ndarray, classes: int) -> tuple[Statement, ...]:
+    """What a certificate has to say about an encoder: that it is trusted, or what its constants were tuned on.
+
+    Args:
+        chosen: the encoder.
+        x: raw inputs, of which the shape matters alone.
+        classes: number of labels.
+    """
+    if isinstance(chosen, Frozen):
+        return (chosen.assumption,)
+    if not isinstance(chosen, OrientedGradients):
+        return ()
+    what = f"The constants of {chosen.name} features"
+    return (tuned_constants(what, chosen.tuned_on, math.prod(x.shape[1:]), classes),)
 
 
 def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None = None) -> Encoder:

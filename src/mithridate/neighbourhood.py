@@ -21,9 +21,27 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate.data.arrays import Preparation, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
+from mithridate.conditions import Statement, classes_read_off, of_user, tuned_constants
+from mithridate.data.arrays import (
+    Preparation,
+    check_inputs,
+    check_labels,
+    fingerprint,
+    fitted_preprocessing,
+    kind_of,
+    pair_of,
+    split_inputs,
+)
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
+from mithridate.features import (
+    Encoder,
+    Frozen,
+    OrientedGradients,
+    PhotoGradients,
+    UnitNorm,
+    about_encoder,
+    pick_encoder,
+)
 from mithridate.mechanism import KernelSum, NearestExamples, checked_scales
 from mithridate.votes import Votes
 
@@ -153,6 +171,14 @@ def _default_kernel(encoder: Encoder, channels: int) -> Kernel:
     return _PHOTOGRAPHS if isinstance(encoder, PhotoGradients) else _IN_COLOUR
 
 
+def _about_kernel(encoder: Encoder, x: npt.NDArray[Any], classes: int) -> tuple[Statement, ...]:
+    """What the default kernel was tuned on."""
+    if not isinstance(encoder, OrientedGradients):
+        return ()
+    looked_at = ("MNIST", "Fashion-MNIST", "CIFAR-10")
+    return (tuned_constants("The constants of the kernel", looked_at, math.prod(x.shape[1:]), classes),)
+
+
 # --- votes ----------------------------------------------------------------------------------------------------------
 
 
@@ -198,9 +224,9 @@ def kernel_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be.
     """
-    _validate.sentences(assumptions=assumptions)
-    task = _task(training_set, test_set, features, classes, mirrored)
-    kernel = task.kernel if kernel is None else kernel
+    task = _task(training_set, test_set, features, classes, mirrored, source, assumptions)
+    if kernel is None:
+        kernel, task = task.kernel, replace(task, assumptions=(*task.assumptions, *task.kernel_assumptions))
     table = _table(kernel, task.scale)
     examples = _ByLabel.of(task.rows, task.labels)
     scores = np.zeros((task.inputs, task.classes), dtype=np.int64)
@@ -211,7 +237,7 @@ def kernel_votes(
             histograms[part] = _own_weights(task.views[:, part], examples, table, scores[part].argmax(axis=1))
     recipe = {"method": "kernel-vote", **task.recipe, "kernel": kernel.to_dict()}
     evidence = {} if histograms is None else {"own": histograms}
-    return _votes(task, scores, KernelSum(UNIT), recipe, evidence, source, assumptions)
+    return _votes(task, scores, KernelSum(UNIT), recipe, evidence, source)
 
 
 def neighbour_votes(
@@ -256,10 +282,9 @@ def neighbour_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
     """
-    _validate.sentences(assumptions=assumptions)
     numbers, needed = checked_scales(neighbours, leads)
     voters = NearestExamples(numbers, leads=needed)
-    task = _task(training_set, test_set, features, classes, mirrored)
+    task = _task(training_set, test_set, features, classes, mirrored, source, assumptions)
     voters.needed(task.classes)  # or it says what is wrong, before anything is computed
     if voters.most > len(task.rows):
         raise ConfigError(
@@ -274,7 +299,7 @@ def neighbour_votes(
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **task.recipe, **said}
     counts = _histograms(order[:, : mechanism.most], task.classes)
-    return _votes(task, counts, mechanism, recipe, {"order": order}, source, assumptions)
+    return _votes(task, counts, mechanism, recipe, {"order": order}, source)
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -295,6 +320,7 @@ class _Task:
         kernel: for these features, where none is given.
         fingerprints: of training set and test inputs.
         assumptions: what is taken for granted.
+        kernel_assumptions: likewise, where that kernel is used.
     """
 
     rows: FloatArray
@@ -307,6 +333,7 @@ class _Task:
     kernel: Kernel
     fingerprints: tuple[str, str]
     assumptions: tuple[str, ...]
+    kernel_assumptions: tuple[Statement, ...]
 
     @property
     def inputs(self) -> int:
@@ -314,8 +341,17 @@ class _Task:
         return self.views.shape[1]
 
 
-def _task(training_set: Any, test_set: Any, features: Any, classes: int | None, mirrored: bool) -> _Task:
+def _task(
+    training_set: Any,
+    test_set: Any,
+    features: Any,
+    classes: int | None,
+    mirrored: bool,
+    source: Mapping[str, Any] | None,
+    assumptions: Sequence[str],
+) -> _Task:
     check_mirrored(mirrored)
+    _validate.sentences(assumptions=assumptions)
     if classes is not None:
         _validate.positive_integer(classes=classes)
     x, y = pair_of("training_set", training_set)
@@ -347,7 +383,13 @@ def _task(training_set: Any, test_set: Any, features: Any, classes: int | None, 
         # Only where it is so: the recipes of other votes, and their fingerprints, stay what they were.
         recipe={**recipe, "mirrored": True} if mirrored else recipe,
         kernel=_default_kernel(prepare.encoder, prepare.channels),
-        assumptions=_assumptions(prepare.encoder, count if classes is None else None),
+        assumptions=(
+            *of_user(assumptions),
+            *_assumptions(prepare.encoder, count if classes is None else None),
+            *about_encoder(prepare.encoder, x, count),
+            *fitted_preprocessing(x, source),
+        ),
+        kernel_assumptions=_about_kernel(prepare.encoder, x, count),
     )
 
 
@@ -379,12 +421,9 @@ def _encoder(features: Any, kind: str) -> Encoder | None:
 def _assumptions(chosen: Encoder, inferred_classes: int | None) -> tuple[str, ...]:
     sentences: list[str] = []
     if inferred_classes is not None:
-        sentences.append(
-            f"classes = {inferred_classes} was read off the training data; "
-            "the certificate assumes that this is public and fixed."
-        )
+        sentences.append(classes_read_off(inferred_classes))
     if isinstance(chosen, Frozen):
-        sentences += [chosen.assumption, _ROUNDING_OF_TRUSTED]
+        sentences.append(_ROUNDING_OF_TRUSTED)
     return tuple(sentences)
 
 
@@ -395,7 +434,6 @@ def _votes(
     recipe: dict[str, Any],
     evidence: Mapping[str, npt.NDArray[Any]],
     source: Mapping[str, Any] | None,
-    assumptions: Sequence[str],
 ) -> Votes:
     content = json.dumps([*task.fingerprints, recipe], sort_keys=True)
     return Votes(
@@ -403,7 +441,7 @@ def _votes(
         mechanism,
         labels=task.true_labels,
         data_fingerprint=f"sha256:{hashlib.sha256(content.encode()).hexdigest()}",
-        assumptions=(*assumptions, *task.assumptions),
+        assumptions=task.assumptions,
         recipe=recipe if source is None else {**recipe, "source": dict(source)},
         evidence=evidence,
     )

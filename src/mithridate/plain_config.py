@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from mithridate import _validate
+from mithridate.conditions import classes_read_off
 from mithridate.config import TrainConfig
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
@@ -330,8 +331,7 @@ class PlainRecipe(PlainConfig):
         resolved = replace(self, num_train=num_train) if isinstance(self.plan, Bootstrap) else self
         if self.classes is not None:
             return resolved._checked(), ()
-        said = f"classes = {classes} was read off the training data; the certificate assumes that this is public"
-        return replace(resolved, classes=classes)._checked(), (f"{said} and fixed.",)
+        return replace(resolved, classes=classes)._checked(), (classes_read_off(classes),)
 
     def _checked(self) -> PlainRecipe:
         _ = self.mechanism  # checks its own constants

@@ -10,12 +10,17 @@ accounts for (docs/recipes.md).
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from mithridate import _validate
+from mithridate.conditions import Statement, tuned_constants
 from mithridate.config import TrainConfig
+from mithridate.data.arrays import pair_of
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, ObjectGradients, PhotoGradients
 from mithridate.recipes import public_size, size_assumption
@@ -84,28 +89,25 @@ class Preset:
         given = {name: value for name, value in decided.items() if value is not None}
         return {**given, "model": self.model, "features": self.features, "seconds": _NO_HURRY}
 
-    def assumption(self, data: str | None = None) -> str:
-        """What a certificate takes for granted about the choice of this recipe.
+    def assumption(self, shape: tuple[int, ...], classes: int) -> Statement:
+        """What a certificate says about the choice of this recipe.
+
+        It was chosen by fitting on one part of the training set of its data and comparing on another.
 
         Args:
-            data: name of the data set that is trained on, where it has one.
+            shape: of one raw input.
+            classes: number of labels.
         """
-        chosen = (
-            f"The recipe {self.name} was chosen by fitting on one part of the training set of {_TITLES[self.data]} and "
-            "comparing on another"
+        return tuned_constants(
+            f"The constants of the recipe {self.name}", (_TITLES[self.data],), math.prod(shape), classes
         )
-        not_covered = "is a look at the data that the certificate does not account for"
-        if data == self.data:
-            return f"{chosen}, which is the data set of this run: the choice {not_covered}."
-        return f"{chosen}; for that data set, and any that shares examples with it, the choice {not_covered}."
 
-    def train(self, training_set: Any, test_set: Any, *, data: str | None = None, **options: Any) -> Votes:
+    def train(self, training_set: Any, test_set: Any, **options: Any) -> Votes:
         """Train by this recipe; the votes carry its assumption.
 
         Args:
             training_set: inputs and labels.
             test_set: inputs to vote on, or a pair with their true labels.
-            data: name of the data set, where it has one.
             options: constants of `TrainConfig` that are to be other ones (`instances`, say), and arguments of
                 `mithridate.train` (`run_dir`, `device`, ...).
 
@@ -118,7 +120,9 @@ class Preset:
         changed = {name: options.pop(name) for name in names if name in options}
         declared = changed.pop("num_train", None)
         size = public_size(len(training_set[1])) if declared is None else declared
-        sentences = [*options.pop("assumptions", ()), self.assumption(data)]
+        x, y = pair_of("training_set", training_set)
+        classes = changed.get("classes") or int(np.max(y)) + 1
+        sentences = [*options.pop("assumptions", ()), self.assumption(np.shape(x)[1:], classes)]
         if declared is None:
             sentences.append(size_assumption(size))
         return train(

@@ -29,6 +29,7 @@ from typing import Any
 from mithridate import _validate, presets, recipes
 from mithridate._artifact import PathLike
 from mithridate._files import read_file
+from mithridate.conditions import classes_read_off, of_user
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import kind_of
 from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
@@ -124,7 +125,7 @@ class Project:
             return whole
         declared = self.options.get("classes")
         count = declared if isinstance(declared, int) else int(whole.y.max()) + 1
-        assumed = f"classes = {count} was read off the data; the certificate assumes that this is public and fixed."
+        assumed = classes_read_off(count)
         return replace(
             whole,
             class_names=tuple(str(label) for label in range(count)),
@@ -169,7 +170,7 @@ def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
         raise ConfigError(
             f"Expected {name} as a list of sentences without control codes, got {_validate.shown(given)}."
         )
-    return lines
+    return of_user(lines)
 
 
 def data_of(data: dict[str, Any], path: Path) -> Project:
@@ -260,29 +261,38 @@ def is_complete(options: Mapping[str, Any]) -> bool:
     return all(options.get(name) is not None for name in _ESSENTIAL)
 
 
-def compose(options: Mapping[str, Any], training: Examples, device: str, *, data: str | None = None) -> Recipe:
+def follows_size(options: Mapping[str, Any]) -> bool:
+    """Whether something is chosen by the number of training examples, which nobody declared."""
+    # A preset is made for the number of examples, whatever else is given beside it.
+    by_hand = is_complete(options) and options.get("recipe") is None
+    return options.get("num_train") is None and not by_hand
+
+
+def compose(options: Mapping[str, Any], training: Examples, device: str, **claim: Any) -> Recipe:
     """The recipe of a run: what the options say, and the rest chosen by the size of the task and the time there is.
 
     Options that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing else is
     changed from the defaults of `TrainConfig`. Those of a preset (`recipe`) hold where no other is given.
 
     Args:
-        options: by the names of `TrainConfig` and of `recipes.choose`, and `recipe`.
+        options: by the names of `TrainConfig` and of `recipes.choose`, and `recipe`; `features = "none"` stands for the
+            inputs as they are.
         training: the training data; only its size, the shape of an input and the classes are used.
         device: `cpu`, `cuda` or `mps`.
-        data: name of the data set, where it has one.
+        claim: what will be certified, for what is said about the radius that could be reached; see `recipes.choose`.
 
     Raises:
         ConfigError: an option is not what it should be.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if "recipe" in given:
-        return _composed_by_preset(given, training, device, data)
+        return _composed_by_preset(given, training, device, claim)
     constants = {name: given[name] for name in CONFIG_NAMES if name in given}
     if training.class_names is not None:
         constants.setdefault("classes", len(training.class_names))
     complete = is_complete(given)
     model = given.get("model", "auto")
+    features = given.get("features", "none" if complete and model != "auto" else "auto")
     assert training.y is not None
     chosen: dict[str, Any] = {name: given[name] for name in ("seconds", "instances") if name in given}
     chosen |= {name: given.get(name) for name in _ESSENTIAL}
@@ -293,9 +303,10 @@ def compose(options: Mapping[str, Any], training: Examples, device: str, *, data
         kind=kind_of(training.x),
         device=device,
         model=model,
-        features=given.get("features", None if complete and model != "auto" else "auto"),
+        features=None if isinstance(features, str) and features == "none" else features,
         keep=constants.get("keep"),
         **chosen,
+        **claim,
     )
     if not complete:  # what was chosen for a size is divided by that size
         constants.setdefault("num_train", recipe.num_train)
@@ -306,13 +317,14 @@ def compose(options: Mapping[str, Any], training: Examples, device: str, *, data
         raise ConfigError(f"An option is of the wrong kind: {error}.") from error
 
 
-def _composed_by_preset(given: dict[str, Any], training: Examples, device: str, data: str | None) -> Recipe:
+def _composed_by_preset(given: dict[str, Any], training: Examples, device: str, claim: dict[str, Any]) -> Recipe:
     """The recipe of a preset, with the constants that are given beside it."""
     preset = presets.preset(given.pop("recipe"))
     decided = preset.options(given.get("num_train") or recipes.public_size(len(training.x)))
-    recipe = compose({**decided, **given}, training, device)
+    recipe = compose({**decided, **given}, training, device, **claim)
+    said = preset.assumption(training.x.shape[1:], recipe.classes)
     reason = f"The constants are those of the recipe {preset.name}. {preset.description}"
-    return replace(recipe, reasons=(*recipe.reasons, reason), assumptions=(preset.assumption(data),))
+    return replace(recipe, reasons=(*recipe.reasons, reason), assumptions=(said,))
 
 
 _HEADER = """\

@@ -28,6 +28,7 @@ from mithridate import _validate
 from mithridate.accounting import FDP, Method
 from mithridate.bounds import bound_votes
 from mithridate.certification import certify, default_bounds
+from mithridate.conditions import PUBLIC, Statement, tuned_constants
 from mithridate.config import TrainConfig
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
@@ -103,6 +104,15 @@ _PUBLISHED = {
     "resnet18": _Published(256, 19.0, 2343, 10.0, 0.1, _CIFAR, seconds={"cuda": 1 / 116}),
 }
 
+# What the constants of small models, and those of Liu et al. 2023, were tuned on.
+_PUBLISHED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
+_TUNED_ON = (
+    "scikit-learn's digits",
+    "scikit-learn's breast cancer table",
+    "scikit-learn's wine table",
+    *_PUBLISHED_ON,
+)
+
 # --- warnings -------------------------------------------------------------------------------------------------------
 
 _FEW_INSTANCES, _USUAL_INSTANCES = 500, 1000
@@ -166,7 +176,7 @@ class Recipe:
         )
 
     @property
-    def assumption(self) -> str:
+    def assumption(self) -> Statement:
         """What a certificate takes for granted where the recipe was chosen by a size that was not declared."""
         return size_assumption(self.num_train)
 
@@ -213,11 +223,10 @@ def public_size(number: int) -> int:
     return round(number, min(0, 2 - len(str(int(number)))))
 
 
-def size_assumption(num_train: int) -> str:
-    """What a certificate takes for granted where the recipe follows a number of examples that nobody declared."""
-    return (
-        f"The recipe was chosen for {num_train} training examples, their number rounded to two digits; the "
-        "certificate assumes that this is public and fixed."
+def size_assumption(num_train: int) -> Statement:
+    """What a certificate is conditional on where the recipe follows a number of examples that nobody declared."""
+    return Statement(
+        f"The recipe was chosen for {num_train} training examples, their number rounded to two digits; {PUBLIC}", "size"
     )
 
 
@@ -235,7 +244,7 @@ def choose(
     noise_multiplier: float | None = None,
     sample_rate: float | None = None,
     steps: int | None = None,
-    max_grad_norm: float | None = 1.0,
+    max_grad_norm: float | None = None,
     learning_rate: float | None = None,
     keep: float | None = None,
     threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
@@ -262,7 +271,7 @@ def choose(
         noise_multiplier: noise in units of the clipping norm.
         sample_rate: probability of an example to enter one batch.
         steps: number of steps.
-        max_grad_norm: clipping norm; None: chosen, too. It does not enter the mechanism, so it costs no radius.
+        max_grad_norm: clipping norm. It does not enter the mechanism, so it costs no radius.
         learning_rate: step size.
         keep: each instance first keeps every example with this probability; the rest is chosen as if it kept all.
         threat: how the data may have been changed.
@@ -316,7 +325,17 @@ def choose(
         method=method,
         threat=threat,
         failure_prob=failure_prob,
+        assumptions=_tuned(network, task, given),
     )
+
+
+def _tuned(network: Any, task: _Task, given: dict[str, Any]) -> tuple[Statement, ...]:
+    """What the constants that were chosen here were tuned on."""
+    if None not in given.values():
+        return ()
+    small = isinstance(network, str) and network in _SMALL
+    what = "The constants of the recipe" if small else "The constants of the recipe, which are published ones,"
+    return (tuned_constants(what, _TUNED_ON if small else _PUBLISHED_ON, math.prod(task.shape), task.classes),)
 
 
 def _check_given(given: dict[str, Any]) -> None:

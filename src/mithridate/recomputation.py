@@ -1,20 +1,26 @@
 """The auditor's second route: what `accounting` and `bounds` compute, by other means, sharing no code with them.
 
-* Trade-off curves: not by a grid of privacy losses and FFTs, but from the characteristic function of the loss of one
-  step (trapezoidal rule in x, which converges exponentially), its T-th power, and the inversion formula of Gil-Pelaez
-  with Davies' midpoint rule, whose error is a tail probability that Chernoff's inequality makes negligible. One step,
-  or no sampling, is solved directly; a few steps, where that fails, by a table of sums.
+* Trade-off curves: not by a circle of privacy losses, but from the characteristic function of the loss of one step
+  under P (trapezoidal rule in x, which converges exponentially) and its T-th power. One step, or no sampling, is solved
+  directly; a few steps, whose characteristic function hardly decays, by a table of sums.
 * Renyi divergences: with every component of the mixture, in log space, on another grid.
 * Clopper-Pearson: by bisection on the binomial tail itself.
 
-These numbers are accurate to better than 1e-9, not rounded to one side (where sums are tabulated they err upwards): the
-engine's pessimism, of at least `TOLERANCE`, is what they are compared with.
+An auditor errs towards doubt. With L the loss of all steps, every real s gives a line above the curve,
 
-References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60).
+    K(x) <= H(s) + exp(s) x,    H(s) = E_P (1 - exp(s - L))_+,
+
+and H is the mean *under P* of a function between 0 and 1: whatever is wrong with the law of L by some probability, H is
+wrong by no more than that, however steep the line is, so errors are bounded and added to K. (From a tail of Q the same
+error would come out multiplied by exp(s), which is beyond 1e12 where x is 1e-12.) What is left out of P counts as seen
+for certain, what is left out of Q as absent.
+
+References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is used here for H instead of tails.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +32,34 @@ FloatArray = npt.NDArray[np.float64]
 ComplexArray = npt.NDArray[np.complex128]
 
 TOLERANCE = 1e-9
-_NEGLIGIBLE = 1e-14
+_UNIT = float(np.finfo(np.float64).eps) / 2
+# Probability that may lie outside the window of an inversion, at each end; charged.
+_OUTSIDE = 1e-15
+# Below this the characteristic function of all steps counts as gone; charged.
+_GONE = 1e-14
 _BLOCK = 32
 _MAX_FREQUENCIES = 1 << 13
-# Outputs times components that are held at once.
-_MAX_GRID = 1 << 26
+# How much further than that it is looked at, in case that it comes back, and at how many places.
+_BEYOND, _LOOKS = 4, 64
+# How wrong the trapezoidal rule may be for all steps, and where it is asked.
+_QUADRATURE, _PROBES = 1e-12, 8
+_REACH = 9.5
+# Outputs times components that an inversion and a table are worth.
+_MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 23
+# Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
+_SEPARATE, _LEAST_NOISE = 0.025, 1e-7
+# Losses of one step beyond which an output counts as certainly from P, or as no better than this.
+_CERTAIN = 60.0
+# Lines are taken at losses between these: below the first K is one to 13 digits, beyond the last they are too steep.
+_LOWEST, _MAX_EXPONENT = -30.0, 650.0
+_TABLE = 256
 
 
 class ExactTradeoff:
     """K of one split after all steps: `exact(x)` for an array of probabilities.
+
+    Guarantee: never below the true K by more than a tenth of `TOLERANCE`, nor in general above it by more; where the
+    curve can be bounded only loosely, it lies above the true one.
 
     Args:
         noise: noise multiplier.
@@ -42,6 +67,9 @@ class ExactTradeoff:
         steps: number of steps.
         deleted: examples that D' has and D lacks.
         inserted: examples that D has and D' lacks.
+
+    Raises:
+        NumericalError: the curve would be too large to compute.
     """
 
     def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
@@ -61,7 +89,7 @@ class ExactTradeoff:
         inside = (x > 0) & (x < 1)
         result = np.where(x >= 1, 1.0, 0.0)
         if inside.any():
-            result[inside] = self._solve(x[inside])
+            result[inside] = np.clip(self._solve(x[inside]), x[inside], 1.0)
         return result
 
 
@@ -69,10 +97,16 @@ def _many_steps(
     noise: float, rate: float, steps: int, deleted: int, inserted: int
 ) -> Callable[[FloatArray], FloatArray]:
     """Inversion; for a few steps the characteristic function may decay too slowly for it, and sums are tabulated."""
-    try:
-        return _Inversion(noise, rate, steps, deleted, inserted)
-    except NumericalError:
-        return _Table(noise, rate, steps, deleted, inserted)
+    for route in (_Inversion, _Table):
+        try:
+            return route(noise, rate, steps, deleted, inserted)
+        except _TooSlowError:
+            continue
+    return _Inversion(noise, rate, steps, deleted, inserted, blurred=True)
+
+
+class _TooSlowError(NumericalError):
+    """A route that does not suit the curve."""
 
 
 class _OneStep:
@@ -80,91 +114,170 @@ class _OneStep:
 
     def __init__(self, noise: float, rate: float, deleted: int, inserted: int) -> None:
         self._noise = noise
-        self._up, self._up_weights = _components(deleted, rate)
-        self._down, self._down_weights = _components(inserted, rate)
+        self._up, self._down = _components(deleted, rate), _components(inserted, rate)
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        low = np.full(len(x), -self._down[-1] - 40 * self._noise)
-        high = np.full(len(x), self._up[-1] + 40 * self._noise)
+        low = np.full(len(x), -self._down.counts[-1] - 40 * self._noise)
+        high = np.full(len(x), self._up.counts[-1] + 40 * self._noise)
         for _ in range(200):
             middle = (low + high) / 2
-            above = special.ndtr(-(middle[:, None] + self._down) / self._noise) @ self._down_weights >= x
+            above = special.ndtr(-(middle[:, None] + self._down.counts) / self._noise) @ self._down.weights >= x
             low, high = np.where(above, middle, low), np.where(above, high, middle)
-        return special.ndtr(-(low[:, None] - self._up) / self._noise) @ self._up_weights
+        # Q has at least x above `low`, so the best test of size x lies within.
+        return special.ndtr(-(low[:, None] - self._up.counts) / self._noise) @ self._up.weights + self._up.dropped
 
 
 class _Inversion:
-    """Many steps: tails of the sum of losses from its characteristic function."""
+    """Many steps: H from the characteristic function of the loss under P.
 
-    def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
-        self._steps = steps
-        self._loss, self._log_p, self._log_q = _one_step(noise, rate, deleted, inserted, noise / 10)
-        self._p, self._q = np.exp(self._log_p), np.exp(self._log_q)
-        self._low, self._high = self._window()
-        self._invert()
+    The function of u = L - s whose mean is H is continued outside a window of length W that holds P and Q, with its
+    sign changed: a step by halves, and exp(-u) by -exp(-u - W). Its Fourier series then has the frequencies
+    w_k = (2k + 1) pi / W and the coefficients 1 / (W i w (1 + i w)), and what the second continuation adds is
+    exp(-W) times what Q has below s.
+
+    Args:
+        noise: noise multiplier.
+        rate: sample rate.
+        steps: number of steps.
+        deleted: examples that D' has and D lacks.
+        inserted: examples that D has and D' lacks.
+        blurred: let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
+            function is gone at the last frequency: K can only become larger.
+    """
+
+    def __init__(
+        self, noise: float, rate: float, steps: int, deleted: int, inserted: int, *, blurred: bool = False
+    ) -> None:
+        self._steps, self._blur = steps, 0.0
+        self._pair = (noise, rate, deleted, inserted)
+        self._width = min(noise / 10, noise * noise / 4)
+        while True:
+            self._one = _one_step(*self._pair, self._width)
+            self._low, self._high = self._window()
+            if blurred:
+                self._blur = self._enough_blur()
+            self._invert()
+            wrong = self._steps * self._quadrature_error()
+            if wrong <= _QUADRATURE or self._width < 1e-3 * min(noise, noise * noise):
+                break
+            self._width /= 2
+        # Rounding: of a sum of products that add up to one, and of the loss; each as often as there are steps.
+        rounding = steps * (16 * _UNIT + self._one.error) + 64 * _UNIT
+        self._error = 4 * (wrong + rounding + _GONE) + 4 * _OUTSIDE + steps * self._one.dropped
 
     def _window(self) -> tuple[float, float]:
-        """Sums of losses outside of which neither P nor Q has more than `_NEGLIGIBLE` (Chernoff)."""
-        deviation = np.sqrt(self._steps * _variance(self._q, self._loss))
-        best = np.sqrt(-2 * np.log(_NEGLIGIBLE)) / deviation
+        """Sums of losses outside of which neither P nor Q has more than `_OUTSIDE` (Chernoff)."""
+        one = self._one
+        deviation = np.sqrt(self._steps * max(_variance(one.q, one.loss), _variance(one.p, one.loss)))
+        # A loss that is constant to rounding: any window that is not empty will do.
+        best = np.sqrt(-2 * np.log(_OUTSIDE)) / max(deviation, 1e-9)
         tilts = best * np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3])
-        high = [self._steps * _log_sum_exp(t * self._loss + self._log_p) - np.log(_NEGLIGIBLE) for t in tilts]
-        low = [self._steps * _log_sum_exp(-t * self._loss + self._log_q) - np.log(_NEGLIGIBLE) for t in tilts]
+        needed = -np.log(_OUTSIDE)
+        high = [self._steps * _log_sum_exp(t * one.loss + one.log_p) + needed for t in tilts]
+        low = [self._steps * _log_sum_exp(-t * one.loss + one.log_q) + needed for t in tilts]
         return -float(np.min(np.array(low) / tilts)), float(np.min(np.array(high) / tilts))
 
+    def _enough_blur(self) -> float:
+        """A standard deviation of a loss, and room for it in the window."""
+        for _ in range(2):  # The room makes the frequencies smaller.
+            blur = np.sqrt(-2 * np.log(_GONE)) * (self._high - self._low) / (2 * np.pi * (_MAX_FREQUENCIES - _BLOCK))
+            reach = np.sqrt(-2 * np.log(_OUTSIDE)) * blur + blur * blur
+            self._low, self._high = self._low - reach, self._high + reach
+        return float(blur)
+
     def _invert(self) -> None:
-        """Characteristic functions at the midpoints (k + 1/2) * spacing of Davies' rule, as far as they matter."""
+        """Characteristic functions at the frequencies (k + 1/2) * spacing, as far as they matter."""
         self._spacing = 2 * np.pi / (self._high - self._low)
         self._centre = (self._low + self._high) / 2
         # Centring the loss keeps the powers from spinning, and so from losing digits.
-        phase = 1j * self._spacing * (self._loss - self._centre / self._steps)
+        phase = 1j * self._spacing * (self._one.loss - self._centre / self._steps)
         turns = np.exp(np.multiply.outer(np.arange(_BLOCK), phase))
         wave, jump = np.exp(0.5 * phase), np.exp(_BLOCK * phase)
-        p_terms: list[ComplexArray] = []
-        q_terms: list[ComplexArray] = []
-        while len(p_terms) * _BLOCK < _MAX_FREQUENCIES:
+        terms: list[ComplexArray] = []
+        while len(terms) * _BLOCK < _MAX_FREQUENCIES:
             # Sums and not matrix products: these are small, and threads would cost more than they gain.
-            p_terms.append(np.sum(turns * (self._p * wave), axis=1) ** self._steps)
-            q_terms.append(np.sum(turns * (self._q * wave), axis=1) ** self._steps)
+            powers = np.sum(turns * (self._one.p * wave), axis=1) ** self._steps
+            if self._blur:
+                at = self._spacing * (np.arange(_BLOCK) + len(terms) * _BLOCK + 0.5)
+                powers = powers * np.exp(0.5 * self._blur**2 * (1j * at - at**2))
+            terms.append(powers)
             wave = wave * jump
-            if max(float(np.abs(p_terms[-1][-8:]).max()), float(np.abs(q_terms[-1][-8:]).max())) < _NEGLIGIBLE:
+            if float(np.abs(powers[-8:]).max()) < _GONE:
                 break
         else:
-            raise NumericalError("The characteristic function decays too slowly to be inverted.")
-        midpoints = np.arange(len(p_terms) * _BLOCK) + 0.5
-        self._p_terms = np.concatenate(p_terms) / (np.pi * midpoints)
-        self._q_terms = np.concatenate(q_terms) / (np.pi * midpoints)
-        self._density_terms = np.concatenate(q_terms) * (self._spacing / np.pi)
+            raise _TooSlowError("The characteristic function decays too slowly to be inverted.")
+        self._phi = np.concatenate(terms)
+        frequencies = self._spacing * (np.arange(len(self._phi)) + 0.5)
+        if not self._blur:
+            self._look_beyond(float(frequencies[-1]))
+        self._excess = self._phi * (self._spacing / np.pi / (1j * frequencies * (1 + 1j * frequencies)))
+        self._q_terms = self._phi * (self._spacing / np.pi / (1 + 1j * frequencies))
+        self._density = self._phi * (self._spacing / np.pi)
+
+    def _look_beyond(self, last: float) -> None:
+        """Losses that come in lumps have a characteristic function that comes back."""
+        one = self._one
+        # So fine a grid that the loss turns by less than half a circle between outputs that matter.
+        turn = _BEYOND * last * float(np.max(np.diff(one.loss), initial=0.0, where=one.p[1:] > TOLERANCE))
+        if turn > np.pi:
+            one = _one_step(*self._pair, self._width / min(turn / np.pi, _MAX_INVERTED / (8 * len(one.loss))))
+        for at in np.linspace(last, _BEYOND * last, _LOOKS).reshape(-1, _BLOCK):
+            waves = np.exp(1j * np.multiply.outer(at, one.loss))
+            if float(np.abs(np.sum(one.p * waves, axis=1)).max()) ** self._steps > 100 * _GONE:
+                raise _TooSlowError("The characteristic function decays too slowly to be inverted.")
+
+    def _quadrature_error(self) -> float:
+        """How much the characteristic function of one step changes on outputs half-way between.
+
+        The error of a trapezoidal rule then changes its sign, so it is half as large as this.
+        """
+        other = _one_step(*self._pair, self._width, offset=0.5)
+        worst = 0.0
+        places = np.unique(np.geomspace(1, len(self._phi), _PROBES).astype(np.intp)) - 1
+        for place in places.tolist():
+            at = 1j * self._spacing * (place + 0.5)
+            change = np.sum(self._one.p * np.exp(at * self._one.loss)) - np.sum(other.p * np.exp(at * other.loss))
+            # Where the power is small, so is what the error does to it.
+            weight = min(1.0, 100 * abs(complex(self._phi[place])) ** (1 - 1 / self._steps) + _GONE)
+            worst = max(worst, abs(complex(change)) * weight)
+        return worst
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        table = np.linspace(self._low, self._high, 256)
-        tails = np.minimum.accumulate(self._tail(self._q_terms, table))
-        cell = np.clip(np.searchsorted(-tails, -x), 1, len(table) - 1)
-        low, high = table[cell - 1], table[cell]
-        threshold = np.clip(np.interp(-x, -tails, table), low, high)
-        # Newton's method inside a bracket: where the losses come in lumps, only the bracket keeps it from going astray.
-        for _ in range(60):
-            gap = self._tail(self._q_terms, threshold) - x
-            if np.all(np.abs(gap) <= _NEGLIGIBLE):
+        # Every s gives a bound, and a table of them a good one; the best is where Q has x above s.
+        table = np.linspace(max(self._low, _LOWEST), min(self._high, _MAX_EXPONENT), _TABLE)
+        lines = self._excess_at(table) + np.multiply.outer(x, np.exp(table))
+        best = np.argmin(lines, axis=1)
+        low, high, s = table[np.maximum(best - 1, 0)], table[np.minimum(best + 1, len(table) - 1)], table[best]
+        for _ in range(40):
+            gap = self._q_above(s) - np.exp(s) * x
+            low, high = np.where(gap >= 0, s, low), np.where(gap >= 0, high, s)
+            newton = s + gap / np.maximum(self._series(self._density, s).real, 1e-300)
+            # Inside a bracket: where the losses come in lumps, Newton's method alone would go astray.
+            after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+            done = np.all(np.abs(after - s) <= 1e-9 * (self._high - self._low))
+            s = after
+            if done:
                 break
-            low, high = np.where(gap >= 0, threshold, low), np.where(gap >= 0, high, threshold)
-            density = np.maximum(self._series(self._density_terms, threshold).real, 1e-300)
-            newton = threshold + gap / density
-            inside = (newton > low) & (newton < high)
-            threshold = np.where(inside, newton, (low + high) / 2)
-        # Whatever is left of the error is charged: the tail of Q may be short of x by `missing`, so K by at most that
-        # times the slope of K there, exp(threshold).
-        missing = np.maximum(x - self._tail(self._q_terms, threshold), 0.0)
-        return np.minimum(self._tail(self._p_terms, threshold) + missing * np.exp(np.minimum(threshold, 700.0)), 1.0)
+        lowest = np.minimum(lines.min(axis=1), self._excess_at(s) + np.exp(s) * x)
+        return np.minimum(lowest + self._error, 1.0)
 
-    def _tail(self, terms: ComplexArray, threshold: FloatArray) -> FloatArray:
-        """Probability above the threshold: 1/2 + 1/pi sum_k Im(phi(t_k) exp(-i t_k s)) / (k + 1/2)."""
-        return 0.5 + self._series(terms, threshold).imag
+    def _excess_at(self, s: FloatArray) -> FloatArray:
+        """H, without what was left out."""
+        return np.maximum(0.5 + self._series(self._excess, s).real - self._continued(s), 0.0)
 
-    def _series(self, terms: ComplexArray, threshold: FloatArray) -> ComplexArray:
-        """sum_k terms_k exp(-i t_k s), by Horner's rule."""
-        phase = -1j * self._spacing * (threshold - self._centre)
-        total = np.zeros(len(threshold), dtype=np.complex128)
+    def _q_above(self, s: FloatArray) -> FloatArray:
+        """What Q has above s, times exp(s)."""
+        return self._series(self._q_terms, s).real + self._continued(s)
+
+    def _continued(self, s: FloatArray) -> FloatArray:
+        """What continuing exp(-u) outside the window adds."""
+        length = self._high - self._low
+        return np.exp(s - length) / (1 + np.exp(-length))
+
+    def _series(self, terms: ComplexArray, s: FloatArray) -> ComplexArray:
+        """sum_k terms_k exp(-i w_k s), by Horner's rule."""
+        phase = -1j * self._spacing * (s - self._centre)
+        total = np.zeros(len(s), dtype=np.complex128)
         turn = np.exp(phase)
         for term in terms[::-1]:
             total = total * turn + term
@@ -172,38 +285,75 @@ class _Inversion:
 
 
 class _Table:
-    """A few steps: the distribution of the sum of losses on a very fine grid, by one linear convolution.
+    """A few steps: the law under P of the sum of losses on a very fine grid, by one linear convolution.
 
-    Each mass is shared by the two nearest cells in such a way that the totals of P and of Q are both kept. That spreads
-    the loss a little, so where the grid is too wide this errs upwards, and an auditor doubts rather than believes.
-    Losses beyond 60 either way count as infinite: a factor of exp(60) is as good as certainty.
+    The outputs of a step are cut into cells. In each the ratio of P to Q lies between those at its ends; what P has
+    there goes to the two points of the grid that enclose them, shared so that Q keeps its mass too. That spreads the
+    ratio around its mean, so H only grows. An output whose loss is above `_CERTAIN` counts as certainly from P.
     """
 
     def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
         cells = (1 << 22) // steps
         if cells < 1 << 12:
-            raise NumericalError("The characteristic function decays too slowly to be inverted.")
-        loss, log_p, log_q = _one_step(noise, rate, deleted, inserted, noise / (1 << 14))
-        self._certain = -np.expm1(steps * np.log1p(-min(float(np.exp(log_p[loss > 60]).sum()), 0.5)))
-        finite = np.abs(loss) <= 60
-        loss, log_p, log_q = loss[finite], log_p[finite], log_q[finite]
-        width = float(loss[-1] - loss[0]) / (cells - 2)
-        left = np.floor((loss - loss[0]) / width).astype(np.intp)
-        above = loss - (loss[0] + left * width)  # How far the loss lies above its left cell.
-        stays = np.clip(1 - np.expm1(-above) / np.expm1(-width), 0.0, 1.0)
-        self._p = _sums(left, np.exp(log_p), stays, cells, steps)
-        self._q = _sums(left, np.exp(log_q), np.clip(stays * np.exp(above), 0.0, 1.0), cells, steps)
+            raise _TooSlowError("The sums of losses would need too large a table.")
+        per_deviation = int(np.clip((1 << 20) // steps, 1 << 10, 1 << 14))
+        cuts, loss, up, down = _cells(noise, rate, deleted, inserted, per_deviation)
+        p, p_tails = _masses(cuts / noise, up.counts / noise, up.weights)
+        q, q_tails = _masses(cuts / noise, -down.counts / noise, down.weights)
+        # Above the last cut nothing is known; below the first one the loss is at most the one there.
+        certain = up.dropped + float(p[-1] + p[1:-1][loss[1:] > _CERTAIN].sum()) * (1 + 1e-9)
+        finite = np.flatnonzero(loss[1:] <= _CERTAIN)
+        loss = np.maximum(loss, -_CERTAIN)
+        base = float(loss[0])
+        self._spacing = max((float(loss[finite[-1] + 1]) - base) / (cells - 3), 1e-13) if len(finite) else 1.0
+        left = np.floor((loss[finite] - base) / self._spacing).astype(np.intp)
+        right = np.maximum(np.ceil((loss[finite + 1] - base) / self._spacing).astype(np.intp), left + 1)
+        inner_p, inner_q = p[1:-1][finite], q[1:-1][finite]
+        # p = a + b and q = a exp(-l) + b exp(-r)  =>  b = (p - q exp(l)) / (1 - exp(l - r))
+        excess = inner_p - inner_q * np.exp(base + left * self._spacing)
+        moved = np.clip(excess / -np.expm1((left - right) * self._spacing), 0.0, inner_p)
+        grid = np.bincount(left, inner_p - moved, cells) + np.bincount(right, moved, cells)
+        grid[0] += p[0]
+        rounding = self._convolve(grid, steps)
+        self._losses = steps * base + self._spacing * np.arange(len(self._sum), dtype=np.float64)
+        # A mass that is wrong by a share of itself makes H wrong by that share; the loss is good to `error`.
+        wrong_masses = 8 * _UNIT * float(p_tails.sum() + np.minimum(q_tails * np.exp(np.minimum(loss, 60)), 1).sum())
+        error = 4 * _UNIT * (1 + (float(up.counts[-1]) ** 2 + float(down.counts[-1]) ** 2) / noise**2)
+        self._error = -np.expm1(steps * np.log1p(-min(certain, 1.0))) if certain < 1 else 1.0
+        self._error += rounding + steps * (wrong_masses + error)
+        self._tabulate()
+
+    def _convolve(self, grid: FloatArray, steps: int) -> float:
+        """The law of the sum; returns how wrong any part of it may be.
+
+        Higham 2002, Theorem 24.2: an FFT has a relative error of at most 8 u log2(n) in the 2-norm, the power makes it
+        `steps` times that; by Cauchy and Schwarz any part of the sum is off by at most sqrt(n) times the total.
+        """
+        size = int(fft.next_fast_len(steps * len(grid), real=True))
+        self._sum = np.maximum(fft.irfft(fft.rfft(grid, size) ** steps, size), 0.0)
+        norm = float(np.sqrt(size * np.square(grid).sum()))
+        return float(_UNIT * norm * (steps + 1) * 8 * np.log2(size))
+
+    def _tabulate(self) -> None:
+        """What P and Q have from each loss on, where a line with that slope can be written."""
+        usable = np.abs(self._losses) <= _MAX_EXPONENT
+        above = float(self._sum[self._losses > _MAX_EXPONENT].sum())
+        losses, p = self._losses[usable], self._sum[usable]
+        self._slopes = np.exp(losses)
+        self._p_tail = np.cumsum(p[::-1])[::-1] + above
+        self._q_tail = np.cumsum((p * np.exp(-losses))[::-1])[::-1]
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        q_tail, p_tail = np.maximum.accumulate(np.cumsum(self._q[::-1])), np.cumsum(self._p[::-1])
-        return np.minimum(np.interp(x, q_tail, p_tail, right=1.0) + self._certain, 1.0)
-
-
-def _sums(left: npt.NDArray[np.intp], masses: FloatArray, share: FloatArray, cells: int, steps: int) -> FloatArray:
-    """Distribution of the sum of `steps` losses; a `share` of each mass lies in cell `left`, the rest in the next."""
-    grid = np.bincount(left, masses * share, cells) + np.bincount(left + 1, masses * (1 - share), cells)
-    size = fft.next_fast_len(steps * cells, real=True)
-    return fft.irfft(fft.rfft(grid, size) ** steps, size)
+        last = len(self._slopes) - 1
+        if last < 0:
+            return np.ones(len(x))
+        place = np.searchsorted(-self._q_tail, -x)
+        values = np.ones(len(x))
+        for near in (-1, 0, 1):  # Any line is a bound; one of these is the lowest, up to rounding.
+            at = np.clip(place + near, 0, last)
+            line = self._p_tail[at] + self._slopes[at] * (x - self._q_tail[at])
+            values = np.minimum(values, line * (1 + 1e-12) + self._error)
+        return np.maximum(values, x)
 
 
 class ExactMoments:
@@ -227,8 +377,8 @@ class ExactMoments:
         log_p, log_q = self._row(deleted, 1)[:points], self._row(inserted, -1)[:points]
         log_phi = stats.norm.logpdf(self._x[:points], scale=self._noise)
         terms = order * log_p + (1 - order) * log_q + log_phi
-        largest = float(terms.max())
-        return largest + float(np.log(np.sum(np.exp(terms - largest)) * self._width))
+        # Upwards: the rule converges exponentially, and what is rounded are exponents of the size of `order`.
+        return max(_log_sum_exp(terms) + float(np.log(self._width)), 0.0) * (1 + 1e-10) + (512 + 32 * order) * _UNIT
 
     def _row(self, changes: int, side: int) -> FloatArray:
         """Log of P / phi (side 1) or Q / phi (side -1) on the grid."""
@@ -266,18 +416,89 @@ def binomial_upper(count: npt.NDArray[np.int64], total: int, tail: float) -> Flo
     return high
 
 
+class _Components(NamedTuple):
+    """Numbers of sampled examples, their probabilities, and the probability of all others."""
+
+    counts: FloatArray
+    weights: FloatArray
+    dropped: float
+
+
+class _OneStepLoss(NamedTuple):
+    """The loss on a grid of outputs, P's and Q's probabilities there and their logs.
+
+    Attributes:
+        loss: log of P over Q.
+        log_p: of P's probabilities, which add up to one.
+        log_q: of Q's probabilities.
+        p: P's probabilities.
+        q: Q's probabilities.
+        dropped: what P has elsewhere.
+        error: of the loss.
+    """
+
+    loss: FloatArray
+    log_p: FloatArray
+    log_q: FloatArray
+    p: FloatArray
+    q: FloatArray
+    dropped: float
+    error: float
+
+
 def _one_step(
-    noise: float, rate: float, deleted: int, inserted: int, width: float
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The loss, and the logs of P's and Q's probabilities, on a grid of outputs."""
-    up, up_weights = _components(deleted, rate)
-    down, down_weights = _components(inserted, rate)
-    if (float(up[-1] + down[-1]) + 19 * noise) / width * max(len(up), len(down)) > _MAX_GRID:
-        raise NumericalError(f"The exact curve for {deleted} and {inserted} changes is too large to compute.")
-    x = np.arange(-down[-1] - 9.5 * noise, up[-1] + 9.5 * noise + width, width)
-    log_p, log_q = _log_mixture(x / noise, up / noise, up_weights), _log_mixture(-x / noise, down / noise, down_weights)
+    noise: float, rate: float, deleted: int, inserted: int, width: float, *, offset: float = 0.0
+) -> _OneStepLoss:
+    """One step on outputs `width` apart, turned by a share `offset` of that."""
+    up, down = _components(deleted, rate), _components(inserted, rate)
+    low, high = -down.counts[-1] - _REACH * noise, up.counts[-1] + _REACH * noise
+    outputs = (high - low) / width if width > 0 else np.inf
+    if not outputs * max(len(up.counts), len(down.counts), 8) <= _MAX_INVERTED:
+        raise _TooSlowError("The characteristic function would need too many outputs.")
+    x = np.arange(low, high + width, width) + offset * width
+    up_counts, down_counts = up.counts / noise, down.counts / noise
+    tilt_p, tilt_q = _log_mixture(x / noise, up_counts, up.weights), _log_mixture(-x / noise, down_counts, down.weights)
     log_phi = -0.5 * (x / noise) ** 2 + np.log(width / (noise * np.sqrt(2 * np.pi)))
-    return log_p - log_q, log_p + log_phi, log_q + log_phi
+    log_p, log_q = tilt_p + log_phi, tilt_q + log_phi
+    log_p -= _log_sum_exp(log_p)
+    dropped = up.dropped + 4 * float(special.ndtr(0.2 - _REACH))
+    error = 4 * _UNIT * (1 + float(up_counts[-1] ** 2 + down_counts[-1] ** 2))
+    return _OneStepLoss(tilt_p - tilt_q, log_p, log_q, np.exp(log_p), np.exp(log_q), dropped, error)
+
+
+def _cells(
+    noise: float, rate: float, deleted: int, inserted: int, per_deviation: int
+) -> tuple[FloatArray, FloatArray, _Components, _Components]:
+    """Outputs at which a step is cut, the loss there, and the components of P and Q."""
+    up, down = _components(deleted, rate), _components(inserted, rate)
+    centres = np.unique(np.concatenate([up.counts, -down.counts]))
+    reach = np.linspace(-_REACH, _REACH, int(2 * _REACH * per_deviation)) * noise
+    if noise < _SEPARATE:  # Between the outputs that each number of sampled examples may have lies nothing.
+        outputs = float(len(centres) * len(reach))
+    else:
+        outputs = (centres[-1] - centres[0]) / noise * per_deviation + len(reach)
+    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_TABULATED or noise < _LEAST_NOISE:
+        raise NumericalError("The noise is so small beside what may change that the exact curve cannot be computed.")
+    if noise < _SEPARATE:
+        cuts = np.add.outer(centres, reach).reshape(-1)
+    else:
+        cuts = np.linspace(centres[0] + reach[0], centres[-1] + reach[-1], int(outputs))
+    tilt_p = _log_mixture(cuts / noise, up.counts / noise, up.weights)
+    tilt_q = _log_mixture(-cuts / noise, down.counts / noise, down.weights)
+    return cuts, np.maximum.accumulate(tilt_p - tilt_q), up, down
+
+
+def _masses(cuts: FloatArray, centres: FloatArray, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """What a mixture of unit Gaussians has below, between and above the cuts; the smaller tails at the cuts."""
+    signed, tails = np.zeros(len(cuts)), np.zeros(len(cuts))
+    for centre, weight in zip(centres.tolist(), weights.tolist(), strict=True):
+        tail = special.ndtr(-np.abs(cuts - centre))
+        signed += weight * np.where(cuts > centre, -tail, tail)
+        tails += weight * tail
+    masses = np.diff(signed, prepend=0.0, append=0.0)
+    # A centre counts as one more from the first cut above it on.
+    masses += np.bincount(np.searchsorted(cuts, centres, side="right"), weights, len(cuts) + 1)
+    return np.maximum(masses, 0.0), tails
 
 
 def _log_mixture(x: FloatArray, centres: FloatArray, weights: FloatArray) -> FloatArray:
@@ -293,14 +514,15 @@ def _log_sum_exp(exponents: FloatArray) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _components(changes: int, rate: float) -> tuple[FloatArray, FloatArray]:
-    """Numbers of sampled examples that have a probability above 1e-18, and their probabilities."""
+def _components(changes: int, rate: float) -> _Components:
+    """Numbers of sampled examples that have a probability above 1e-18."""
     if rate == 1.0 or changes == 0:
-        return np.array([float(changes)]), np.ones(1)
+        return _Components(np.array([float(changes)]), np.ones(1), 0.0)
     counts = np.arange(changes + 1)
     weights = stats.binom.pmf(counts, changes, rate)
     kept = weights > 1e-18
-    return counts[kept].astype(np.float64), weights[kept]
+    counts, others = counts[kept], float(weights[~kept].sum())
+    return _Components(counts.astype(np.float64), weights[kept], others * (1 + TOLERANCE))
 
 
 def _variance(weights: FloatArray, values: FloatArray) -> float:

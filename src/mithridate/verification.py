@@ -10,23 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-from mithridate._artifact import PathLike
+from mithridate._artifact import PathLike, read_hashed
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.accounting.adp import CONVERSION_ORDERS
 from mithridate.accounting.rdp import group_divergence
 from mithridate.bounds import bound_scores
 from mithridate.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.certification import SEARCH_LIMIT, assumptions
+from mithridate.conditions import Statement, conditions_of, in_json, listed_ids, to_plain
 from mithridate.errors import MithridateError, NumericalError, TamperedError
 from mithridate.mechanism import Deterministic, Private, SampledGaussian, Subsampled, Threat, private
 from mithridate.recomputation import TOLERANCE, ExactMoments, ExactTradeoff, binomial_lower, binomial_upper
 from mithridate.recounting import recheck, second_route
+from mithridate.votes import Votes
 
 FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
@@ -51,6 +54,7 @@ class Verification:
 
     checks: tuple[Check, ...]
     assumptions: tuple[str, ...] = ()
+    conditions: tuple[Statement, ...] = ()
 
     @property
     def valid(self) -> bool:
@@ -62,35 +66,43 @@ class Verification:
         return {
             "schema": "mithridate.verification/1",
             "valid": self.valid,
-            "assumptions": list(self.assumptions),
+            **in_json(self.conditions),
+            "assumptions": list(map(str, self.assumptions)),
             "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in self.checks],
         }
 
 
-def verify(path: PathLike, *, progress: Progress | None = None) -> Verification:
+def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | None = None) -> Verification:
     """Recompute a saved certificate by a different, slower route.
 
     Guarantee: `valid` is True only if no byte of the file was changed and every claimed label, bound and radius holds
     when it is computed again without the cache and the engine that produced it; and if a recipe that is recorded has
     the constants of the mechanism that these follow from.
 
-    Assumes: what the certificate assumes. The hash shows damage and careless changes; who wants to forge a file can
-    compute a new hash, which is why everything is recomputed. Nothing can show that the counts are those of real runs.
+    Assumes: what the certificate assumes and is conditional on. The hash shows damage and careless changes; who wants
+    to forge a file can compute a new hash, which is why everything is recomputed. Counts, mechanism, recipe and
+    conditions stand in the file itself: with `run` they are compared with the run or the votes that they come from, and
+    without it they are believed. Nothing can show that the counts are those of real runs.
 
     Args:
         path: a file that `Certificate.save` wrote.
+        run: the directory of the run, or the votes file, that was certified.
         progress: called with the number of radii done and their total.
 
     Raises:
         ArtifactError: the file cannot be read, is truncated, or is not a certificate.
     """
     try:
-        certificate = Certificate.load(path)
+        content = read_hashed(path, SCHEMA)
     except TamperedError as error:
         return Verification((Check("file unchanged", False, str(error)),))
+    certificate = Certificate.from_content(content)
     checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
+    checks.append(_check_conditions(certificate, content))
+    if run is not None:
+        checks.append(_check_source(certificate, run))
     checks.extend(_claims(certificate, progress))
-    return Verification(tuple(checks), certificate.assumptions)
+    return Verification(tuple(checks), certificate.assumptions, certificate.conditions)
 
 
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
@@ -117,6 +129,87 @@ def _check_assumptions(certificate: Certificate) -> Check:
     if missing:
         return Check("assumptions", False, f"not stated: {missing[0]}")
     return Check("assumptions", True, f"stated: {len(expected)}")
+
+
+def _check_conditions(certificate: Certificate, content: dict[str, Any]) -> Check:
+    """That the file says on what it is conditional, as its votes do."""
+    expected = in_json(certificate.votes.statements, certificate.threat)
+    if _is_proposed(certificate.votes.recipe) and not conditions_of(certificate.votes.statements):
+        return Check("conditions", False, "how the data is read was proposed from the data, but no condition says so")
+    for name, value in expected.items():
+        if content.get(name) != value:
+            return Check("conditions", False, f"{name} is not what the votes say; {_in_words(certificate)}")
+    return Check("conditions", True, _in_words(certificate))
+
+
+def _is_proposed(recipe: Any) -> bool:
+    """Whether a recipe says that its declaration was read off the data; a file may hold anything there."""
+    for key in ("source", "declaration", "proposed"):
+        recipe = cast("dict[str, Any]", recipe).get(key) if isinstance(recipe, dict) else None
+    return recipe is True
+
+
+def _in_words(certificate: Certificate) -> str:
+    found = conditions_of(certificate.votes.statements, certificate.threat)
+    return f"the claim is conditional on {listed_ids(found)}" if found else "the claim is unconditional"
+
+
+def _check_source(certificate: Certificate, run: PathLike) -> Check:
+    """That the votes in the file are those of their source, with all that was said about them there."""
+    folder = Path(run)
+    is_run = folder.is_dir()
+    source = Votes.load(folder / "votes.npz" if is_run else folder)
+    if is_run and (folder / "run.json").exists():
+        damage = _differences_from_run(source, folder)
+        if damage:
+            return Check(
+                "source", False, f"votes.npz in {run} is not what that run counted: {' and '.join(damage)} differ"
+            )
+    differences = _differences(_facts(certificate.votes), _facts(source))
+    if differences:
+        return Check("source", False, f"{' and '.join(differences)} differ from those of {run}")
+    return Check("source", True, f"counts, mechanism, recipe, fingerprint and conditions are those of {run}")
+
+
+def _facts(votes: Votes) -> dict[str, Any]:
+    """What a certificate takes over from its votes, by the words of an audit; arrays only where they are there."""
+    facts: dict[str, Any] = {
+        "counts": votes.counts,
+        "mechanism": votes.mechanism.to_dict(),
+        "recipe": votes.recipe,
+        "fingerprint": votes.data_fingerprint,
+        "runs": votes.run_ids,
+        "shards": (dict(votes.shards), dict(votes.planned)),
+        "conditions": to_plain(votes.statements),
+    }
+    scores = {name: getattr(votes, name) for name in ("score_sums", "score_squares", "score_histograms")}
+    return facts | {name: array for name, array in scores.items() if array is not None} | dict(votes.evidence)
+
+
+def _differences(found: dict[str, Any], source: dict[str, Any]) -> list[str]:
+    """The names of what a certificate has and its source has not, or has otherwise."""
+    return [name for name, value in found.items() if name not in source or not _equal(value, source[name])]
+
+
+def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
+    """In what the votes of a run are not what `run.json` and the shards say."""
+    from mithridate.ensemble.run_directory import recorded
+
+    manifest, total = recorded(run_dir)
+    said = {
+        "counts": total["counts"],
+        "recipe": manifest.recipe,
+        "fingerprint": manifest.data_fingerprint,
+        "runs": (manifest.run_id,),
+        "conditions": to_plain(manifest.assumptions),
+    }
+    return _differences(said, _facts(votes))
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.array_equal(np.asarray(first), np.asarray(second))
+    return first == second
 
 
 def _check_recipe(certificate: Certificate) -> Iterator[Check]:
@@ -343,12 +436,18 @@ class _TradeoffRoute:
         if (deleted, inserted) not in self._tables:
             kept = np.arange(deleted + inserted + 1)
             weights = stats.binom.pmf(kept, deleted + inserted, mechanism.keep)
-            values = [w * self._at_nodes(k) for k, w in zip(kept.tolist(), weights, strict=True) if w > 1e-16]
-            mean = np.sum(values, axis=0)
+            used = weights > 1e-16
+            # What is left out counts as if whoever was kept were seen: K <= 1.
+            mean = np.full(len(_NODES), float(weights[~used].sum()))
+            for k in kept[used].tolist():
+                mean += weights[k] * self._at_nodes(k)
+            mean = np.minimum(mean, 1.0)
             # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0);
             # one minus the nodes are the nodes backwards.
             self._tables[deleted, inserted] = (
-                _ConcaveTable(_NODES, mean) if deleted else _ConcaveTable(1 - mean[::-1], _NODES)
+                _ConcaveTable(_NODES, mean, error=_NODE_ERROR)
+                if deleted
+                else _ConcaveTable(1 - mean[::-1], _NODES, error=_NODE_ERROR)
             )
         return self._tables[deleted, inserted]
 
@@ -366,33 +465,45 @@ class _TradeoffRoute:
 
 
 class _ConcaveTable:
-    """An upper bound on a concave function with values in [0, 1], from its values at some points.
+    """An upper bound on a concave, increasing function with values in [0, 1], from its values at some points.
 
     Between two points a concave function lies below the chords of the intervals on both sides, extended; where there is
     only one of them, below that one; where there is none, nothing is known but that it is at most 1.
+
+    Args:
+        x: where it is known, ascending; each may be too small by up to `error`.
+        y: its values there; each may be too large by up to `error`.
+        error: see there; chords are turned by so much that they stay above the function.
     """
 
-    def __init__(self, x: FloatArray, y: FloatArray) -> None:
+    def __init__(self, x: FloatArray, y: FloatArray, *, error: float = 0.0) -> None:
         x = np.maximum.accumulate(x)
-        apart = np.append(np.diff(x) > 1e-12, True)  # Closer points would turn rounding errors into slopes.
+        apart = np.append(np.diff(x) > max(1e-12, 16 * error), True)  # Closer points would turn errors into slopes.
         self._x, self._y = x[apart], y[apart]
-        self._slopes = np.diff(self._y) / np.diff(self._x)
+        rise, run = np.diff(self._y), np.diff(self._x)
+        self._steepest, self._flattest = (rise + error) / (run - error), np.maximum(rise - error, 0) / (run + error)
 
     def __call__(self, x: FloatArray) -> FloatArray:
         right = np.searchsorted(self._x, x)
-        return np.clip(np.minimum(self._chord(right - 2, x), self._chord(right, x)), 0.0, 1.0)
+        from_left = self._chord(right - 2, right - 1, self._steepest, x)
+        from_right = self._chord(right, right, self._flattest, x)
+        return np.clip(np.minimum(from_left, from_right), 0.0, 1.0)
 
-    def _chord(self, interval: npt.NDArray[np.intp], x: FloatArray) -> FloatArray:
-        """The chord of an interval at x, 1 where there is no such interval."""
-        there = (interval >= 0) & (interval < len(self._slopes))
+    def _chord(
+        self, interval: npt.NDArray[np.intp], point: npt.NDArray[np.intp], slopes: FloatArray, x: FloatArray
+    ) -> FloatArray:
+        """The chord of an interval through one of its points at x, 1 where there is no such interval."""
+        there = (interval >= 0) & (interval < len(slopes))
         if not there.any():
             return np.ones(len(x))
-        place = np.where(there, interval, 0)
-        return np.where(there, self._y[place] + self._slopes[place] * (x - self._x[place]), 1.0)
+        interval, point = np.where(there, interval, 0), np.where(there, point, 0)
+        return np.where(there, self._y[point] + slopes[interval] * (x - self._x[point]), 1.0)
 
 
 # Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.
 _NODES: FloatArray = special.ndtr(np.linspace(-6.0, 6.0, 4001))
+# By how much the curves there may differ from concave ones, and one minus a node from a node.
+_NODE_ERROR = 1e-12
 
 
 class _RenyiRoute:

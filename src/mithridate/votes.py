@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._artifact import PathLike, read_npz, write_atomically, write_npz
 from mithridate._files import TEXT_BYTES, parse_json, read_file
+from mithridate.conditions import Statement, distinct, from_plain, to_plain
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import (
     Deterministic,
@@ -36,6 +37,7 @@ IntArray = npt.NDArray[np.int64]
 ScoreArray = npt.NDArray[np.floating[Any]]
 # Instances of one run, from the first to before the second number of every pair; sorted, with gaps between the pairs.
 Parts = tuple[tuple[int, int], ...]
+ClassName = str | int | float
 
 SCHEMA = "mithridate.votes/1"
 # Names of the optional arrays in a file, and of the fields that hold them.
@@ -48,7 +50,15 @@ _LARGEST = 2**53
 _WHOLE: Parts = ((0, _LARGEST),)
 # Names that are longer are cut in messages.
 _LONG = 80
-_UNNAMED = "Votes of runs without a name were merged; they are taken for those of different runs."
+_FEW_NAMES = 20
+_UNNAMED = Statement(
+    "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
+)
+_SEVERAL = Statement(
+    "The votes are those of several runs, or of a part of one: the claim holds only if it was decided before anyone "
+    "saw how they vote which instances were trained and counted.",
+    "instances-after-a-look",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +84,7 @@ class Votes:
         shards: which instances of a run these are, for runs of which they are not all: pairs (first, stop) of instances
             from `first` to `stop - 1`. A run of `run_ids` that is not listed is here as a whole.
         devices: how many instances each kind of device trained, as far as that is known.
+        planned: how many instances the runs of `shards` have as a whole, as far as that is known.
     """
 
     counts: IntArray
@@ -89,6 +100,7 @@ class Votes:
     evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
     shards: Mapping[str, Parts] = field(default_factory=dict[str, Parts])
     devices: Mapping[str, int] = field(default_factory=dict[str, int])
+    planned: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -114,6 +126,7 @@ class Votes:
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
         object.__setattr__(self, "shards", _checked_shards(self.shards, self))
         object.__setattr__(self, "devices", _checked_devices(self.devices, self.instances))
+        object.__setattr__(self, "planned", _checked_planned(self.planned, self.shards))
 
     @classmethod
     def from_counts(
@@ -168,6 +181,51 @@ class Votes:
         """Number of labels."""
         return self.counts.shape[1]
 
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """What every certificate of these votes repeats: `assumptions`, and whether they are those of one whole run."""
+        if isinstance(self.mechanism, Deterministic):  # nothing is certified before every model voted
+            return self.assumptions
+        whole = len(self.run_ids) < 2 and all(
+            self.planned.get(run) == _size(parts) for run, parts in self.shards.items()
+        )
+        return self.assumptions if whole else (*self.assumptions, _SEVERAL)
+
+    @property
+    def class_names(self) -> tuple[ClassName, ...] | None:
+        """What the classes are called, by position, as training recorded it; None where they have no names.
+
+        They are read from `recipe["source"]["class_names"]`, and so travel in votes files and certificates.
+        """
+        source: Any = (self.recipe or {}).get("source")
+        return _named(source.get("class_names") if isinstance(source, dict) else None, self.classes)  # pyright: ignore[reportUnknownMemberType]
+
+    def positions(self, labels: npt.ArrayLike) -> IntArray:
+        """The position of each label among the classes.
+
+        Args:
+            labels: a label for each example, as the training data had them: names where the classes have names. Whole
+                numbers are positions where there are no names, or where the names are these numbers.
+
+        Raises:
+            ConfigError: there is not one label for each example, or one of them is none of the classes.
+
+        >>> from mithridate import SampledGaussian
+        >>> named = {"source": {"class_names": ["no", "yes"]}}
+        >>> votes = Votes(np.array([[3, 1]]), SampledGaussian(3.0, 0.001, 1000), recipe=named)
+        >>> votes.positions(["yes"])
+        array([1])
+        """
+        given = _array("true labels", labels)
+        if given.shape != (self.examples,):
+            raise ConfigError(f"Expected one true label for each of {self.examples} examples, got {given.shape}.")
+        names = self.class_names
+        places = _places(names, self.classes)
+        found = [places.get(_kind_and_value(label), -1) for label in given.tolist()]
+        if -1 in found:
+            raise ConfigError(_unknown_label(given.tolist()[found.index(-1)], names, self.classes))
+        return np.array(found, dtype=np.int64)
+
     def merge(self, *others: Votes) -> Votes:
         """The votes of all, as if their instances had been one run.
 
@@ -179,7 +237,9 @@ class Votes:
         are merged. Sums of scores do not depend on the order in one call; over several calls they may differ by
         rounding, which bounds on scores allow for.
 
-        Assumes: whole runs without a name in `run_ids` are different ones; the merged votes say so.
+        Assumes: whole runs without a name in `run_ids` are different ones; the merged votes say so. Which runs there
+        are, and which of them are merged, was decided before anyone saw how they vote: every certificate of votes that
+        are not one whole run is conditional on that (`statements`).
 
         Raises:
             ConfigError: the mechanisms, the data or the inputs differ, or an instance would count twice.
@@ -201,13 +261,15 @@ class Votes:
             "mechanism": self.mechanism.to_dict(),
             "data_fingerprint": self.data_fingerprint,
             "run_ids": list(self.run_ids),
-            "assumptions": list(self.assumptions),
+            "assumptions": to_plain(self.assumptions),
             "recipe": self.recipe,
         }
         if self.shards:
             header["shards"] = self.shards
         if self.devices:
             header["devices"] = self.devices
+        if self.planned:
+            header["planned"] = self.planned
         arrays = {key: getattr(self, name) for key, name in _OPTIONAL.items() if getattr(self, name) is not None}
         arrays |= {f"{_EVIDENCE}{name}": array for name, array in self.evidence.items()}
         with write_atomically(path, durable=True) as file:
@@ -233,7 +295,9 @@ class Votes:
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
-        plain = ("mechanism", "data_fingerprint", "run_ids", "assumptions", "recipe", "shards", "devices")
+        plain = ("mechanism", "data_fingerprint", "run_ids", "recipe", "shards", "devices", "planned")
+        if to_plain(self.assumptions) != to_plain(other.assumptions):
+            return False
         if self.evidence.keys() != other.evidence.keys():
             return False
         arrays = [(getattr(self, name), getattr(other, name)) for name in ("counts", *_OPTIONAL.values())]
@@ -295,12 +359,12 @@ def _from_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]], labels_key: st
         extra: dict[str, Any] = {
             "data_fingerprint": header["data_fingerprint"],
             "run_ids": run_ids,
-            # Files of version 0.1 say nothing about training.
-            "assumptions": tuple(header.get("assumptions", ())),
+            "assumptions": from_plain(header.get("assumptions", [])),
             "recipe": header.get("recipe"),
             # Where nothing is said, every run is there as a whole.
             "shards": header.get("shards", {}),
             "devices": header.get("devices", {}),
+            "planned": header.get("planned", {}),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"The header of {path} cannot be read; the file is damaged. Write it again.") from error
@@ -480,6 +544,21 @@ def _checked_devices(devices: Any, instances: int) -> dict[str, int]:
     return dict(sorted(named.items()))
 
 
+def _checked_planned(planned: Any, shards: Mapping[str, Parts]) -> dict[str, int]:
+    """Sizes of runs of which parts are here, sorted; no part may lie beyond them."""
+    try:
+        sizes = {str(run): _instance(size) for run, size in dict(planned).items()}
+        fits = all(run in shards and shards[run][-1][1] <= size <= _LARGEST for run, size in sizes.items())
+    except (TypeError, ValueError):
+        fits, sizes = False, {}
+    if not fits:
+        raise ConfigError(
+            "Expected planned as a mapping from runs in shards to the number of all their instances, none of which "
+            "lies beyond it."
+        )
+    return dict(sorted(sizes.items()))
+
+
 def _checked_parts(run: str, parts: Any) -> Parts:
     try:
         pairs = sorted((_instance(first), _instance(stop)) for first, stop in parts)
@@ -610,6 +689,53 @@ def _same(first: Any, second: Any) -> bool:
     return one.dtype == two.dtype and np.array_equal(one, two)
 
 
+# --- names of classes -----------------------------------------------------------------------------------------------
+
+
+def _named(listed: Any, classes: int) -> tuple[ClassName, ...] | None:
+    """A different name for each class; a file may hold anything there, and what is no list of names is none."""
+    names = cast("list[Any]", listed if isinstance(listed, list) else [])
+    alike = any(all(isinstance(name, kind) for name in names) for kind in (str, int | float))
+    return tuple(names) if alike and len(names) == len(set(names)) == classes else None
+
+
+def _places(names: tuple[ClassName, ...] | None, classes: int) -> dict[tuple[str, Any], int]:
+    """The position of every label that is accepted, by its kind and value."""
+    if names is None:
+        return {("number", at): at for at in range(classes)}
+    places = {_kind_and_value(name): at for at, name in enumerate(names)}
+    if any(kind == "fraction" for kind, _ in places):  # 1 is as good as 1.0, where labels are such
+        places |= {("number", name): at for at, name in enumerate(names)}
+    if names == tuple(str(at) for at in range(classes)):
+        places |= {("number", at): at for at in range(classes)}
+    return places
+
+
+def _kind_and_value(label: Any) -> tuple[str, Any]:
+    """What tells 1, 1.0, True and "1" apart, which are equal to Python or mean the same to people."""
+    value: Any = label.item() if hasattr(label, "item") else label  # a number of numpy
+    kinds = ((str, "text"), (bool, "truth"), (int, "number"), (float, "fraction"))  # a bool is an int, too
+    return next(((name, value) for kind, name in kinds if isinstance(value, kind)), ("", None))
+
+
+def _unknown_label(label: Any, names: tuple[ClassName, ...] | None, classes: int) -> str:
+    shown = _validate.shown(label)
+    if names is None:
+        return (
+            f"Expected true labels as whole numbers from 0 to {classes - 1}, since these votes do not say what their "
+            f"classes are called; got {shown}. Give the position of each label among the classes."
+        )
+    few = ", ".join(repr(name) for name in names[:_FEW_NAMES]) + (", ..." if classes > _FEW_NAMES else "")
+    return (
+        f"The true labels hold {shown}, which is none of the classes {_short_text(few)}; give labels as the training "
+        "data had them, not positions."
+    )
+
+
+def _short_text(text: str) -> str:
+    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
+
+
 # --- merging --------------------------------------------------------------------------------------------------------
 
 
@@ -631,7 +757,6 @@ def _digest(votes: Votes) -> str:
 def _merged(first: Votes, second: Votes) -> Votes:
     _check_alike(first, second)
     _check_apart(first, second)
-    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
     return Votes(
         first.counts + second.counts,
         first.mechanism,
@@ -641,12 +766,19 @@ def _merged(first: Votes, second: Votes) -> Votes:
         first.labels,
         first.data_fingerprint,
         tuple(sorted({*first.run_ids, *second.run_ids})),
-        tuple(sorted({*first.assumptions, *second.assumptions, *unnamed})),
+        _merged_assumptions(first, second),
         _merged_recipe(first, second),
         _merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
         _merged_shards(first, second),
         {name: first.devices.get(name, 0) + second.devices.get(name, 0) for name in {*first.devices, *second.devices}},
+        {**first.planned, **second.planned},
     )
+
+
+def _merged_assumptions(first: Votes, second: Votes) -> tuple[str, ...]:
+    """Sorted, so that they do not depend on the order of merging."""
+    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
+    return tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed))))
 
 
 def _check_alike(first: Votes, second: Votes) -> None:
@@ -663,6 +795,8 @@ def _check_alike(first: Votes, second: Votes) -> None:
         )
     if first.counts.shape != second.counts.shape or first.data_fingerprint != second.data_fingerprint:
         raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
+    if any(first.planned[run] != second.planned[run] for run in first.planned.keys() & second.planned.keys()):
+        raise ConfigError("These votes contradict each other about the size of a run; the files are damaged.")
     if not _same(first.labels, second.labels):
         raise ConfigError(
             "These votes carry different true labels, or one of them none; run the mithridate train of each again with "

@@ -34,6 +34,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate.accounting.accountant import FloatArray
 from mithridate.accounting.adp import one_example_epsilon
+from mithridate.conditions import in_json
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Private, Threat
 from mithridate.votes import Votes
@@ -119,7 +120,8 @@ class StatisticalBound:
             "examples": self.examples,
             "instances": self.instances,
             "mechanism": self.mechanism.to_dict(),
-            "assumptions": list(self.assumptions),
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
         }
 
 
@@ -164,7 +166,7 @@ def statistical_dp(
         examples=votes.examples,
         instances=votes.instances,
         mechanism=votes.mechanism,
-        assumptions=(*_ASSUMPTIONS, *votes.assumptions),
+        assumptions=(*_ASSUMPTIONS, *votes.statements),
     )
 
 

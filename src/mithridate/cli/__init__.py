@@ -1,66 +1,74 @@
-"""The command line: parse, call, print; no logic of its own."""
+"""The command line: parse, call, print; no logic of its own.
 
-import argparse
-import os
-import re
-import sys
-from collections.abc import Sequence
-from typing import NoReturn
+Imports stand in functions: the program must have the signals in hand before anything takes long.
+"""
 
-from mithridate._version import VERSION
-from mithridate.cli import _output, certify, compare, demo, init, merge, plan, predict, report, split, train, verify
-from mithridate.errors import MithridateError
+TYPE_CHECKING = False
 
-# A flag with -- for a value, in all its spellings.
-_NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)
-_COMMANDS = (demo, init, plan, train, split, merge, certify, predict, report, compare, verify)
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+KEPT = "what is finished is kept, and the same command goes on from there."
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command.
 
+    Args:
+        argv: the words after the program's name. If they are left out, this is the program: it takes the words that it
+            was started with and the signals, and ends the process.
+
     Returns:
-        0 when all is well, 1 when a certificate does not hold, 2 on bad input, 130 when interrupted.
+        0 when all is well, 1 when a certificate does not hold, 2 on bad input, 70 after an error of our own, 130 when
+        interrupted, 141 when the reader of the output went away, 143 when terminated.
     """
-    parser = _parser()
-    words = list(sys.argv[1:] if argv is None else argv)
-    if any(_NO_VALUE.fullmatch(word) for word in words):
-        parser.error("-- is not a value")  # argparse would make a list of it
-    arguments = parser.parse_args(words)
-    arguments.words = words
+    if argv is not None:
+        from mithridate.cli import _ending
+
+        _ending.start_anew()
+        return _ending.guarded(lambda: _run(list(argv)))
+    import signal
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # until there is a better one
+        signal.signal(signal.SIGINT, _end_at_once)
+    from mithridate.cli import _ending
+
+    _ending.take_over_signals()
+    _ending.leave(_ending.guarded(_run_program))
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    import os
+
+    os.write(2, f"mithridate: interrupted; {KEPT}\n".encode())
+    os._exit(128 + number)
+
+
+def _run(words: list[str]) -> int:
+    from mithridate.cli._commands import run
+
+    return run(words)
+
+
+def _run_program() -> int:
+    import sys
+
+    from mithridate.cli import _ending
+
     try:
-        return arguments.run(arguments)
-    except MithridateError as error:
-        print(f"mithridate: {_output.printable(str(error))}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "mithridate: interrupted; what is finished is kept, and the same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
-    except BrokenPipeError:
-        # The reader went away (`| head`); keep Python from complaining again while it shuts down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _run(sys.argv[1:])
+    except SystemExit as ending:
+        return ending.code if ending.code in (0, 2) else _ending.INTERNAL  # of argparse, and nobody else
+    except Exception as error:  # not even the commands could be imported
+        _ending.show_details(error)
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        _ending.complain(f"mithridate: cannot start ({words}). Install mithridate anew, with all that it needs.")
+        return _ending.INTERNAL
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of repeating all flags."""
+def _parser() -> "argparse.ArgumentParser":
+    """What the documentation is made of."""
+    from mithridate.cli._commands import new_parser
 
-    def error(self, message: str) -> NoReturn:
-        if message.endswith("expected one argument"):  # or there is one, which looks like a flag
-            message += ", after a = if it starts with -"
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="mithridate",
-        description="Certificates against training-data poisoning: which predictions would survive how many changes.",
-    )
-    parser.add_argument("--version", action="version", version=f"mithridate {VERSION}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in _COMMANDS:
-        command.add_to(commands)
-    return parser
+    return new_parser()

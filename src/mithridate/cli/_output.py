@@ -4,7 +4,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mithridate.conditions import in_words
 from mithridate.errors import ArtifactError
 from mithridate.report.words import one_line as one_line
 from mithridate.report.words import printable as printable
 
 # What a run could not go on without, or be certified by.
 _OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program what to do when the reader of the output is gone; the status would be 1."""
+        raise
 
 
 def console(*, error: bool = False) -> Console:
@@ -27,7 +34,7 @@ def console(*, error: bool = False) -> Console:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without block characters shows question marks
-    return Console(markup=False, highlight=False, stderr=error)
+    return _Console(markup=False, highlight=False, stderr=error)
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -46,6 +53,13 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_conditions(console: Console, statements: Iterable[str]) -> None:
+    """The last line of a command: what its claims are conditional on, and what to declare; none where nothing is."""
+    said = in_words(statements)
+    if said is not None:
+        console.print(said, soft_wrap=True)
 
 
 def bar(share: float, width: int = 30) -> str:

@@ -17,10 +17,13 @@ from rich.text import Text
 from mithridate import _validate
 from mithridate._artifact import write_atomically, write_npz
 from mithridate.backends import Backend, Local, Ray
+from mithridate.baseline import commonest, single_label
+from mithridate.cli import _output
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.project import compose, is_complete
+from mithridate.project import compose, follows_size
 from mithridate.recipes import Recipe
+from mithridate.report import words
 from mithridate.votes import Votes
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
@@ -44,19 +47,17 @@ class Work:
         test: the inputs to vote on.
         run_dir: where the run is kept.
         options: what the user decided; see `project.compose`.
-        data: name of the data set, where it has one.
     """
 
     training: Examples
     test: Examples
     run_dir: Path
     options: Mapping[str, Any]
-    data: str | None = None
 
     def recipe(self) -> Recipe:
         """What will be trained."""
         device = device_type(self.options.get("device", "auto"), backend_of(self.options))
-        return compose(self.options, self.training, device, data=self.data)
+        return compose(self.options, self.training, device)
 
     def train(
         self, recipe: Recipe, root_seed: bytes | None = None, shards: slice | None = None
@@ -98,10 +99,7 @@ class Work:
         }
 
     def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
-        # A preset is made for the number of examples, whatever else is given beside it.
-        by_hand = is_complete(self.options) and self.options.get("recipe") is None
-        is_declared = self.options.get("num_train") is not None or by_hand
-        return recipe.assumptions if is_declared else (*recipe.assumptions, recipe.assumption)
+        return (*recipe.assumptions, recipe.assumption) if follows_size(self.options) else recipe.assumptions
 
     def _may_be_kept(self, recipe: Recipe) -> bool:
         from mithridate import models
@@ -176,6 +174,23 @@ def import_training(name: str) -> Callable[..., Votes]:
 def accuracy(votes: Votes) -> float | None:
     """Share of the examples whose majority label is the true one, None where it is not known."""
     return None if votes.labels is None else float(np.mean(votes.counts.argmax(axis=1) == votes.labels))
+
+
+def accuracy_summary(votes: Votes) -> dict[str, Any]:
+    """Accuracy of the majority and what it is measured by, as JSON values."""
+    return {
+        "accuracy": accuracy(votes),
+        "baseline": None if votes.labels is None else commonest(votes.labels).share,
+        "single_label": single_label(votes.counts.argmax(axis=1)) is not None,
+    }
+
+
+def accuracy_sentences(votes: Votes) -> list[str]:
+    """The same in words: that there is but one label first, where that is so."""
+    correct = accuracy(votes)
+    said = [] if correct is None else [f"The majority is correct on {_output.percent(correct)} of them."]
+    opening = words.one_label_of(votes, votes.counts.argmax(axis=1))  # with the baseline
+    return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         certificate.save(arguments.out)
     if arguments.json:
-        _output.print_json(certificate.to_dict(votes.labels, arguments.radii))
+        _output.print_json(certificate.to_dict(radii=arguments.radii))
     else:
         _print(_output.console(), certificate, arguments)
     return 0
@@ -124,23 +124,13 @@ def _take_run(arguments: argparse.Namespace) -> None:
 
 
 def _print(console: Console, certificate: Certificate, arguments: argparse.Namespace) -> None:
-    labels = certificate.votes.labels
-    radii = arguments.radii or certificate.round_radii()
-    certified = [float(np.mean(certificate.radius >= radius)) for radius in radii]
-    count = certificate.votes.examples
-    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {tally(certificate.votes)}")
-    table.add_column("radius", justify="right")
-    table.add_column("certified", justify="right")
-    if labels is not None:
-        table.add_column("certified and right", justify="right")
-    table.add_column("")
-    accuracies = certificate.accuracy(labels, radii) if labels is not None else certified
-    for radius, share, accuracy in zip(radii, certified, accuracies, strict=True):
-        shares = (share, accuracy) if labels is not None else (share,)
-        cells = [str(radius), *(_output.percent(float(each)) for each in shares)]
-        table.add_row(*cells, _output.bar(float(accuracy)))
-    console.print(table)
+    opening = words.one_label(certificate)  # with the baseline
+    for sentence in opening:
+        console.print(sentence)
+    console.print(_table(certificate, arguments.radii or certificate.round_radii()))
     for sentence in (
+        *([] if opening else words.baseline_sentence(certificate.votes)),
+        *words.not_above_baseline(certificate),
         *_sentences(certificate),
         *(f"To certify more: {sentence}" for sentence in words.weaknesses(certificate)),
     ):
@@ -148,21 +138,40 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
     if arguments.out is not None:
         command = f"mithridate verify {shlex.quote(str(arguments.out))}"
         console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)
+
+
+def _table(certificate: Certificate, radii: list[int]) -> Table:
+    """Shares by radius: of what is correct, too, where that is known; a constant answer is certified as well."""
+    count = certificate.votes.examples
+    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {tally(certificate.votes)}")
+    if certificate.votes.labels is None:
+        columns = {"certified": [float(np.mean(certificate.radius >= radius)) for radius in radii]}
+    else:
+        shares, balanced = certificate.accuracy(None, radii), certificate.balanced_accuracy(None, radii)
+        columns = {"correct and certified": shares.tolist(), "mean over classes": balanced.tolist()}
+    for name in ("radius", *columns):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for radius, row in zip(radii, zip(*columns.values(), strict=True), strict=True):
+        table.add_row(str(radius), *map(_output.percent, row), _output.bar(row[0]))
+    return table
 
 
 def _sentences(certificate: Certificate) -> list[str]:
-    half, best = words.radius_reached_by(certificate, 0.5), int(certificate.radius.max())
+    half, best = words.radius_reached_by(certificate, 0.5), int(words.counted_radii(certificate).max())
     sentences = [f"Threat: {certificate.threat.in_words}."]
     if half >= 0:
+        which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(
-            f"Half of the predictions stay the same for every such change up to r = {half}, the best to {best}."
+            f"Half of the predictions {which} the same for every such change up to r = {half}, the best to {best}."
         )
     sentences.append(f"{words.how(certificate)}; {words.confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
             sentences.append(f"{status.value}: {number:,}. {status.sentence}")
-    return sentences + [f"Note: {assumption}" for assumption in words.particular_assumptions(certificate)]
+    return [*sentences, *words.particular_assumptions(certificate)]
 
 
 def radii_of(text: str) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.cli import _output
+from mithridate.cli import _ending, _output
 from mithridate.cli._training import Clock, shown
 from mithridate.cli.certify import radii_of
 from mithridate.comparing import TRAINING, compare
@@ -20,6 +20,7 @@ from mithridate.comparison import Comparison, make_folder
 from mithridate.comparison_file import matched_radius, read_comparison
 from mithridate.errors import ConfigError, MithridateError
 from mithridate.mechanism import Threat
+from mithridate.report import words
 from mithridate.report.comparison_page import duration, failure_words, marked_title
 
 _EXAMPLES = """examples:
@@ -95,16 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
     make_folder(out)
     what = file.data.name or (file.data.train.name if file.data.train else "data")
     options = {"title": f"Defences compared on {what}", **file.options, **flags}
-    try:
-        with _in_own_words(), contextlib.ExitStack() as stack:
-            comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
-    except KeyboardInterrupt:
-        print(
-            f"mithridate: interrupted; what is finished is kept in {out / 'runs'}. "
-            "The same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
+    _ending.kept_in(out / "runs")
+    with _in_own_words(), contextlib.ExitStack() as stack:
+        comparison = compare(defences, (training, test), run_dir=out / "runs", progress=_watch(stack), **options)
     comparison = replace(comparison, failed=tuple((name, own_words(reason)) for name, reason in comparison.failed))
     comparison.write(out)
     if arguments.json:
@@ -149,9 +143,9 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
 
 def _print(console: Console, comparison: Comparison, out: Path) -> None:
     """The table, in as many parts as the width asks for; what each method is; who is best where."""
-    console.print("Predictions that are right, and certified to stay the same for up to r changes:")
+    console.print("Predictions that are correct, and certified to stay the same for up to r changes:")
     names = [_output.printable(entry.name) + ("" if entry.ranked else " *") for entry in comparison.entries]
-    room = max(1, (console.width - max(map(len, names)) - 2) // _CELL)
+    room = max(1, (console.width - max(map(len, [*names, "baseline"])) - 2) // _CELL)
     for start in range(0, len(comparison.radii), room):
         console.print(_table(comparison, names, comparison.radii[start : start + room]))
     for entry in comparison.entries:
@@ -159,11 +153,13 @@ def _print(console: Console, comparison: Comparison, out: Path) -> None:
         facts = f"{fails}, trained in {duration(entry.training_seconds)}"
         console.print(f"{_output.printable(marked_title(entry))}; {facts}")
     console.print(f"\n{comparison.headline}")
+    console.print(f"Baseline: {comparison.baseline_words}.")
     for sentence in comparison.findings[1:]:
-        console.print(f"* {sentence}")
+        console.print(f"{'Note:' if sentence in comparison.remarks else '*'} {sentence}")
     for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
         console.print(f"Note: {sentence}")
     console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
+    _output.print_conditions(console, comparison.conditions)
 
 
 def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> Table:
@@ -173,6 +169,8 @@ def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> 
         table.add_column(f"{radius:,}", justify="right", no_wrap=True, min_width=_CELL - 2)
     for name, entry in zip(names, comparison.entries, strict=True):
         table.add_row(name, *entry.shares(radii))
+    known = comparison.baseline
+    table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
     return table
 
 

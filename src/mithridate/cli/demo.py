@@ -2,7 +2,6 @@
 
 import argparse
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from rich.table import Table
 from mithridate.accounting import FDP
 from mithridate.certificate import Certificate
 from mithridate.certification import certify
-from mithridate.cli import _output
+from mithridate.cli import _ending, _output
 from mithridate.cli._training import Work
+from mithridate.conditions import in_json
 from mithridate.data.named import NAMES, NamedData, examples_of, load_named
 from mithridate.report import Report, words
 from mithridate.votes import Votes
@@ -62,11 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     with _output.progress_bar("downloading") as progress:
         data = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
     console.print(f"{data.name}: {len(data.train[0]):,} images to train on, {len(data.test[0]):,} to predict.")
-    try:
-        votes = _train(data, run_dir, arguments, console)
-    except KeyboardInterrupt:
-        print(f"mithridate: interrupted; what is finished is kept in {run_dir}.", file=sys.stderr)
-        return 130
+    _ending.kept_in(run_dir)
+    votes = _train(data, run_dir, arguments, console)
     certificate = _certify(votes, run_dir)
     report = _report(certificate, data, run_dir)
     path = arguments.out.absolute()
@@ -110,7 +107,7 @@ def _report(certificate: Certificate, data: NamedData, run_dir: Path) -> Report:
 def _print(console: Console, report: Report, certificate: Certificate, path: Path, run_dir: Path) -> None:
     """How the methods compare, and where everything is."""
     radii = certificate.round_radii()
-    table = Table(title="predictions that are right, and certified to stay the same for up to r changes")
+    table = Table(title="predictions that are correct, and certified to stay the same for up to r changes")
     table.add_column("method")
     for radius in radii:
         table.add_column(f"r = {radius}", justify="right")
@@ -118,13 +115,17 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         counts = curve.at(curve.shown, radii).tolist()
         cells = [words.percent(count, curve.total) for count in counts]
         table.add_row(words.method_name(each.method), *cells)
+    known = words.baseline(certificate)
+    if known is not None:
+        table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
     console.print(table)
     console.print(report.headline)
-    for sentence in (*report.left_out, *report.warnings, *certificate.assumptions[2:]):
-        console.print(f"Note: {sentence}")
+    for sentence in (*(f"Note: {each}" for each in report.left_out), *words.particular_assumptions(certificate)):
+        console.print(sentence)
     folder = shlex.quote(str(run_dir))
     console.print(f"The report is in {path}; open it in a browser.", soft_wrap=True)
     console.print(f"The certificate: mithridate verify {folder}/certificate.json", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)
 
 
 def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path, seconds: float) -> dict[str, Any]:
@@ -135,11 +136,16 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
         "votes": str(run_dir / "votes.npz"),
         "headline": report.headline,
         "accuracy": report.accuracy,
+        "summary": certificate.summary(),
         "radii": radii,
         "certified_accuracy": {
             words.method_name(each.method): (curve.at(curve.shown, radii) / curve.total).tolist()
             for each, curve in zip(report.certificates, report.curves, strict=True)
         },
+        "certified_balanced_accuracy": {
+            words.method_name(each.method): each.balanced_accuracy(None, radii).tolist() for each in report.certificates
+        },
         "warnings": list(report.warnings),
+        **in_json(certificate.assumptions, certificate.threat),
         "seconds": seconds,
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 from mithridate._artifact import write_atomically
 from mithridate.cli import _output
+from mithridate.conditions import in_json
 from mithridate.data import propose, read
 from mithridate.errors import ConfigError
 from mithridate.project import project_toml
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
             {
                 "project": str(path),
                 "declaration": declaration.to_dict(),
-                "assumptions": list(declaration.assumptions),
+                **in_json(declaration.assumptions),
+                "assumptions": list(map(str, declaration.assumptions)),
                 "notes": list(notes),
             }
         )

@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate.cli import _output
+from mithridate.conditions import in_json
 from mithridate.ensemble.run_directory import Manifest, missing_shards
 from mithridate.ensemble.shared_run import in_words, stretches
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
+from mithridate.report import words
 from mithridate.report.learners import tally
 from mithridate.votes import Parts, Votes, merge_order
 
@@ -25,7 +27,6 @@ _EXAMPLES = """examples:
 
 Merge all that was trained: to leave instances out because of how they voted voids every certificate.
 """
-_ALL = "Nothing that was trained was left out, or merged, because of how it voted."
 
 
 class _Source(NamedTuple):
@@ -228,7 +229,8 @@ def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, A
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "devices": dict(votes.devices),
-        "assumptions": [*votes.assumptions, _ALL],
+        **in_json(votes.statements),
+        "assumptions": list(map(str, votes.statements)),
         "files": files,
     }
 
@@ -249,10 +251,11 @@ def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path
     console.print(table)
     for run, parts in votes.shards.items():
         console.print(f"Of the run {_output.printable(run)}: {_ranges(parts)}.", soft_wrap=True)
-    for sentence in (*votes.assumptions, _ALL):
-        console.print(f"Assumed: {_output.one_line(sentence)}", soft_wrap=True)
+    for sentence in words.noted(votes.statements):
+        console.print(sentence, soft_wrap=True)
     command = f"mithridate certify {shlex.quote(str(out))}"
     console.print(_output.printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
+    _output.print_conditions(console, votes.statements)
 
 
 def _runs(source: _Source) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate.certificate import Certificate
 from mithridate.certification import certify
 from mithridate.cli import _options, _output
-from mithridate.cli._training import accuracy, import_training
+from mithridate.cli._training import accuracy, accuracy_summary, import_training
+from mithridate.conditions import in_json
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.errors import ConfigError
 from mithridate.report import summary, words
@@ -85,8 +86,11 @@ def read_alike(run_dir: Path, path: PathLike) -> Examples:
 
     recorded = Manifest.read(run_dir / "run.json").recipe.get("source")
     source: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
-    declared = source.get("declaration")
-    return read(path, None if declared is None else declaration_from_dict(declared), classes=source.get("class_names"))
+    declared, names = source.get("declaration"), source.get("class_names")
+    classes = (
+        [str(name) for name in names] if isinstance(names, list) else names
+    )  # those of an estimator keep their kind
+    return read(path, None if declared is None else declaration_from_dict(declared), classes=classes)
 
 
 def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
@@ -141,8 +145,10 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
         "scope": certificate.scope.value,
         "threat": certificate.threat.value,
         "failure_prob": certificate.failure_prob,
-        "assumptions": list(certificate.assumptions),
-        "accuracy": accuracy(votes),
+        **in_json(certificate.assumptions, certificate.threat),
+        "assumptions": list(map(str, certificate.assumptions)),
+        **accuracy_summary(votes),
+        "summary": certificate.summary(),
         "predictions": rows,
     }
 
@@ -165,19 +171,18 @@ def _print(
     console.print(table)
     if len(rows) > _SHOWN:
         console.print(f"The first {_SHOWN} of {len(rows):,}; --out predictions.csv writes all.")
-    right = accuracy(certificate.votes)
-    if right is not None:
-        console.print(f"The majority is right on {right:.2%} of them.")
     console.print(words.headline(certificate).text)
-    for sentence in (*notes, *words.particular_assumptions(certificate)):
-        console.print(f"Note: {_output.printable(sentence)}")
+    if certificate.votes.labels is not None:
+        console.print(f"The majority is correct on {_output.percent(accuracy(certificate.votes) or 0.0)} of them.")
+    for sentence in (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate)):
+        console.print(_output.printable(sentence))
     for sentence in words.weaknesses(certificate):
         console.print(f"To certify more: {sentence}")
-    if arguments.out is None:
-        return
-    path = shlex.quote(str(arguments.out))
-    then = {
-        ".json": f"; check it with: mithridate verify {path}",
-        ".npz": f"; certify it with: mithridate certify {path}",
-    }
-    console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)
+    if arguments.out is not None:
+        path = shlex.quote(str(arguments.out))
+        then = {
+            ".json": f"; check it with: mithridate verify {path}",
+            ".npz": f"; certify it with: mithridate certify {path}",
+        }
+        console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)
+    _output.print_conditions(console, certificate.conditions)

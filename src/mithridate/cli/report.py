@@ -101,9 +101,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     console = _output.console()
     console.print(report.headline)
-    for sentence in dict.fromkeys((*report.warnings, *words.particular_assumptions(report.certificate), *notes)):
-        console.print(f"Note: {sentence}")
+    said = words.particular_assumptions(report.certificate)
+    for sentence in dict.fromkeys((*(f"Note: {each}" for each in (*report.warnings, *notes)), *said)):
+        console.print(sentence)
     console.print(f"Written to {path}", soft_wrap=True)
+    _output.print_conditions(console, report.certificate.conditions)
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import shlex
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,16 @@ from rich.console import Console
 
 from mithridate import presets
 from mithridate._files import read_file
-from mithridate.cli import _options, _output
-from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy
+from mithridate.cli import _ending, _options, _output
+from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy_sentences, accuracy_summary
+from mithridate.conditions import in_json
 from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
 from mithridate.data import Examples
 from mithridate.ensemble.run_directory import Manifest, is_handed_out, missing_shards, parts_path
 from mithridate.ensemble.shared_run import in_words, parse_shards, stretches
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.project import CONFIG_NAMES, Project, read_project
+from mithridate.report import words
 from mithridate.votes import Votes
 
 _EXAMPLES = """examples:
@@ -149,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     project = _project(arguments)
     root_seed = _root_seed(arguments.root_seed)
     training, test = _examples(project)
-    work = Work(training, test, project.run_dir or Path("run"), project.options, project.data_name)
+    work = Work(training, test, project.run_dir or Path("run"), project.options)
     console = _output.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
@@ -157,15 +158,8 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(recipe.in_words())
     if arguments.prepare:
         return _prepared(work, work.prepare(recipe, root_seed), console, arguments)
-    try:
-        votes, clock = work.train(recipe, root_seed, shards)
-    except KeyboardInterrupt:
-        print(
-            f"mithridate: interrupted; what is finished is kept in {work.run_dir}. "
-            "The same command goes on from there.",
-            file=sys.stderr,
-        )
-        return 130
+    _ending.kept_in(work.run_dir)
+    votes, clock = work.train(recipe, root_seed, shards)
     part = _Part.of(votes, work.run_dir, arguments.words) if votes.shards else None
     if arguments.json:
         told = {} if part is None else part.to_dict()
@@ -312,25 +306,26 @@ def _summary(votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
         "classes": votes.classes,
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
-        "assumptions": list(votes.assumptions),
+        **in_json(votes.statements),
+        "assumptions": list(map(str, votes.statements)),
         "devices": dict(votes.devices),
         "model_steps_per_s": clock.speed,
         "seconds": clock.seconds,
-        "accuracy": accuracy(votes),
+        **accuracy_summary(votes),
     }
 
 
 def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
     speed = "they were finished before" if clock.speed is None else f"{clock.speed:,.0f} model-steps/s"
     console.print(f"{votes.instances:,} instances voted on {votes.examples:,} inputs ({speed}).")
-    right = accuracy(votes)
-    if right is not None:
-        console.print(f"The majority is right on {right:.2%} of them.")
-    for assumption in votes.assumptions:
-        console.print(f"Note: {_output.one_line(assumption)}")
+    for sentence in accuracy_sentences(votes):
+        console.print(sentence)
+    for sentence in words.noted(votes.statements):
+        console.print(sentence)
     if part is not None:
         for line in part.in_words():
             console.print(line, soft_wrap=True)
-        return
-    command = f"mithridate certify {shlex.quote(str(run_dir))}"
-    console.print(f"Written to {run_dir / 'votes.npz'}; certify it with: {command}", soft_wrap=True)
+    else:
+        command = f"mithridate certify {shlex.quote(str(run_dir))}"
+        console.print(f"Written to {run_dir / 'votes.npz'}; certify it with: {command}", soft_wrap=True)
+    _output.print_conditions(console, votes.statements)

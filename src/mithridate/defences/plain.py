@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 from mithridate import _validate
 from mithridate.accounting.smoothing import FeatureNoiseRule
 from mithridate.aggregation import RunOffRule
+from mithridate.conditions import PUBLIC, Statement, tuned_constants
 from mithridate.defences.base import (
     ALL_THREATS,
     Job,
@@ -55,6 +57,8 @@ class _Trained(Trainable):
     precision: str = "auto"
     threats = ALL_THREATS
     per_prediction = True
+    # Constants of the plan that follow the number of examples where they are left open.
+    _follows_size: ClassVar[tuple[str, ...]] = ("partitions", "draws")
 
     def _plan(self, num_train: int, classes: int) -> Plan:
         raise NotImplementedError
@@ -70,14 +74,21 @@ class _Trained(Trainable):
         check_training(self.model, self.features, self.in_flight, self.precision)
         config_for(self.model, self.options)
 
-    def _assumed(self, plan: Plan) -> tuple[str, ...]:
-        """What is taken for granted where a constant of the plan was left open."""
+    def _assumed(self, plan: Plan) -> tuple[Statement, ...]:
+        """What a claim is conditional on where a constant of the plan was left open."""
         chosen = {name: value for name, value in vars(plan).items() if getattr(self, name, value) is None}
         return tuple(
-            f"{name} = {value:g} was chosen for the number of training examples, rounded, and of classes; "
-            "the certificate assumes that this is public and fixed."
+            Statement(f"{name} = {value:g} was chosen for the number of training examples, rounded; {PUBLIC}", "size")
             for name, value in chosen.items()
+            if name in self._follows_size
         )
+
+    def _tuned(self, model: Any, shape: tuple[int, ...], classes: int) -> tuple[Statement, ...]:
+        """What the default constants of linear models were tuned on, where they are used; see `config_for`."""
+        if model != "linear" or "learning_rate" in self.options:
+            return ()
+        what = "The learning rate and the other constants of the training"
+        return (tuned_constants(what, ("MNIST", "Fashion-MNIST", "CIFAR-10"), math.prod(shape), classes),)
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -109,7 +120,7 @@ class _Trained(Trainable):
             precision=self.precision,
             progress=job.progress,
             source=job.source,
-            assumptions=(*job.assumptions, *self._assumed(plan)),
+            assumptions=(*job.assumptions, *self._assumed(plan), *self._tuned(model, examples.x.shape[1:], classes)),
             preferences=isinstance(plan, Parts) and (classes <= _FEW_LABELS or isinstance(self, RunOffElection)),
         )
 

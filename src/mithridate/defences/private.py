@@ -14,7 +14,7 @@ from mithridate.config import TrainConfig
 from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, check_votes, in_json
 from mithridate.errors import ConfigError
 from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
-from mithridate.project import CONFIG_NAMES, compose, refuse_unknown
+from mithridate.project import CONFIG_NAMES, compose, follows_size, refuse_unknown
 from mithridate.rules import Rule
 from mithridate.votes import Votes
 
@@ -78,7 +78,6 @@ class _Private(Trainable):
 
         chosen = compose(self.options, job.examples, pick_device(job.device).type)
         runtime = {name: self.options[name] for name in ("in_flight", "precision") if name in self.options}
-        declared = self.options.get("num_train") is not None
         return train(
             job.training_set,
             job.test_set,
@@ -89,7 +88,11 @@ class _Private(Trainable):
             device=job.device,
             progress=job.progress,
             source=job.source,
-            assumptions=(*job.assumptions, *(() if declared else (chosen.assumption,))),
+            assumptions=(
+                *job.assumptions,
+                *chosen.assumptions,
+                *((chosen.assumption,) if follows_size(self.options) else ()),
+            ),
             **runtime,
         )
 

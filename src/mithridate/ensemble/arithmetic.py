@@ -1,10 +1,10 @@
-"""The precision of matrix products, which is a setting of torch's that anyone may have changed."""
+"""Settings of torch's that anyone may have changed: the precision of matrix products, autocast, the default dtype."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +18,31 @@ _PRODUCTS = (
 )
 _PRODUCTS_BEFORE = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
 _REPEATABLE: dict[str, Any] = {"cudnn.deterministic": True, "cudnn.benchmark": False}
+
+
+@contextmanager
+def usual_settings() -> Iterator[None]:
+    """Torch as it is when it has been imported, whatever the caller has set; it is set back after.
+
+    Single precision is the default, nothing is cast automatically, and tensors may be used in a backward pass. Whether
+    gradients are recorded by default stays as it was: a user's encoder may rely on it, and nothing else here does.
+    """
+    records, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else []), *(["mps"] if _has_mps() else [])]
+    with ExitStack() as settings:
+        settings.enter_context(torch.inference_mode(False))
+        settings.enter_context(torch.set_grad_enabled(records))
+        for device in devices:
+            settings.enter_context(torch.autocast(device, enabled=False))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
 
 
 @contextmanager

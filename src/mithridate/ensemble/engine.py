@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -26,7 +26,7 @@ from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data import Dataset
 from mithridate.ensemble import native, plain_ops, suitability
 from mithridate.ensemble.arithmetic import products
-from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.clipping import MOST_EXAMPLES, Clipping
 from mithridate.ensemble.general import GeneralNetwork
 from mithridate.ensemble.graphs import ReplayedStep
 from mithridate.ensemble.initialisation import initial_weights
@@ -100,8 +100,9 @@ class Engine:
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
-        self._inputs = torch.from_numpy(data.inputs).to(device)
-        self._labels = torch.from_numpy(data.labels).to(device)
+        inputs, labels = (torch.from_numpy(array).to(device) for array in (data.inputs, data.labels))
+        _check_batches(config, len(labels))
+        self._batches = _Examples(self.network, inputs, labels, config.max_grad_norm)
         self._resident: _Resident | None = None
 
     @property
@@ -114,7 +115,7 @@ class Engine:
         config = self._config
         if self._device.type == "cpu":
             return on_all_cores(config.instances)
-        batch = config.sample_rate * len(self._labels) * (1.0 if config.keep is None else config.keep)
+        batch = config.sample_rate * len(self._batches.labels) * (1.0 if config.keep is None else config.keep)
         widest = batch + 5.0 * math.sqrt(batch) + 8.0
         each = self.network.bytes_per_model + widest * self.network.bytes_per_example
         return that_fit(self.network, each, config.instances, free_memory(self._device))
@@ -158,9 +159,10 @@ class Engine:
         for block in self._blocks(seeds, instances):
             for indices, sizes in block:
                 chosen = torch.from_numpy(indices).to(self._device)
-                sums = self._clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
-                sums.add_(_normals(streams, weights), alpha=noise).div_(config.divisor)
-                optimiser.update(sums)
+                sums = self._batches.clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
+                # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
+                noisy = sums.add_(_normals(streams, sums), alpha=noise).to(weights)
+                optimiser.update(noisy.div_(config.divisor))
                 if on_step is not None:
                     on_step(len(instances))
         return optimiser.result()
@@ -196,26 +198,20 @@ class Engine:
         self._resident = resident = None  # its memory first
         weights = start.to(self._device)
         optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
+        batches = self._batches
 
-        def step(chosen: Tensor, sizes: Tensor) -> None:
-            optimiser.update(self._clipped_sums(weights, chosen, sizes))
+        def step(chosen: Tensor, sizes: Tensor) -> None:  # without the engine: graphs are freed with it, at once
+            optimiser.update(batches.clipped_sums(weights, chosen, sizes))
 
         self._resident = _Resident(weights, optimiser, ReplayedStep(step, len(start), self._device))
         return self._resident
-
-    def _clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
-        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
-        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
-        inputs = self._inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        labels = self._labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return self.network.clipped_sums(weights, inputs, labels, present, self._config.max_grad_norm)
 
     def _blocks(
         self, seeds: Seeds, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
     ) -> Iterator[Block]:
         config = self._config
         streams = [seeds.generator(instance, "batches") for instance in instances]
-        return blocks(streams, len(self._labels), config.sample_rate, config.steps, config.keep, mapped)
+        return blocks(streams, len(self._batches.labels), config.sample_rate, config.steps, config.keep, mapped)
 
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """How the models vote on some inputs.
@@ -239,6 +235,23 @@ class Engine:
         self._resident = None
         torch.cuda.empty_cache()
         return counter.count(weights, inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class _Examples:
+    """The training set on the device, and what makes clipped sums of its batches."""
+
+    network: Network
+    inputs: Tensor
+    labels: Tensor
+    max_grad_norm: float
+
+    def clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
+        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
+        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
+        inputs = self.inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        labels = self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        return self.network.clipped_sums(weights, inputs, labels, present, self.max_grad_norm)
 
 
 @dataclass(frozen=True)
@@ -281,8 +294,10 @@ def on_threads(
 
     with single_threaded() as threads:
         with ThreadPoolExecutor(1 if one_at_a_time else threads, initializer=_one_thread) as pool:
-            tasks = [pool.submit(train, slice(at, at + group), advance) for at in range(0, models, group)]
-            try:
+            tasks = list[Future[Tensor]]()
+            try:  # an interruption while they are handed out stops them, too
+                for at in range(0, models, group):
+                    tasks.append(pool.submit(train, slice(at, at + group), advance))
                 wait(tasks, return_when=FIRST_EXCEPTION)
             finally:
                 stop.set()
@@ -357,6 +372,16 @@ def arithmetic_of(network: Network, device: torch.device) -> str:
     return "torch" if kernels_for(device) is None else "triton"
 
 
+def _check_batches(config: TrainConfig, examples: int) -> None:
+    """Refuse batches that no sum could hold with the promised rounding; twelve standard deviations are never seen."""
+    expected = config.sample_rate * examples * (1.0 if config.keep is None else config.keep)
+    if min(examples, expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
+        raise ConfigError(
+            f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up with "
+            "the rounding that clipping allows for. Use a smaller sample_rate."
+        )
+
+
 def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
     """The network that trains a module, and which of the two ways it takes, `fast` or `general`."""
     shape = data.inputs.shape[1:]
@@ -369,6 +394,6 @@ def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
 
 
 def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
-    """Standard normals in the shape of `like`, row by row from the instances' own streams."""
+    """Standard normals like `like`, row by row from the instances' own streams."""
     rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
-    return torch.from_numpy(rows).to(like.device)
+    return torch.from_numpy(rows).to(like)

@@ -9,9 +9,10 @@ overflows or vanishes, whatever the size of g. Each term of s carries at most 4 
 and 1 in hand); the sum runs in blocks of 16, so that a term passes at most 15 additions on each of at most 11 levels
 (up to 2^32 parameters) and, over up to 4,096 tensors, 5 levels more: s is exact up to 244 u and its root up to 124 u.
 The scale (c / a) / sqrt(s) and its product with g_i add 4 roundings. So what is added to the sum has norm at most
-c (1 + 130 u), and c = max_grad_norm (1 - 2^-16) = max_grad_norm (1 - 256 u) keeps it below max_grad_norm. (Entries
-below 2^-126 are rounded absolutely, by 2^-150 each: nothing beside a max_grad_norm above 10^-30.) The additions over
-examples round as well, as in every DP-SGD in floating point; that is not a matter of the clipping.
+c (1 + 130 u), and c = max_grad_norm (1 - margin) with the margin of `clipping`, which is above 512 u + 2^-10, keeps it
+below max_grad_norm (1 - 2^-10). (Entries below 2^-126 are rounded absolutely, by 2^-150 each: nothing beside a
+max_grad_norm of 10^-12 or more.) The rest is for the additions over examples, in the precision that `clipping` chooses;
+see there.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mithridate.ensemble import suitability
+from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.network import new_sums
 from mithridate.errors import ConfigError
 
 _CHUNK_BYTES = 256 * 2**20  # of per-example gradients and activations at a time
-_MARGIN = 2.0**-16  # see above
+_CLIPPING = Clipping("float32")
 _SMALLEST_SCALE = 2.0**-126  # below, float32 loses digits and a scale could round up
 _BLOCK = 16
 
@@ -44,8 +47,8 @@ class GeneralNetwork:
 
     Guarantee:
         Every example is run alone, as a batch of one, in the forward and in the backward pass, so examples cannot mix
-        by construction, whatever the module does. What a present example adds to a sum has norm at most
-        `max_grad_norm` (see the top of this module). An example that is absent, or whose gradient is not finite or
+        by construction, whatever the module does. A present example moves a sum by at most `max_grad_norm` (see the
+        top of this module). An example that is absent, or whose gradient is not finite or
         longer than about 10^38 `max_grad_norm`, adds exactly nothing.
 
     Assumes:
@@ -95,10 +98,10 @@ class GeneralNetwork:
             max_grad_norm: bound of each example's norm.
 
         Returns:
-            `[M, P]`, float32.
+            `[M, P]`, in the precision that `clipping` chooses for such a batch.
         """
         models, batch = labels.shape
-        sums = torch.zeros_like(weights)
+        sums = new_sums(weights, _CLIPPING.accumulator(batch))
         inputs, labels = self._readable(inputs, present), labels.where(present, 0)
         for rows, columns in self._chunks(models, batch):
             self._add_clipped(
@@ -142,7 +145,7 @@ class GeneralNetwork:
         for gradient in gradients:
             # Elementwise and not as a product of matrices, which may run in lower precision. 0 * inf is NaN.
             clipped = (gradient * scales).masked_fill_(scales == 0, 0.0)
-            sums[:, start : start + gradient.shape[2]] += clipped.sum(1)
+            sums[:, start : start + gradient.shape[2]] += clipped.to(sums.device).sum(1, dtype=sums.dtype)
             start += gradient.shape[2]
 
     def _gradients(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
@@ -260,7 +263,7 @@ def _clipping_scales(gradients: tuple[Tensor, ...], present: Tensor, max_grad_no
     unit = largest.where(counts, 1.0).clamp_min(_SMALLEST_SCALE)
     squares = [_sum_in_blocks((part / unit[..., None]).square_()) for part in parts]
     root = _sum_in_blocks(torch.stack(squares, dim=-1)).sqrt()
-    scales = (max_grad_norm * (1 - _MARGIN) / unit / root).clamp_max(1.0)
+    scales = (max_grad_norm * (1 - _CLIPPING.margin) / unit / root).clamp_max(1.0)
     return scales.where(counts & (scales >= _SMALLEST_SCALE), 0.0)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -67,7 +69,7 @@ class ReplayedStep:
     def _capture(self, width: int) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._memory):
+            with _without_garbage(), torch.cuda.graph(graph, pool=self._memory):
                 self._step(self._chosen[width], self._sizes)
         except torch.OutOfMemoryError:
             raise
@@ -76,3 +78,20 @@ class ReplayedStep:
             self._can_be_captured = False
         else:
             self._graphs[width] = graph
+
+
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """No garbage is collected meanwhile, and there is none before.
+
+    What is in a cycle may hold graphs of an earlier run, and these cannot be freed while a stream is being captured:
+    CUDA says "operation not permitted when stream is capturing", and their memory is lost.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

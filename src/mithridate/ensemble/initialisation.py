@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from mithridate.ensemble import suitability
 from mithridate.ensemble.network import Model
-from mithridate.ensemble.randomness import Seeds
+from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
+from mithridate.errors import ConfigError
 
 _UNIFORM = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _CONSTANT = (nn.GroupNorm, nn.LayerNorm)
@@ -31,6 +32,48 @@ def initial_weights(model: Model, seeds: Seeds, instances: Sequence[int]) -> Ten
             row += low
         return torch.from_numpy(rows)
     return _reset_weights(model, seeds, instances)
+
+
+def check_repeatable(model: Model) -> None:
+    """Require that what a model starts from is a function of the seed of its instance, and all else in it a constant.
+
+    It is built, or reset, several times: an instance's weights must come out the same to the bit, and buffers must not
+    depend on the instance. (Between two builds the generators of numpy and of Python move on, if they are used.)
+
+    Raises:
+        ConfigError: it is not so.
+    """
+    if isinstance(model, nn.Module) and _uniform_law(model) is not None:
+        return
+    seeds = Seeds.of(PUBLIC_SEED)
+    first, second = (_reset_weights(model, seeds, [0]) for _ in range(2))
+    if not same_bits(first, second):
+        raise ConfigError(
+            "The model starts from other weights every time that it is built, so they are no function of its seed; "
+            "draw them with torch's random numbers only, not with those of numpy or Python."
+        )
+    if isinstance(model, nn.Module):
+        return
+    one, other = (dict(module.named_buffers()) for module in _built(model, seeds, [0, 1]))
+    for name, buffer in one.items():
+        if name not in other or not torch.equal(buffer, other[name]):
+            raise ConfigError(
+                f"Buffer {name} is another one every time that the model is built, but it is a constant of all "
+                "instances; draw it once, outside of the function that builds the model."
+            )
+
+
+def same_bits(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of float32 are equal to the bit."""
+    return torch.equal(one.contiguous().view(torch.int32), two.contiguous().view(torch.int32))
+
+
+def _built(build: Callable[[], nn.Module], seeds: Seeds, instances: Sequence[int]) -> Iterator[nn.Module]:
+    """What a function builds for some instances, each before the next."""
+    with torch.random.fork_rng(devices=[]):
+        for instance in instances:
+            torch.default_generator.manual_seed(seeds.key(instance, "initial weights") % 2**63)
+            yield build()
 
 
 def _uniform_law(module: nn.Module) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None:
@@ -62,13 +105,11 @@ def _uniform_law(module: nn.Module) -> tuple[npt.NDArray[np.float32], npt.NDArra
 
 def _reset_weights(model: Model, seeds: Seeds, instances: Sequence[int]) -> Tensor:
     """By `reset_parameters` of every layer, or by the user's function; PyTorch's generator takes 32 bits of a key."""
-    with torch.random.fork_rng(devices=[]):
-        draw = _drawing(model)
-        rows: list[Tensor] = []
-        for instance in instances:
-            torch.default_generator.manual_seed(seeds.key(instance, "initial weights") % 2**63)
-            rows.append(torch.cat([value.detach().float().flatten() for _, value in draw().named_parameters()]))
-        return torch.stack(rows)
+    rows = [
+        torch.cat([value.detach().float().flatten() for _, value in module.named_parameters()])
+        for module in _built(_drawing(model), seeds, instances)
+    ]
+    return torch.stack(rows)
 
 
 def _drawing(model: Model) -> Callable[[], nn.Module]:
@@ -76,7 +117,8 @@ def _drawing(model: Model) -> Callable[[], nn.Module]:
     if not isinstance(model, nn.Module):
         return model
     scratch = copy.deepcopy(model).cpu()
-    suitability.reset_for_fresh_start(scratch)  # with all its checks, once
+    with torch.random.fork_rng(devices=[]):
+        suitability.reset_for_fresh_start(scratch)  # with all its checks, once
     layers = [layer for layer in reversed(list(scratch.modules())) if hasattr(layer, "reset_parameters")]
 
     def draw() -> nn.Module:

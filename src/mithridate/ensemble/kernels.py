@@ -209,20 +209,86 @@ def _row_squares(rows, out, count, ENTRIES: tl.constexpr, BR: tl.constexpr, BN: 
 def _weighted_sum(
     rows, factors, extents, out, entries, out_stride, BATCH: tl.constexpr, BN: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
-    """Sum over the batch of factor times row, for BN entries of one model; rows of factor 0 are not even read."""
+    """Sum over the batch of factor times row, for BN entries of one model; rows of factor 0 are not even read.
+
+    In the precision of `out`, which `clipping` chooses.
+    """
     tile, model = tl.program_id(0), tl.program_id(1)
     entry = tile * BN + tl.arange(0, BN)
     extent = tl.load(extents + model)
     source = rows + model.to(tl.int64) * BATCH * entries
     # Reduced after the loop: a reduction inside makes all threads wait for each other every time.
-    result = tl.zeros([BB, BN], dtype=tl.float32)
+    result = tl.zeros([BB, BN], dtype=out.dtype.element_ty)
     for start in range(0, BATCH, BB):
         example = start + tl.arange(0, BB)
         factor = tl.load(factors + model * BATCH + example, mask=example < extent, other=0.0)
         mask = (factor != 0.0)[:, None] & (entry < entries)[None, :]
         values = tl.load(source + example.to(tl.int64)[:, None] * entries + entry[None, :], mask=mask, other=0.0)
-        result += factor[:, None] * values
+        result += factor.to(out.dtype.element_ty)[:, None] * values.to(out.dtype.element_ty)
     tl.store(out + model.to(tl.int64) * out_stride + entry, tl.sum(result, axis=0), mask=entry < entries)
+
+
+@triton.jit
+def _outer_sum(
+    left, right, extents, out, outputs, features, out_stride,
+    BATCH: tl.constexpr, BO: tl.constexpr, BF: tl.constexpr, UNROLLED: tl.constexpr,
+):  # fmt: skip
+    """Sum over the batch of (left row) x (right row), for BO by BF entries of one model, in double precision.
+
+    Matrix units would add up several examples in single precision; products of two floats are exact in double.
+    """
+    f_tile, o_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    output, feature = o_tile * BO + tl.arange(0, BO), f_tile * BF + tl.arange(0, BF)
+    extent = tl.load(extents + model)
+    first = model.to(tl.int64) * BATCH
+    result = tl.zeros([BO, BF], dtype=tl.float64)
+    for start in range(0, BATCH, UNROLLED):
+        if start < extent:
+            for step in tl.static_range(UNROLLED):
+                row = first + start + step
+                inside = start + step < extent
+                one = tl.load(left + row * outputs + output, mask=(output < outputs) & inside, other=0.0)
+                two = tl.load(right + row * features + feature, mask=(feature < features) & inside, other=0.0)
+                result += one.to(tl.float64)[:, None] * two.to(tl.float64)[None, :]
+    target = out + model.to(tl.int64) * out_stride + output[:, None] * features + feature[None, :]
+    tl.store(target, result, mask=(output < outputs)[:, None] & (feature < features)[None, :])
+
+
+@triton.jit
+def _conv_weighted_sum(
+    images, gradients, factors, taps, extents, out, out_stride,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BATCH: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sum over the batch of factor times weight gradient: BO output channels by BK kernel entries of one model.
+
+    The gradient of each example is formed by itself, and then added in the precision of `out`. What belongs to an
+    example whose factor is 0 is not read.
+    """
+    k_tile, o_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    output, k = o_tile * BO + tl.arange(0, BO), k_tile * BK + tl.arange(0, BK)
+    K: tl.constexpr = C * KH * KW
+    total = tl.zeros([BO, BK], dtype=out.dtype.element_ty)
+    extent = tl.load(extents + model)
+    for index in range(0, BATCH):
+        example = model.to(tl.int64) * BATCH + index
+        factor = tl.load(factors + example, mask=index < extent, other=0.0)
+        positions = tl.where(factor != 0.0, OH * OW, 0)
+        result = tl.zeros([BO, BK], dtype=tl.float32)
+        for start in range(0, OH * OW, BP):
+            position = start + tl.arange(0, BP)
+            alive = position < positions
+            row, column, corner = _position(position, OW, W, SH, SW)
+            image = images + example * (C * H * W) + corner
+            patch = _patches(image, taps, k, row, column, alive, H, W, K, PH + PW > 0)
+            source = gradients + example * (O * OH * OW) + output[:, None] * (OH * OW) + position[None, :]
+            seen = tl.load(source, mask=(output < O)[:, None] & alive[None, :], other=0.0)
+            result = tl.dot(seen, tl.trans(patch), result, input_precision=PRECISION)
+        total += factor.to(out.dtype.element_ty) * result.to(out.dtype.element_ty)
+    target = out + model.to(tl.int64) * out_stride + output[:, None] * K + k[None, :]
+    tl.store(target, total, mask=(output < O)[:, None] & (k < K)[None, :])
 
 
 @triton.jit
@@ -301,7 +367,9 @@ def _noisy_update(
         place = model.to(tl.int64) * size + at
         normal = even if half == 0 else odd
         weight = tl.load(weights + place, mask=inside, other=0.0)
-        gradient = (tl.load(sums + place, mask=inside, other=0.0) + noise * normal) / divisor + decay * weight
+        # The sum may be in double precision; it is rounded once it is noisy, and not before.
+        noisy = (tl.load(sums + place, mask=inside, other=0.0) + noise * normal).to(tl.float32)
+        gradient = noisy / divisor + decay * weight
         if ADAM:
             one = beta_one * tl.load(first + place, mask=inside, other=0.0) + (1.0 - beta_one) * gradient
             two = beta_two * tl.load(second + place, mask=inside, other=0.0) + (1.0 - beta_two) * gradient * gradient
@@ -484,6 +552,41 @@ def weighted_sum(rows: Tensor, factors: Tensor, extents: Tensor, out: Tensor) ->
     _weighted_sum[grid](
         rows, factors, extents, out, entries, out.stride(0), BATCH=batch, BN=wide, BB=tall, num_warps=warps
     )
+
+
+def outer_sum(left: Tensor, right: Tensor, extents: Tensor, out: Tensor) -> None:
+    """Writes sum_b left[m, b] x right[m, b] to `out` [models, outputs * features], float64; its rows may lie apart."""
+    models, batch, outputs = left.shape
+    features = right.shape[2]
+    block, wide = min(16, triton.next_power_of_2(outputs)), min(64, triton.next_power_of_2(features))
+    grid = (triton.cdiv(features, wide), triton.cdiv(outputs, block), models)
+    _outer_sum[grid](
+        left.contiguous(), right, extents, out, outputs, features, out.stride(0),
+        BATCH=batch, BO=block, BF=wide, UNROLLED=8, num_warps=1 if block * wide <= 512 else 2,
+    )  # fmt: skip
+
+
+def conv_weighted_sum(
+    images: Tensor, gradients: Tensor, factors: Tensor, extents: Tensor, geometry: Geometry, precision: str, out: Tensor
+) -> None:
+    """Writes the sum over the batch of factor times weight gradient of a convolution to `out`, [models, entries].
+
+    Args:
+        images: [models * batch, C, H, W], contiguous.
+        gradients: with respect to the results, [models * batch, O, height, width], contiguous.
+        factors: [models, batch].
+        extents: for each model, the position in the batch from which there is only padding.
+        geometry: shape of the convolution.
+        precision: `ieee` or `tf32`, for operands of the gradient of one example.
+        out: float32 or float64; its rows may lie apart.
+    """
+    height, width = geometry.out_size
+    tiles = {"BO": _tile(geometry.outputs, 64), "BK": _tile(geometry.entries, 128), "BP": _tile(height * width, 64)}
+    grid = (triton.cdiv(geometry.entries, tiles["BK"]), triton.cdiv(geometry.outputs, tiles["BO"]), len(extents))
+    _conv_weighted_sum[grid](
+        images, gradients, factors.contiguous(), _taps(geometry, images.device), extents, out, out.stride(0),
+        **geometry.constants(), BATCH=factors.shape[1], **tiles, PRECISION=precision, num_warps=8,
+    )  # fmt: skip
 
 
 def activate_and_pool(values: Tensor, extents: Tensor, window: tuple[int, int], activation: str) -> Tensor:

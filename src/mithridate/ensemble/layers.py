@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -29,11 +29,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.ensemble import native, plain_ops
-from mithridate.ensemble.clipping import Clipping
+from mithridate.ensemble.clipping import Clipping, without_giants
 from mithridate.ensemble.stages import Stage
 
 # Bytes of per-example gradients of one parameter that are held at a time.
 _STORED_BYTES = {"cpu": 2**28, "mps": 2**29, "cuda": 2**32}
+# Examples that are widened to double precision at a time.
+_WIDENED = 64
+# Squared norm of a gradient above which it is not formed.
+_LONGEST_SQUARE = 2.0**200
 # Number of weights per output up to which patches are faster than the library's convolution on a CPU.
 _FEW_ENTRIES = 64
 # Channels up to which our own convolution kernels are faster than the library's.
@@ -55,7 +59,6 @@ class Frame:
         kept: what a layer's forward or backward pass leaves for its gradients.
         addends: what is added to the outputs of a norm, which may do that itself.
         completed: norms that have applied the addition and the ReLU after them as well.
-        inner: layers behind others, whose inputs are memory of the network's own.
     """
 
     models: int
@@ -68,7 +71,6 @@ class Frame:
     kept: dict[Layer, Any] = field(default_factory=dict)
     addends: dict[Layer, Tensor] = field(default_factory=dict)
     completed: set[Layer] = field(default_factory=set)
-    inner: set[Layer] = field(default_factory=set)
 
 
 class Parts(ABC):
@@ -80,7 +82,10 @@ class Parts(ABC):
 
     @abstractmethod
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
-        """Write the sum over the batch of factor (models x batch) times gradient to `out`, models x entries."""
+        """Write the sum over the batch of factor (models x batch) times gradient to `out`, models x entries.
+
+        Each example's gradient is formed by itself; they are added up in the precision of `out` (see `clipping`).
+        """
 
     @abstractmethod
     def forget(self, trusted: Tensor) -> None:
@@ -106,7 +111,7 @@ class Stored(Parts):
         if self._frame.kernels is not None:
             self._frame.kernels.weighted_sum(self._gradients.contiguous(), factors, self._frame.extents, out)
         else:
-            out.copy_(torch.bmm(factors.unsqueeze(1), self._gradients).squeeze(1))
+            _sum_products(factors.unsqueeze(2), self._gradients, self._frame, out)
 
     def forget(self, trusted: Tensor) -> None:
         if self._frame.kernels is None:  # The kernel does not read rows whose factor is 0.
@@ -132,8 +137,12 @@ class Apart(Parts):
         return squares
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
-        for row, gradients, scale in zip(out, self._gradients, factors, strict=True):
-            torch.mv(gradients.t(), scale[: len(gradients)], out=row)
+        if out.dtype == torch.float32:
+            for row, gradients, scale in zip(out, self._gradients, factors, strict=True):
+                torch.mv(gradients.t(), scale[: len(gradients)], out=row)
+            return
+        for row, gradients, scale in zip(out, self._gradients, factors.unsqueeze(2), strict=True):
+            _sum_in_double(scale[None, : len(gradients)], gradients[None], None, row[None])
 
     def forget(self, trusted: Tensor) -> None:
         self._gradients = [
@@ -158,11 +167,15 @@ class Outer(Parts):
 
     def squared_norms(self) -> Tensor:
         # |g a^T|_F = |g| |a|; a bias is one more input that is always 1.
-        return (_squares(self._inputs, self._frame) + self._ones) * _squares(self._gradients, self._frame)
+        inputs, gradients = _squares(self._inputs, self._frame) + self._ones, _squares(self._gradients, self._frame)
+        return without_giants(inputs * gradients, inputs, gradients)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         weighted = self._gradients * factors.unsqueeze(2)
-        out.copy_(torch.bmm(weighted.transpose(1, 2), self._inputs).flatten(1))
+        if self._frame.kernels is not None and out.dtype == torch.float64:
+            self._frame.kernels.outer_sum(weighted, self._inputs.contiguous(), self._frame.extents, out)
+        else:
+            _sum_products(weighted, self._inputs, self._frame, out)
 
     def forget(self, trusted: Tensor) -> None:
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
@@ -193,17 +206,19 @@ class Contraction(Parts):
         if self._stored is not None:
             return self._stored.squared_norms()
         squares = self._ghost_norms() if self._ghost else self._passing_norms()
-        size = _squares(self._inputs.flatten(2), self._frame) * _squares(self._gradients.flatten(2), self._frame)
-        return (squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * size.sqrt()).square()
+        inputs, gradients = (_squares(values.flatten(2), self._frame) for values in (self._inputs, self._gradients))
+        norms = squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * (inputs * gradients).sqrt()
+        return without_giants(norms.square(), inputs, gradients)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         if self._stored is not None:
             return self._stored.write_sums(factors, out)
-        weighted = self._gradients * factors[:, :, None, None, None]
-        models, _, groups, outputs, _ = weighted.shape
-        left = weighted.permute(0, 2, 3, 1, 4).flatten(3)  # models x groups x outputs x (batch, positions)
-        right = self._inputs.permute(0, 2, 1, 4, 3).flatten(2, 3)  # models x groups x (batch, positions) x features
-        out.copy_(torch.matmul(left, right).reshape(models, groups * outputs * right.shape[3]))
+        out.zero_()
+        for part in self._pieces():
+            inside = (self._frame.extents - part.start).clamp(0, part.stop - part.start)
+            piece = torch.empty_like(out, memory_format=torch.contiguous_format)
+            Stored(self._form(part), replace(self._frame, extents=inside)).write_sums(factors[:, part], piece)
+            out.add_(piece)
         return None
 
     def forget(self, trusted: Tensor) -> None:
@@ -216,11 +231,14 @@ class Contraction(Parts):
         products = torch.matmul(self._gradients[:, part], self._inputs[:, part].transpose(3, 4))
         return products.flatten(2)
 
-    def _passing_norms(self) -> Tensor:
+    def _pieces(self) -> list[slice]:
+        """Parts of the batch whose gradients may be held at a time."""
         models, batch = self._inputs.shape[:2]
         step = max(1, _STORED_BYTES[self._inputs.device.type] // (4 * models * self._entries))
-        pieces = [_squares(self._form(slice(at, at + step)), self._frame) for at in range(0, batch, step)]
-        return torch.cat(pieces, dim=1)
+        return [slice(at, min(at + step, batch)) for at in range(0, batch, step)]
+
+    def _passing_norms(self) -> Tensor:
+        return torch.cat([_squares(self._form(part), self._frame) for part in self._pieces()], dim=1)
 
     def _ghost_norms(self) -> Tensor:
         # |G|^2 = sum_{t,s} (a_t . a_s) (g_t . g_s)
@@ -230,7 +248,7 @@ class Contraction(Parts):
 
 
 class GhostConvolution(Parts):
-    """Gradients of a convolution with few positions: norms from Gram matrices of pixels, sums by the library.
+    """Gradients of a convolution with few positions: norms from Gram matrices of pixels, formed for the sums alone.
 
     A patch is never formed: with x_p the channels at pixel p, patches at t and s have the inner product
     sum_d x_{t+d} . x_{s+d} over the places d of the kernel, which are entries of one small Gram matrix.
@@ -241,8 +259,6 @@ class GhostConvolution(Parts):
         weights: models x outputs x channels x kernel; only their shape matters.
         conv: how the kernel moves.
         frame: what all layers share.
-
-    On a GPU `write_sums` may zero images whose factor is 0, in place.
     """
 
     def __init__(self, images: Tensor, gradients: Tensor, weights: Tensor, conv: Conv, frame: Frame) -> None:
@@ -260,7 +276,8 @@ class GhostConvolution(Parts):
             squares = kernels.wide.ghost_norms(
                 self._images, self._gradients, places, self._frame.extents, clipping.slack
             )
-            return _by_model(squares, self._frame.models)
+            # N >= slack |a| |g|: so long a gradient might overflow when it is formed.
+            return _by_model(torch.where(squares <= _LONGEST_SQUARE, squares, torch.inf), self._frame.models)
         return self._exact_norms()
 
     def _exact_norms(self) -> Tensor:
@@ -285,22 +302,29 @@ class GhostConvolution(Parts):
     def _with_slack(self, squares: Tensor, patches: Tensor, gradients: Tensor) -> Tensor:
         """Squared norms, never below those of what the sums are made of; from squared norms of all that is in them."""
         norms = squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * (patches * gradients).sqrt()
-        return _by_model(norms.square(), self._frame.models)
+        return _by_model(without_giants(norms.square(), patches, gradients), self._frame.models)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
-        if self._frame.kernels is not None:
-            weighted, images = self._frame.kernels.wide.weigh(self._gradients, self._images, factors)
-        else:
-            weighted, images = self._gradients * factors.flatten()[:, None, None, None], self._images
-        parts = zip(weighted.chunk(self._frame.models), images.chunk(self._frame.models), strict=True)
-        for row, weight, (errors, images) in zip(out, self._weights, parts, strict=True):
-            row.view_as(weight).copy_(self._conv.weight_gradient(errors, images, weight))
+        kernels = self._frame.kernels
+        if kernels is not None:
+            turn = kernels.wide.channels_first if self._frame.wide else Tensor.contiguous
+            geometry = self._conv.geometry(self._images, self._gradients.shape[1], kernels)
+            kernels.conv_weighted_sum(
+                turn(self._images), turn(self._gradients), factors, self._frame.extents, geometry,
+                self._frame.clipping.dot_precision, out,
+            )  # fmt: skip
+            return
+        out.zero_()
+        pairs = zip(_by_model(self._images, len(out)), _by_model(self._gradients, len(out)), strict=True)
+        for row, weight, scales, (images, errors) in zip(out, self._weights, factors.tolist(), pairs, strict=True):
+            for example, scale in enumerate(scales):
+                if scale:
+                    one = slice(example, example + 1)
+                    gradient = self._conv.weight_gradient(errors[one], images[one], weight)
+                    row.add_(gradient.flatten().to(row.dtype), alpha=scale)
 
     def forget(self, trusted: Tensor) -> None:
-        if self._frame.kernels is not None:  # Done when the gradients are weighed.
-            return
-        keep = trusted.flatten()[:, None, None, None]
-        self._images, self._gradients = (torch.where(keep, values, 0) for values in (self._images, self._gradients))
+        """Nothing: examples whose factor is 0 are not even read."""
 
 
 class Lookups(Parts):
@@ -315,29 +339,53 @@ class Lookups(Parts):
 
     def __init__(self, tokens: Tensor, gradients: Tensor, rows: int, frame: Frame) -> None:
         self._known = ((tokens >= 0) & (tokens < rows)).all(dim=2)
-        self._tokens, self._gradients = tokens.clamp(0, rows - 1), gradients
+        self._tokens = tokens.clamp(0, rows - 1)
+        self._gradients = self._added_up(gradients)
         self._rows, self._frame = rows, frame
 
     def squared_norms(self) -> Tensor:
-        same = self._tokens.unsqueeze(3) == self._tokens.unsqueeze(2)
-        gradients = self._gradients.to(wide(self._gradients.device))
-        products = torch.matmul(gradients, gradients.transpose(2, 3))
-        squares = (products * same).sum(dim=(2, 3)).clamp_min(0.0)
-        # The sums are formed again by `write_sums`, and may cancel: off by slack times the lengths of their terms.
-        lengths = gradients.square().sum(dim=3).sqrt().sum(dim=2)
-        squares = (squares.sqrt() + self._frame.clipping.slack * lengths).square()
-        return torch.where(self._known, squares, torch.inf)
+        return torch.where(self._known, _squares(self._gradients.flatten(2), self._frame), torch.inf)
 
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         models, features = self._tokens.shape[0], self._gradients.shape[3]
-        result = self._gradients.new_zeros(models * self._rows, features)
-        offsets = torch.arange(models, device=result.device).mul(self._rows)[:, None, None]
+        result = torch.zeros(models * self._rows, features, dtype=out.dtype, device=out.device)
+        offsets = torch.arange(models, device=self._tokens.device).mul(self._rows)[:, None, None]
         weighted = (self._gradients * factors[:, :, None, None]).reshape(-1, features)
-        result.index_put_(((self._tokens + offsets).flatten(),), weighted, accumulate=True)
+        places = (self._tokens + offsets).flatten()
+        result.index_put_((places.to(out.device),), weighted.to(out), accumulate=True)
         out.copy_(result.view(models, -1))
+
+    def _added_up(self, gradients: Tensor) -> Tensor:
+        """Those of equal tokens of an example added up at the first of them, and 0 at the others: its own gradient."""
+        same = self._tokens.unsqueeze(3) == self._tokens.unsqueeze(2)
+        first = same.int().argmax(dim=3) == torch.arange(same.shape[3], device=same.device)
+        return torch.matmul((same & first.unsqueeze(3)).to(gradients), gradients)
 
     def forget(self, trusted: Tensor) -> None:
         self._gradients = _only(trusted, self._gradients)
+
+
+def _sum_products(left: Tensor, right: Tensor, frame: Frame, out: Tensor) -> None:
+    """Write the sum over the batch of (left row) x (right row) to `out`, models x entries, in its precision."""
+    if out.dtype == torch.float32:
+        out.copy_(torch.bmm(left.transpose(1, 2), right).flatten(1))
+    else:
+        _sum_in_double(left.to(out.device), right.to(out.device), frame.extents.to(out.device), out)
+
+
+def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Tensor) -> None:
+    """The same for `out` in double precision; beyond the extents the rows of `left` are 0."""
+    models, batch = left.shape[:2]
+    compiled = native.library() if out.device.type == "cpu" else None
+    if compiled is not None:
+        if extents is None:
+            extents = torch.full((models,), batch, dtype=torch.int32)
+        compiled.sum_products(left.double(), right, extents.int(), out)
+        return
+    out.zero_()
+    for at in range(0, batch, _WIDENED):
+        one, two = (values[:, at : at + _WIDENED].double() for values in (left, right))
+        out.add_(torch.bmm(one.transpose(1, 2), two).flatten(1))
 
 
 def _only(trusted: Tensor, values: Tensor) -> Tensor:
@@ -459,8 +507,6 @@ class Conv(Layer):
         return None, self._pair(tuple(module.padding), 0)
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
-        if inputs.requires_grad:
-            frame.inner.add(self)
         images = self._images(inputs)
         weights = parameters[0].unsqueeze(3) if self._flat else parameters[0]
         biases = parameters[1] if len(parameters) == 2 else None
@@ -562,8 +608,6 @@ class Conv(Layer):
     def _ghost_parts(self, images: Tensor, gradients: Tensor, weights: Tensor, frame: Frame) -> list[Parts]:
         errors = gradients.unsqueeze(2) if self._flat else gradients
         weights = weights.unsqueeze(3) if self._flat else weights
-        if self not in frame.inner and frame.kernels is not None:
-            images = images.clone()  # what the caller gave is not to be changed
         parts: list[Parts] = [GhostConvolution(images, errors, weights, self, frame)]
         return (
             parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=(2, 3)), frame.models), frame)]

@@ -518,6 +518,93 @@ static double sum_of_squares(const float *values, int64_t count)
     return sum;
 }
 
+/* --- sums over a batch in double precision ------------------------------------------------------------------------ */
+
+/* acc[t * acc_row + j] += sum over examples of left[example][t] * right[example][j], for t < count and j < TILE. Products
+ * of two floats are exact in double precision; `left` holds floats that are widened already. */
+typedef void DoubleProduct(const double *left, int64_t left_row, const float *right, int64_t right_row, int64_t batch,
+                           double *acc, int64_t acc_row);
+
+#define TILE 16
+#define DEFINE_DOUBLE_PRODUCT(unused, count)                                                                           \
+    static void double_product_##count(const double *left, int64_t left_row, const float *right, int64_t right_row,    \
+                                       int64_t batch, double *acc, int64_t acc_row)                                    \
+    {                                                                                                                  \
+        d8 low[count], high[count];                                                                                    \
+        UNROLL for (int t = 0; t < count; t++) {                                                                       \
+            low[t] = *(const d8 *)(acc + t * acc_row);                                                                 \
+            high[t] = *(const d8 *)(acc + t * acc_row + 8);                                                            \
+        }                                                                                                              \
+        for (int64_t example = 0; example < batch; example++, left += left_row, right += right_row) {                  \
+            d8 one = __builtin_convertvector(*(const v8 *)right, d8);                                                  \
+            d8 two = __builtin_convertvector(*(const v8 *)(right + 8), d8);                                            \
+            UNROLL for (int t = 0; t < count; t++) {                                                                   \
+                low[t] += one * left[t];                                                                               \
+                high[t] += two * left[t];                                                                              \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL for (int t = 0; t < count; t++) {                                                                       \
+            *(d8 *)(acc + t * acc_row) = low[t];                                                                       \
+            *(d8 *)(acc + t * acc_row + 8) = high[t];                                                                  \
+        }                                                                                                              \
+    }
+
+#define DOUBLE_PRODUCT_ENTRY(unused, count) double_product_##count,
+#if MANY_REGISTERS
+#define MOST_DOUBLE_SUMS MOST_SUMS
+#define FOR_EACH_DOUBLE_COUNT(f) FOR_EACH_COUNT(f, )
+#else
+#define MOST_DOUBLE_SUMS 2
+#define FOR_EACH_DOUBLE_COUNT(f) f(, 1) f(, 2)
+#endif
+FOR_EACH_DOUBLE_COUNT(DEFINE_DOUBLE_PRODUCT)
+static DoubleProduct *const double_products[] = {FOR_EACH_DOUBLE_COUNT(DOUBLE_PRODUCT_ENTRY)};
+
+/* Examples at a time: few enough that their rows stay in the first cache. */
+#define FLOATS_AT_A_TIME 6000
+#define MOST_AT_A_TIME 64
+
+/* The same for the last columns of a matrix, fewer than TILE: by way of a whole tile, of which the others are dropped. */
+static void add_tail(const double *left, int64_t left_row, const float *right, int64_t right_row, int64_t columns,
+                     int64_t batch, int64_t count, double *acc, int64_t acc_row)
+{
+    double sums[MOST_DOUBLE_SUMS * TILE] = {0.0};
+    float tail[MOST_AT_A_TIME * TILE];
+    int64_t shift = 0;
+    if (right_row >= TILE) {
+        shift = TILE - columns;  /* the tile that ends with the last column */
+        double_products[count - 1](left, left_row, right - shift, right_row, batch, sums, TILE);
+    } else {
+        memset(tail, 0, sizeof tail);
+        for (int64_t row = 0; row < batch; row++)
+            memcpy(tail + row * TILE, right + row * right_row, (size_t)columns * sizeof(float));
+        double_products[count - 1](left, left_row, tail, TILE, batch, sums, TILE);
+    }
+    for (int64_t t = 0; t < count; t++)
+        for (int64_t j = 0; j < columns; j++) acc[t * acc_row + j] += sums[t * TILE + shift + j];
+}
+
+static void sum_products(const double *left, const float *right, int64_t batch, int64_t outputs, int64_t features,
+                         double *out)
+{
+    int64_t whole = features / TILE * TILE, most = FLOATS_AT_A_TIME / features, some, count;
+    most = most < 8 ? 8 : most > MOST_AT_A_TIME ? MOST_AT_A_TIME : most;
+    memset(out, 0, (size_t)(outputs * features) * sizeof(double));
+    for (int64_t first = 0; first < batch; first += some, left += some * outputs, right += some * features) {
+        some = batch - first < most ? batch - first : most;
+        for (int64_t o = 0; o < outputs; o += count) {
+            int64_t parts = (outputs - o + MOST_DOUBLE_SUMS - 1) / MOST_DOUBLE_SUMS;
+            count = (outputs - o + parts - 1) / parts;
+            double *acc = out + o * features;
+            for (int64_t f = 0; f < whole; f += TILE)
+                double_products[count - 1](left + o, outputs, right + f, features, some, acc + f, features);
+            if (whole < features)
+                add_tail(left + o, outputs, right + whole, features, features - whole, some, count, acc + whole,
+                         features);
+        }
+    }
+}
+
 /* --- what Python calls -------------------------------------------------------------------------------------------- */
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -667,5 +754,17 @@ void mithridate_example_gradients(const Stage *stages, int64_t count, const floa
                 sum_of_squares(row, s->entries * stage->outputs) + sum_of_squares(sums, stage->outputs);
             if (i > 0) input_gradient(errors, panels[i], stage, s, s[-1].output_lanes, products, results);
         }
+    }
+}
+
+/* For each model, out[o][f] = sum over its first `extent` examples of left[example][o] * right[example][f], example after
+ * example. The rows of `out` that belong to two models lie out_row apart; those of the others lie side by side. */
+void mithridate_sum_products(const double *left, const float *right, const int32_t *extents, int64_t models,
+                             int64_t batch, int64_t outputs, int64_t features, double *out, int64_t out_row)
+{
+    for (int64_t model = 0; model < models; model++, out += out_row) {
+        sum_products(left, right, extents[model], outputs, features, out);
+        left += batch * outputs;
+        right += batch * features;
     }
 }

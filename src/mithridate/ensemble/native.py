@@ -77,6 +77,8 @@ class Library:
         self._forward = _declared(loaded.mithridate_forward, arguments, None)
         arguments = [pointer, number, pointer, pointer, number, pointer, number, *[pointer] * 5]
         self._example_gradients = _declared(loaded.mithridate_example_gradients, arguments, None)
+        arguments = [pointer, pointer, pointer, number, number, number, number, pointer, number]
+        self._sum_products = _declared(loaded.mithridate_sum_products, arguments, None)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
 
     def forward(
@@ -152,6 +154,35 @@ class Library:
                 _pointers([rows[part] for rows in squares]),
             )  # fmt: skip
         return list(zip(of_weights, of_biases, squares, strict=True))
+
+    def sum_products(self, left: Tensor, right: Tensor, extents: Tensor, out: Tensor) -> None:
+        """Write sum over the batch of (row of left) x (row of right) to `out`, in double precision throughout.
+
+        Args:
+            left: models x batch x outputs, float32 numbers widened to float64.
+            right: models x batch x features, float32.
+            extents: for each model, how many examples it has, int32.
+            out: models x (outputs * features), float64; rows may lie apart.
+
+        Raises:
+            ValueError: the shapes do not fit each other.
+        """
+        models, batch, outputs = left.shape
+        features = right.shape[2]
+        if (
+            right.shape != (models, batch, features)
+            or out.shape != (models, outputs * features)
+            or extents.shape != (models,)
+            or (left.dtype, right.dtype, extents.dtype, out.dtype)
+            != (torch.float64, torch.float32, torch.int32, torch.float64)
+            or out.stride(1) != 1
+        ):
+            raise ValueError(f"Sums of {left.shape} times {right.shape} do not fit into {out.shape}.")
+        left, right, extents = left.contiguous(), right.contiguous(), extents.contiguous()
+        self._sum_products(
+            left.data_ptr(), right.data_ptr(), extents.data_ptr(), models, batch, outputs, features, out.data_ptr(),
+            out.stride(0),
+        )  # fmt: skip
 
     def _new_plan(self, stages: tuple[Stage, ...]) -> _Plan:
         _check_chain(stages)
@@ -326,7 +357,26 @@ def processor() -> str:
 
 
 def _is_right(found: Library) -> bool:
-    """Whether a small problem gives what torch gives: two stages, with sizes that leave remainders everywhere."""
+    """Whether small problems give what torch gives."""
+    return _sums_are_right(found) and _stages_are_right(found)
+
+
+def _sums_are_right(found: Library) -> bool:
+    """Sums of products, with sizes that leave remainders everywhere."""
+    random = torch.Generator().manual_seed(1)
+    for outputs, features in ((13, 37), (1, 16), (3, 5)):
+        left, right = torch.randn(2, 70, outputs, generator=random), torch.randn(2, 70, features, generator=random)
+        out = torch.empty(2, outputs * features, dtype=torch.float64)
+        found.sum_products(left.double(), right, torch.tensor([70, 66], dtype=torch.int32), out)
+        left[1, 66:] = 0.0
+        expected = torch.bmm(left.double().transpose(1, 2), right.double()).flatten(1)
+        if not bool(((out - expected).abs() <= 1e-12).all()):
+            return False
+    return True
+
+
+def _stages_are_right(found: Library) -> bool:
+    """Two stages, with sizes that leave remainders everywhere."""
     stages = (
         Stage(2, 9, 11, 9, (3, 2), (1, 0), "tanh", (2, 3)),
         Stage(9, 4, 3, 5, (3, 3), (1, 2), "relu", (1, 2)),

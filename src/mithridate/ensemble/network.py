@@ -29,9 +29,9 @@ Model = nn.Module | Callable[[], nn.Module]
 class FastNetwork:
     """Clipped gradient sums of many models in one forward and one backward pass.
 
-    Guarantee: what one example adds to the sum of its model has norm at most `max_grad_norm` (see `clipping`), depends
-    on nothing but that example and the weights, up to rounding, and is zero where the example is absent or its gradient
-    not finite.
+    Guarantee: one example moves the sum of its model by at most `max_grad_norm`, all roundings included (see `clipping`
+    for what that means, and for what it assumes of libraries). What it adds depends on nothing but that example and the
+    weights, up to rounding, and is zero where the example is absent or its gradient not finite.
 
     Args:
         module: the network; it is copied, and its own weights are not used.
@@ -81,7 +81,7 @@ class FastNetwork:
             max_grad_norm: the largest norm of what one example adds.
 
         Returns:
-            models x parameters.
+            models x parameters, in the precision that `clipping.accumulator` names for such a batch.
         """
         models, batch = present.shape
         if batch == 0:
@@ -201,7 +201,7 @@ class FastNetwork:
         squares = torch.stack([part.squared_norms() for part, _ in parts]).sum(dim=0)
         trusted = torch.isfinite(squares)
         factors = self.clipping.factors(squares, trusted & present, max_grad_norm)
-        sums = torch.zeros_like(weights)
+        sums = new_sums(weights, self.clipping.accumulator(present.shape[1]))
         # On a GPU the question whether any is not trusted would cost more than the cure.
         if trusted.device.type != "cpu" or not bool(trusted.all()):
             for part, _ in parts:
@@ -239,6 +239,12 @@ def _full_name(layer: str, parameter: str) -> str:
 def _extents(present: Tensor) -> Tensor:
     """For each model, the position in the batch from which there is only padding."""
     return (present * torch.arange(1, present.shape[1] + 1, device=present.device)).amax(dim=1).int()
+
+
+def new_sums(weights: Tensor, accumulator: torch.dtype) -> Tensor:
+    """Zeros in the shape of the weights; on the CPU where their device lacks double precision."""
+    lacks_double = accumulator == torch.float64 and layers.wide(weights.device) != torch.float64
+    return torch.zeros(weights.shape, dtype=accumulator, device="cpu" if lacks_double else weights.device)
 
 
 def kernels_for(device: torch.device) -> ModuleType | None:
@@ -287,8 +293,9 @@ def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, .
     label = torch.zeros(1, 1, dtype=torch.int64)
     present = torch.ones(1, 1, dtype=torch.bool)
     found = network.clipped_sums(weights, inputs[:1].unsqueeze(0), label, present, 1e30)[0]
-    loss = F.cross_entropy(own(inputs[:1]), label[0])
-    gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
+    with torch.enable_grad():
+        loss = F.cross_entropy(own(inputs[:1]), label[0])
+        gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
     expected = [
         torch.zeros_like(value).flatten() if gradient is None else gradient.flatten()
         for value, gradient in zip(own.parameters(), gradients, strict=True)

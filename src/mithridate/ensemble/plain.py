@@ -17,8 +17,10 @@ import torch
 from mithridate import _validate
 from mithridate._artifact import PathLike
 from mithridate.backends import Backend, Ray, check_backend
-from mithridate.data.arrays import check_inputs
+from mithridate.conditions import of_user
+from mithridate.data.arrays import check_inputs, fitted_preprocessing
 from mithridate.data.partition import IndexArray, canonical_order, content_hashes, parts
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of
 from mithridate.ensemble.plain_engine import PlainEngine
 from mithridate.ensemble.randomness import PUBLIC_SEED
@@ -56,6 +58,7 @@ _ONE_KIND = "Inputs stay {kind} of shape {shape}, whatever examples are inserted
 _KINDS = {"uint8": "8-bit numbers", "float": "numbers", "integer": "numbers", "text": "texts"}
 
 
+@usual_settings()
 def train_plain(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -124,7 +127,8 @@ def train_plain(
         # How a library rounds may depend on the rows beside one; the other encoders are exact row by row.
         features = replace(features, batch_size=1)
     task = task_of(training_set, test_set, model=model, config=recipe, features=features)
-    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions, *_distances(task, plan)))
+    looks = (*of_user(assumptions), *fitted_preprocessing(training_set[0], source))
+    task = replace(task, source=source, assumptions=(*looks, *task.assumptions, *_distances(task, plan)))
     if plan.is_deterministic and root_seed is not None:
         raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
     seed = PUBLIC_SEED if plan.is_deterministic else root_seed

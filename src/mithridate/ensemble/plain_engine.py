@@ -39,7 +39,7 @@ from mithridate.ensemble.engine import (
     that_fit,
 )
 from mithridate.ensemble.graphs import ReplayedStep
-from mithridate.ensemble.initialisation import initial_weights
+from mithridate.ensemble.initialisation import initial_weights, same_bits
 from mithridate.ensemble.network import FastNetwork, Model, kernels_for
 from mithridate.ensemble.optimisers import Optimiser
 from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
@@ -268,7 +268,7 @@ class PlainEngine:
             for indices, sizes in zip(block.indices, block.sizes, strict=True):
                 chosen = torch.from_numpy(indices).to(self._device)
                 sums = self._sums(weights, table, chosen, torch.from_numpy(sizes).to(self._device))
-                optimiser.update(sums.div_(rule.divisor))
+                optimiser.update(sums.to(weights).div_(rule.divisor))
                 if on_step is not None:
                     on_step(group.models)
         return optimiser.result()
@@ -373,11 +373,6 @@ class PlainEngine:
             return
         count = min(self._recipe.instances, self._slots or 2)
         group = self._group(Seeds.of(PUBLIC_SEED), range(count))
-        if not _same_bits(group.start, initial_weights(self._model, group.seeds, range(count))):
-            raise ConfigError(
-                "The model starts from other weights every time that it is built, so it is no function of its data; "
-                "draw them with torch's random numbers only."
-            )
         with products(self.precision, self._device):
             if self._device.type == "cuda":
                 self._refuse_unrepeatable(group)
@@ -385,7 +380,7 @@ class PlainEngine:
             for first in range(2):
                 kept = torch.arange(count) % 2 == first
                 weights, logits = self._rehearsed(_with_others_replaced(group, kept))
-                if not (_same_bits(weights[kept], expected[kept]) and _same_bits(logits[kept], scores[kept])):
+                if not (same_bits(weights[kept], expected[kept]) and same_bits(logits[kept], scores[kept])):
                     raise ConfigError(
                         f"On this device ({self._device}) a model depends on those that are trained beside it, to the "
                         "last bit; its certificate would not hold. Use device='cpu'."
@@ -473,10 +468,6 @@ def _with_others_replaced(group: _Group, kept: Tensor) -> _Group:
         seen[slot] = Seen(other.members[::-1][:size], other.labels[::-1][:size])
         start[slot] *= torch.inf if number == 1 else 1.5  # not even one that diverges may disturb the others
     return replace(group, seen=seen, start=start)
-
-
-def _same_bits(one: Tensor, two: Tensor) -> bool:
-    return torch.equal(one.contiguous().view(torch.int32), two.contiguous().view(torch.int32))
 
 
 def _all_memory(device: torch.device) -> int:

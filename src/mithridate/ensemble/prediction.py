@@ -14,6 +14,7 @@ from torch import Tensor
 from mithridate._artifact import PathLike
 from mithridate.config import TrainConfig
 from mithridate.data.arrays import Dataset, Preparation, fingerprint, split_inputs
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.engine import Engine
 from mithridate.ensemble.run_directory import (
     Arrays,
@@ -42,6 +43,7 @@ from mithridate.models import MODELS
 from mithridate.votes import Votes
 
 
+@usual_settings()
 def predict(
     run_dir: PathLike,
     inputs: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],

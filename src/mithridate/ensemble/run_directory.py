@@ -36,6 +36,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._artifact import PathLike, read_npz, sync_folder, write_atomically, write_npz
 from mithridate._files import check_is_file, parse_json, read_file
+from mithridate.conditions import distinct, from_plain, to_plain
 from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived, new_root_seed
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.votes import Votes
@@ -106,7 +107,8 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The content of `run.json`."""
-        values = {**self.__dict__, "ranges": [[group.start, group.stop] for group in self.ranges]}
+        ranges = [[group.start, group.stop] for group in self.ranges]
+        values = {**self.__dict__, "ranges": ranges, "assumptions": to_plain(self.assumptions)}
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -124,10 +126,9 @@ class Manifest:
             values = parse_json(content)
             schema = values.pop("schema")
             if schema == SCHEMA:
-                values.pop("devices", None)  # of an earlier version; the shards know better
                 _check_kinds(values)
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
-                values["assumptions"] = tuple(values["assumptions"])
+                values["assumptions"] = from_plain(values["assumptions"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
@@ -152,7 +153,6 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
     wrong = [name for kind, names in kinds for name in names if not isinstance(values[name], kind)]
     if wrong:
         raise ValueError(f"{wrong[0]} is of the wrong kind")
-    _validate.sentences(assumptions=values["assumptions"])
     _validate.positive_integer(in_flight=values["in_flight"], instances=values["recipe"]["config"]["instances"])
     if values["in_flight_asked"] is not None:
         _validate.positive_integer(in_flight_asked=values["in_flight_asked"])
@@ -379,8 +379,8 @@ class RunDirectory:
     def _resumed(cls, path: Path, wanted: Manifest, root_seed: bytes | None) -> RunDirectory:
         run = cls._found(path, wanted, root_seed)
         # What this call takes for granted is true of the same run: nothing that was ever assumed gets lost.
-        assumed = tuple(dict.fromkeys((*run.manifest.assumptions, *wanted.assumptions)))
-        if assumed != run.manifest.assumptions:
+        assumed = distinct((*run.manifest.assumptions, *wanted.assumptions))
+        if to_plain(assumed) != to_plain(run.manifest.assumptions):
             run.manifest = replace(run.manifest, assumptions=assumed)
             run._write_manifest()
         run._find_done()
@@ -570,6 +570,16 @@ def missing_shards(run_dir: Path, manifest: Manifest) -> list[int]:
     """The numbers of the shards that have no file; whether the others are whole is found out when they are read."""
     there = {path.name for path in (run_dir / "shards").glob("*.npz")}
     return [number for number, group in enumerate(manifest.ranges) if f"{_name(group)}.npz" not in there]
+
+
+def recorded(run_dir: Path) -> tuple[Manifest, Arrays]:
+    """What `run.json` says, and the votes of all shards, added up; nothing is written and no lock is needed.
+
+    Raises:
+        ArtifactError: a file is missing or damaged.
+    """
+    manifest = Manifest.read(run_dir / "run.json")
+    return manifest, RunDirectory(run_dir, manifest, None).total()
 
 
 def devices_of(run_dir: Path, manifest: Manifest) -> dict[str, int]:

@@ -27,6 +27,7 @@ from mithridate import _validate, models
 from mithridate._artifact import PathLike
 from mithridate._version import VERSION
 from mithridate.backends import Backend, Ray, check_backend
+from mithridate.conditions import Statement, of_user, to_plain
 from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import (
     Array,
@@ -35,13 +36,16 @@ from mithridate.data.arrays import (
     check_inputs,
     check_labels,
     fingerprint,
+    fitted_preprocessing,
     kind_of,
     pair_of,
     split_inputs,
 )
 from mithridate.ensemble import suitability
+from mithridate.ensemble.arithmetic import usual_settings
 from mithridate.ensemble.devices import computer_of, shown
 from mithridate.ensemble.engine import Engine, Tally
+from mithridate.ensemble.initialisation import check_repeatable
 from mithridate.ensemble.randomness import Seeds
 from mithridate.ensemble.run_directory import (
     EVIDENCE,
@@ -56,7 +60,7 @@ from mithridate.ensemble.run_directory import (
 )
 from mithridate.ensemble.shared_run import SharedRun, check_shards
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, pick_encoder
+from mithridate.features import Encoder, about_encoder, pick_encoder
 from mithridate.mechanism import Deterministic, Mechanism
 from mithridate.plain_config import PlainRecipe
 from mithridate.votes import Votes
@@ -69,11 +73,11 @@ Fill = Callable[[AnyRun, "Task", Progress | None], None]
 _log = logging.getLogger(__name__)
 
 _IMAGE_MODELS = ("lenet5", "opa-tut", "resnet18")
-_SEED_GIVEN = (
+_SEED_GIVEN = Statement(
     "The root seed was given by the caller and not drawn by the operating system; "
-    "the certificate assumes that the attacker does not know it."
+    "the certificate assumes that the attacker does not know it.",
+    "seed-known",
 )
-_IN_PARTS = "The instances were counted in parts; none was put in, or left out, because of how it voted."
 
 
 class Machine(Protocol):
@@ -106,6 +110,7 @@ class AnyEngine(Machine, Protocol):
         ...
 
 
+@usual_settings()
 def train(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -180,6 +185,7 @@ def train(
         return votes_in(order.run_dir, order.manifest, root_seed, order.fill, order.task, progress, chosen)
 
 
+@usual_settings()
 def prepare(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
     test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
@@ -249,7 +255,8 @@ def _ordered(
     if keep_models and run_dir is None:
         raise ConfigError("keep_models needs a place for them; give a run_dir.")
     task = task_of(training_set, test_set, model=model, config=config, features=features)
-    task = replace(task, source=source, assumptions=(*assumptions, *task.assumptions))
+    assumed = (*of_user(assumptions), *task.assumptions, *fitted_preprocessing(training_set[0], source))
+    task = replace(task, source=source, assumptions=assumed)
     if isinstance(backend, Ray):
         cluster = import_cluster()
         job = cluster.Job(task.model, task.config, task.data, task.test, keep_models=keep_models)
@@ -336,7 +343,7 @@ def _up_to_date(votes: Votes, task: Task, run: AnyRun) -> Votes:
     """Finished votes, with what this call adds to them: true labels, and what it takes for granted."""
     labels = votes.labels if task.labels is None else task.labels
     same_labels = labels is votes.labels or np.array_equal(np.asarray(labels), np.asarray(votes.labels))
-    if same_labels and votes.assumptions == run.manifest.assumptions:
+    if same_labels and to_plain(votes.assumptions) == to_plain(run.manifest.assumptions):
         return votes
     votes = replace(votes, labels=labels, assumptions=run.manifest.assumptions)
     run.save_votes(votes)
@@ -412,9 +419,10 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
         test_fingerprint=fingerprint(test),
         labels=labels,
         features=None if chosen is None else chosen.to_dict(),
-        assumptions=assumptions + _trust(chosen),
+        assumptions=(*assumptions, *about_encoder(chosen, x, config.classes)),
     )
     _check_outputs(task)
+    check_repeatable(network)
     return task
 
 
@@ -445,10 +453,6 @@ def _tokens_of(model: Any) -> int:
     module = model if isinstance(model, nn.Module) else model()
     lookups = [part for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     return min((part.num_embeddings for part in lookups), default=0)
-
-
-def _trust(chosen: Encoder | None) -> tuple[str, ...]:
-    return (chosen.assumption,) if isinstance(chosen, Frozen) else ()
 
 
 def pick_model(model: Any, input_shape: tuple[int, ...], classes: int, *, on_features: bool = False) -> Model:
@@ -765,8 +769,8 @@ def _votes(task: Task, run: AnyRun) -> Votes:
     return replace(
         votes,
         recipe=recipe,
-        assumptions=(*votes.assumptions, _IN_PARTS),
         shards={manifest.run_id: ((run.instances.start, run.instances.stop),)},
+        planned={manifest.run_id: manifest.instances},
     )
 
 

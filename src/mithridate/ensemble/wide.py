@@ -2,9 +2,9 @@
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
 """Triton kernels for convolutions that the vendor's library computes, with the channels last.
 
-The library gives sums over a batch, but not the norms of single examples' gradients. For images with few positions they
-come from Gram matrices; for others from the gradients themselves (`kernels.conv_example_gradients`), which wants the
-channels first.
+The library gives the gradients of a batch, but not the norms of single examples' gradients. For images with few
+positions they come from Gram matrices; for others from the gradients themselves (`kernels.conv_example_gradients`),
+which wants the channels first, as does what adds them up (`kernels.conv_weighted_sum`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ _PAIRS = 1024  # pairs of positions of one program
 _TILE = 64  # channels and pixels that are turned at a time
 _POSITIONS = 64  # positions that one program can hold all pairs of
 _SUMMANDS = 2048  # channels over which single precision may sum (see `ghost_norms`)
-_ENTRIES = 4096  # numbers of one example that a program weighs
 
 
 @triton.jit
@@ -29,21 +28,6 @@ def _channels_first(values, out, C: tl.constexpr, P: tl.constexpr, BC: tl.conste
     inside = (pixel < P)[:, None] & (channel < C)[None, :]
     tile = tl.load(values + example + pixel[:, None] * C + channel[None, :], mask=inside)
     tl.store(out + example + channel[:, None] * P + pixel[None, :], tl.trans(tile), mask=tl.trans(inside))
-
-
-@triton.jit
-def _weigh(gradients, images, factors, out, ERROR: tl.constexpr, IMAGE: tl.constexpr, BN: tl.constexpr):
-    """Factor times gradient, for BN numbers of one example; where the factor is 0, the images become 0, too."""
-    example = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BN + tl.arange(0, BN)
-    factor = tl.load(factors + example)
-    if factor == 0.0:
-        nothing = tl.zeros([BN], dtype=tl.float32)
-        tl.store(out + example * ERROR + at, nothing, mask=at < ERROR)
-        tl.store(images + example * IMAGE + at, nothing, mask=at < IMAGE)
-    else:
-        values = tl.load(gradients + example * ERROR + at, mask=at < ERROR, other=0.0)
-        tl.store(out + example * ERROR + at, values * factor, mask=at < ERROR)
 
 
 @triton.jit
@@ -119,25 +103,6 @@ def channels_first(images: Tensor) -> Tensor:
     grid = (triton.cdiv(height * width, _TILE), triton.cdiv(channels, _TILE), examples)
     _channels_first[grid](images, out, C=channels, P=height * width, BC=_TILE, BP=_TILE, num_warps=4)
     return out
-
-
-def weigh(gradients: Tensor, images: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """Each example's gradients times its factor, and the images; both 0 where the factor is, whatever they held.
-
-    The images are changed in place, as far as their memory has no gaps.
-    """
-    gradients, images = (values if _is_dense(values) else values.contiguous() for values in (gradients, images))
-    out = torch.empty_like(gradients)
-    sizes = gradients[0].numel(), images[0].numel()
-    _weigh[(len(images), triton.cdiv(max(sizes), _ENTRIES))](
-        gradients, images, factors, out, ERROR=sizes[0], IMAGE=sizes[1], BN=_ENTRIES, num_warps=8
-    )
-    return out, images
-
-
-def _is_dense(values: Tensor) -> bool:
-    """Whether examples lie one after another, without gaps."""
-    return values.is_contiguous() or values.is_contiguous(memory_format=torch.channels_last)
 
 
 def takes_ghost_norms(images: Tensor, gradients: Tensor) -> bool:

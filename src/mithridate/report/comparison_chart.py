@@ -1,8 +1,8 @@
 """The chart of a comparison: certified accuracy against radius, all methods on one axis, as SVG without any package.
 
-A line is solid where its method is ranked. A dashed one has another threat, a dotted one says nothing about single
-predictions, a dash-dotted one is no guarantee. Methods differ in colour, in the shape of their marks and by the name
-beside the line, so that none of these is needed to tell them apart.
+A fine dotted line across shows the baseline. A line is solid where its method is ranked. A dashed one has another
+threat, a dotted one says nothing about single predictions, a dash-dotted one is no guarantee. Methods differ in colour,
+in the shape of their marks and by the name beside the line, so that none of these is needed to tell them apart.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ def inline(comparison: Comparison) -> str:
     """The chart as an SVG element for a page, in the colour of the text around it."""
     plane = _Plane(comparison.axis_limit, comparison.is_logarithmic)
     lines = [_Line.of(entry, plane) for entry in comparison.entries]
-    parts = [*_axes(comparison, plane), *_leaders(comparison, plane)]
+    named = _baseline_box(comparison, lines, plane)
+    parts = [*_axes(comparison, plane), _baseline(comparison, plane, named), *_leaders(comparison, plane)]
     for which, entry in enumerate(comparison.entries):
         parts.append(_method(which, entry, lines[which], plane))
-    parts += _labels(comparison.entries, lines, plane)
+    parts += _labels(comparison.entries, lines, named)
     legend, height = _legend(comparison.entries)
     parts += legend
     return (
@@ -101,7 +102,7 @@ def description(comparison: Comparison) -> str:
     for entry in comparison.entries:
         shares = zip(radii, entry.shares(radii), strict=True)
         sentences.append(f"{legend_text(entry)}: {', '.join(f'{share} at {radius:,}' for radius, share in shares)}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, f"Baseline: {comparison.baseline_words}."])
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,21 @@ def _axes(comparison: Comparison, plane: _Plane) -> list[str]:
     return [*parts, f'<text x="{middle}" y="{bottom + 42}" text-anchor="middle">{title}</text>']
 
 
+def baseline_label(comparison: Comparison) -> str:
+    """What stands beside the line of the baseline, and in the table."""
+    return f"baseline {words.percent(comparison.baseline.count, comparison.baseline.total)}"
+
+
+def _baseline(comparison: Comparison, plane: _Plane, box: _Box) -> str:
+    """The line of the baseline, with its name in a box."""
+    height = float(plane.y(comparison.baseline.share))
+    return (
+        f'<path class="baseline" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" '
+        'stroke-opacity="0.75" stroke-width="1.25" stroke-dasharray="1 4"/>'
+        f'<text class="baseline-name" x="{box.left:.1f}" y="{box.bottom - 4:.1f}">{baseline_label(comparison)}</text>'
+    )
+
+
 def _leaders(comparison: Comparison, plane: _Plane) -> list[str]:
     """A strip above the chart that says who certifies most, with a line down from every crossing."""
     place = {entry.name: which for which, entry in enumerate(comparison.entries)}
@@ -266,9 +282,18 @@ class _Box:
         return across and self.top >= _TOP and self.bottom <= _TOP + _PLOT_HEIGHT - 2
 
 
-def _labels(entries: Sequence[Entry], lines: Sequence[_Line], plane: _Plane) -> list[str]:
+def _baseline_box(comparison: Comparison, lines: Sequence[_Line], plane: _Plane) -> _Box:
+    """Where the name of the baseline stands: above its line if there is room, where it meets the fewest lines."""
+    line, width = float(plane.y(comparison.baseline.share)), _CHARACTER * len(baseline_label(comparison))
+    bottom = line - 1 if line > _TOP + 16 else line + 18
+    places = np.linspace(_LEFT + 4, _WIDTH - _RIGHT - width, _PLACES).tolist()
+    boxes = [_Box(left, bottom - 17, left + width, bottom) for left in places]
+    return min(boxes, key=lambda box: sum(box.is_crossed_by(line) for line in lines))
+
+
+def _labels(entries: Sequence[Entry], lines: Sequence[_Line], taken: _Box) -> list[str]:
     """The name of each method where it covers the fewest lines; none where it would cover another name."""
-    placed: list[_Box] = []
+    placed: list[_Box] = [taken]
     parts: list[str] = []
     for which, entry in enumerate(entries):
         name = words.shortened(entry.name, _NAME)

@@ -11,11 +11,12 @@ from mithridate._version import VERSION
 from mithridate.comparison import Comparison, Entry, certificate_file
 from mithridate.report import comparison_chart, words
 from mithridate.report.markdown import bullets, plain_text, rendered_table, section
-from mithridate.report.page import asset, items
+from mithridate.report.page import asset, items, mean_of_shares
 
 _CHART_NOTE = (
-    "Certified accuracy is the share of test points whose label is right and certified at least to r. Solid lines are "
-    "of methods that claim the same kind of thing and are ranked; the strip above the chart shows who certifies most. "
+    "Certified accuracy is the share of test points whose label is correct and certified at least to r. Solid lines "
+    "are of methods that claim the same kind of thing and are ranked; the strip above the chart shows who certifies "
+    "most, as long as that is more than the baseline: what always saying the commonest label scores, at every radius. "
     "Dashed: against another threat. Dotted: a bound on mean accuracy, not per prediction. Dash-dotted: no guarantee."
 )
 _TABLE_NOTE = (
@@ -43,7 +44,7 @@ def html(comparison: Comparison) -> str:
         chart_note=escape(_CHART_NOTE),
         table=_html_table(header, rows, len(comparison.radii)),
         table_note=escape(_TABLE_NOTE),
-        methods="".join(_card(entry) for entry in comparison.entries),
+        methods="".join(_card(entry, comparison) for entry in comparison.entries),
         notes=items(comparison.notes),
         footer=escape(
             f"Written by mithridate {VERSION}. The commands run in the folder of this report; the page shows "
@@ -70,7 +71,7 @@ def markdown(comparison: Comparison) -> str:
         bullets((*_failures(comparison), *comparison.findings[1:])),
         section("Certified accuracy against radius", rendered_table(header, rows)),
         plain_text(_TABLE_NOTE),
-        section("Method by method", "\n\n".join(_markdown_method(entry) for entry in comparison.entries)),
+        section("Method by method", "\n\n".join(_markdown_method(entry, comparison) for entry in comparison.entries)),
         section("Worth knowing", bullets(comparison.notes)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -85,7 +86,15 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows: certified accuracy at the radii of the comparison, then what the numbers rest on."""
     header = ["method", *(f"r = {radius:,}" for radius in comparison.radii)]
     header += ["failure probability", "certified against", "training", "certifying"]
-    return header, [_row(entry, comparison) for entry in comparison.entries]
+    return header, [*(_row(entry, comparison) for entry in comparison.entries), *_common_rows(comparison, len(header))]
+
+
+def _common_rows(comparison: Comparison, width: int) -> list[list[str]]:
+    """What the shares of all methods are measured by: the baseline, and who is above it and certifies most."""
+    share = words.percent(comparison.baseline.count, comparison.baseline.total)
+    leading = [" = ".join(names) or "none" for names in comparison.best()]
+    rows = [["baseline", *(share for _ in comparison.radii)], ["most, above the baseline", *leading]]
+    return [[*row, *([""] * (width - len(row)))] for row in rows]
 
 
 def _row(entry: Entry, comparison: Comparison) -> list[str]:
@@ -133,19 +142,36 @@ def duration(seconds: float) -> str:
 # --- method by method -----------------------------------------------------------------------------------------------
 
 
-def _facts(entry: Entry) -> list[str]:
+def _facts(entry: Entry, comparison: Comparison) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
-    return [f"Threat: {entry.threat.in_words}.", entry.confidence, *entry.notes, cost]
+    conditions = [f"Conditional on {each.id}. {each} {each.remedy}" for each in entry.conditions]
+    return [
+        f"Threat: {entry.threat.in_words}.",
+        entry.confidence,
+        *conditions,
+        *entry.notes,
+        *_balanced(entry, comparison),
+        cost,
+    ]
+
+
+def _balanced(entry: Entry, comparison: Comparison) -> list[str]:
+    """Certified accuracy as a mean over classes, at the radii of the table."""
+    shares = entry.balanced_accuracy(comparison.radii)
+    if shares is None:
+        return []
+    cells = (f"{mean_of_shares(share)} at {r:,}" for r, share in zip(comparison.radii, shares.tolist(), strict=True))
+    return [f"Certified accuracy as a mean over classes: {', '.join(cells)}."]
 
 
 def _command(entry: Entry) -> str | None:
     return None if entry.certificate is None else f"mithridate verify {certificate_file(entry)}"
 
 
-def _card(entry: Entry) -> str:
+def _card(entry: Entry, comparison: Comparison) -> str:
     assumed, command = entry.assumptions, _command(entry)
-    parts = [f"<h3>{escape(marked_title(entry))}</h3>", f"<ul>{items(tuple(_facts(entry)))}</ul>"]
+    parts = [f"<h3>{escape(marked_title(entry))}</h3>", f"<ul>{items(tuple(_facts(entry, comparison)))}</ul>"]
     if assumed:
         parts.append(f"<details><summary>What it assumes</summary><ul>{items(assumed)}</ul></details>")
     if command is not None:
@@ -153,11 +179,11 @@ def _card(entry: Entry) -> str:
     return f'<article class="method-card" id="method-{escape(entry.name)}">{"".join(parts)}</article>'
 
 
-def _markdown_method(entry: Entry) -> str:
+def _markdown_method(entry: Entry, comparison: Comparison) -> str:
     command = _command(entry)
     parts = [
         f"### {plain_text(marked_title(entry))}",
-        bullets(tuple(_facts(entry))),
+        bullets(tuple(_facts(entry, comparison))),
         "It assumes:\n\n" + bullets(entry.assumptions) if entry.assumptions else "",
         "" if command is None else f"Check it with:\n\n    {command}",
     ]
@@ -171,7 +197,7 @@ def _failures(comparison: Comparison) -> tuple[str, ...]:
 def _warnings(sentences: tuple[str, ...]) -> str:
     if not sentences:
         return ""
-    return f'<aside class="warning" aria-label="Not ranked"><ul>{items(sentences)}</ul></aside>'
+    return f'<aside class="warning" aria-label="Remarks"><ul>{items(sentences)}</ul></aside>'
 
 
 def _html_table(header: list[str], rows: list[list[str]], numbers: int) -> str:

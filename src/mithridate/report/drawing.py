@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # One pattern and one colour a method; the first belongs to the certificate itself.
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
+BASELINE_DASH = "1 4"
 _COLOURS = ("#0b5d6b", "#9a4a00", "#5a3d8a", "#4d5560")
 
 _WIDTH, _HEIGHT = 760, 380
@@ -30,7 +31,13 @@ Scale = Callable[[float], float]
 
 def axis_title(report: Report) -> str:
     """What the vertical axis shows."""
-    return "certified and right" if report.certificate.votes.labels is not None else "certified"
+    return "correct and certified" if report.certificate.votes.labels is not None else "certified"
+
+
+def baseline_label(report: Report) -> str | None:
+    """What stands beside the line of the baseline; None where true labels are unknown."""
+    known = words.baseline(report.certificate)
+    return None if known is None else f"baseline {words.percent(known.count, known.total)}"
 
 
 def description(report: Report) -> str:
@@ -49,7 +56,7 @@ def description(report: Report) -> str:
         beyond = int(curve.at(curve.shown, last + 1))
         rest = words.percent(beyond, curve.total) if beyond else "none"
         sentences.append(f"{name}: {', '.join(shares)}, {rest} beyond {last:,}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *words.baseline_sentence(report.certificate.votes, report.class_names)])
 
 
 def inline(report: Report) -> str:
@@ -63,7 +70,7 @@ def inline(report: Report) -> str:
     def y(share: float) -> float:
         return _TOP + plot_height * (1 - share)
 
-    parts = [*_axes(report, x, y), _band(report.curves[0], x, y)]
+    parts = [*_axes(report, x, y), _baseline(report, y), _band(report.curves[0], x, y)]
     for which, curve in enumerate(report.curves):
         name = words.short_name(report.certificates[which].method)
         parts += [_line(curve, which, report.axis_limit, x, y), _label(report, which, name, x, y)]
@@ -105,6 +112,9 @@ def png(report: Report) -> bytes:
             label=name,
             linewidth=2 if which == 0 else 1.5,
         )
+    known = words.baseline(report.certificate)
+    if known is not None:
+        axes.axhline(known.share, color="#1d2126", linestyle="dotted", linewidth=1.25, label=baseline_label(report))
     own = report.curves[0]
     lower, upper = own.band()
     edges, least = _corners(own, lower)
@@ -115,7 +125,7 @@ def png(report: Report) -> bytes:
     axes.set(ylabel=axis_title(report))
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(framealpha=0.9, edgecolor="none")
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
@@ -149,6 +159,21 @@ def _line(curve: Curve, which: int, limit: int, x: Scale, y: Scale) -> str:
     return (
         f'<path class="line line-{which % 4}" d="{_path(corners)}" fill="none" stroke="{_COLOURS[which % 4]}" '
         f'stroke-width="{width}"{dash}/>'
+    )
+
+
+def _baseline(report: Report, y: Scale) -> str:
+    known = words.baseline(report.certificate)
+    if known is None:
+        return ""
+    height = y(known.share)
+    # Above the line, but for a line so high that there is no room.
+    text = height - 5 if height > _TOP + 16 else height + 14
+    return (
+        f'<path class="baseline" d="M{_LEFT} {height:.1f}H{_WIDTH - _RIGHT}" fill="none" stroke="currentColor" '
+        f'stroke-opacity="0.75" stroke-width="1.25" stroke-dasharray="{BASELINE_DASH}"/>'
+        f'<text class="baseline-name" x="{_WIDTH - _RIGHT}" y="{text:.1f}" text-anchor="end">'
+        f"{baseline_label(report)}</text>"
     )
 
 

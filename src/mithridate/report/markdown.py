@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mithridate.report import summary, words
+from mithridate.report import page, summary, words
 from mithridate.report.page import curve_table, facts, key_figures
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def render(report: Report) -> str:
         section("Worth knowing", bullets(report.warnings)),
         rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
         section("Against radius", rendered_table(*curve_table(report))),
+        bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
         bullets(report.left_out),
         section("Class by class", rendered_table(*_class_table(report))),
         section("What was assumed", bullets(certificate.assumptions)),
@@ -36,7 +37,7 @@ def render(report: Report) -> str:
 
 def _class_table(report: Report) -> tuple[list[str], list[list[str]]]:
     known = report.certificate.votes.labels is not None
-    header = ["class", "points", *(["right"] if known else []), "not certified", "median radius"]
+    header = ["class", "points", *(["correct"] if known else []), "not certified", page.median_title(report)]
     rows: list[list[str]] = []
     for row in summary.per_class(report.certificate):
         right = [] if row.right is None else [words.percent(row.right, row.points)]

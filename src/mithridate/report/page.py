@@ -30,6 +30,8 @@ _STATUS_WORDS = {
     Status.SEARCH_LIMIT: "certified, end of search",
     Status.NUMERICAL: "certified, end of arithmetic",
 }
+# Names of classes are cut to this where room is short.
+_SHORT = 24
 _BAND_NOTE = (
     "The shaded band is a 95% Clopper-Pearson interval at each radius by itself: how the share would vary for other "
     "test points from the same source. It is not about the certificates themselves."
@@ -84,11 +86,11 @@ def _policy(style: str, script: str) -> str:
 
 def _hero(report: Report) -> dict[str, str]:
     certificate = report.certificate
-    found = words.headline(certificate)
+    found = words.headline(certificate, report.class_names)
     lead = [f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)]
     return {
         "title": escape(report.title),
-        "headline": _headline(found),
+        "headline": _headline(found, words.confidence(certificate)),
         "lead": "".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in lead),
         "rule": escape(words.HEADLINE_RULE),
         "warnings": _warnings(report.warnings),
@@ -96,12 +98,14 @@ def _hero(report: Report) -> dict[str, str]:
     }
 
 
-def _headline(found: words.Headline) -> str:
+def _headline(found: words.Headline, confidence: str) -> str:
     """The headline with its radius in colour, and its confidence as a second, quieter line."""
-    claim, separator, sure = escape(found.text).partition("; ")
+    claim, sure = found.text, f"; {confidence}."
+    has_confidence = claim.endswith(sure)
+    claim = escape(claim.removesuffix(sure))
     if found.radius > 1:
         claim = claim.replace(f"up to {found.radius:,} ", f"up to <strong>{found.radius:,}</strong> ", 1)
-    return claim if not separator else f'{claim}; <span class="confidence">{sure}</span>'
+    return f'{claim}; <span class="confidence">{escape(confidence)}.</span>' if has_confidence else claim
 
 
 def key_figures(report: Report) -> list[tuple[str, str]]:
@@ -111,16 +115,28 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     figures = [("predictions", f"{total:,}"), _voters(certificate.votes)]
     correct = summary.right(certificate)
     if correct is not None:
-        figures.append(("labels that are right", words.percent(int(correct.sum()), total)))
+        figures.append(("labels that are correct", words.percent(int(correct.sum()), total)))
+    known = words.baseline(certificate)
+    if known is not None:
+        always = f"baseline: always '{words.shortened(report.class_names[known.label], _SHORT)}'"
+        figures.append((always, words.percent(known.count, known.total)))
     figures.append(("not certified", words.percent(int((certificate.radius < 0).sum()), total)))
     start = max(words.headline(certificate).radius, 0)
     shown = words.percent(int(curve.at(curve.shown, start)), total)
     figures.append((f"{drawing.axis_title(report)} at radius\u00a0{start:,}", shown))
+    if known is not None:
+        balanced = float(certificate.balanced_accuracy(None, start)[0])
+        figures.append((f"the same as a mean over classes, at radius\u00a0{start:,}", mean_of_shares(balanced)))
     median = words.radius_reached_by(certificate, 0.5)
-    figures.append(("radius that half of them reach", _radius(median)))
+    figures.append((f"radius to which half are {drawing.axis_title(report)}", _radius(median)))
     ended = certificate.status[certificate.radius.argmax()] == Status.SEARCH_LIMIT.value
     figures.append(("largest radius" + (", or more" if ended else ""), _radius(int(certificate.radius.max()))))
     return figures
+
+
+def mean_of_shares(share: float) -> str:
+    """A mean of shares with one decimal, rounded down so that nothing seems better than it is."""
+    return f"{np.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
 def _voters(votes: Votes) -> tuple[str, str]:
@@ -150,7 +166,8 @@ def _curve(report: Report) -> dict[str, str]:
         "readout": escape(readout(report, _start(report))),
         "unit": escape(f"r counts {words.unit(report.certificate.threat)}."),
         "static_chart": drawing.inline(report),
-        "legend": "".join(_legend_entry(c, which) for which, c in enumerate(report.certificates)),
+        "legend": "".join(_legend_entry(c, which) for which, c in enumerate(report.certificates))
+        + _baseline_entry(report),
         "band_note": escape(_BAND_NOTE),
         "left_out": "".join(f'<p class="note">{escape(sentence)}</p>' for sentence in report.left_out),
         "curve_table": table(*curve_table(report)),
@@ -171,8 +188,8 @@ def readout(report: Report, radius: int) -> str:
         return f"At r = {radius:,}: {words.percent(certified, total)} certified, {far}"
     right = int(curve.at(curve.right, radius))
     return (
-        f"At r = {radius:,}: {words.percent(right, total)} certified and right, "
-        f"{words.percent(certified - right, total)} certified but wrong, {far}"
+        f"At r = {radius:,}: {words.percent(right, total)} correct and certified "
+        f"({drawing.baseline_label(report)}), {words.percent(certified - right, total)} certified but wrong, {far}"
     )
 
 
@@ -187,17 +204,25 @@ def _legend_entry(certificate: Certificate, which: int) -> str:
     return f"<li>{swatch}{escape(words.method_name(certificate.method) + own + unsound)}</li>"
 
 
+def _baseline_entry(report: Report) -> str:
+    sentences = words.baseline_sentence(report.certificate.votes, report.class_names)
+    swatch = (
+        '<svg width="36" height="10" viewBox="0 0 36 10" aria-hidden="true">'
+        f'<path class="baseline" d="M0 5H36" stroke-dasharray="{drawing.BASELINE_DASH}"/></svg>'
+    )
+    return "".join(f"<li>{swatch}{escape(sentence)}</li>" for sentence in sentences)
+
+
 def curve_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the curve at round radii: the certificate with its band, then the other methods."""
     radii = summary.round_ticks(report.axis_limit, 12)
     own, total = report.curves[0], report.curves[0].total
-    header = ["radius", "certified"]
-    columns = [[f"{radius:,}" for radius in radii], _shares(own.at(own.certified, radii), total)]
+    header = ["radius", drawing.axis_title(report), "95% band"]
+    columns = [[f"{radius:,}" for radius in radii], _shares(own.at(own.shown, radii), total), _bands(own, radii)]
     if own.right is not None:
-        header.append("certified and right")
-        columns.append(_shares(own.at(own.right, radii), total))
-    header.append("95% band")
-    columns.append(_bands(own, radii))
+        header += ["mean over classes", "certified, correct or not"]
+        columns.append([mean_of_shares(share) for share in report.certificate.balanced_accuracy(None, radii).tolist()])
+        columns.append(_shares(own.at(own.certified, radii), total))
     for certificate, curve in zip(report.others, report.curves[1:], strict=True):
         header.append(words.method_name(certificate.method))
         columns.append(_shares(curve.at(curve.shown, radii), total))
@@ -230,7 +255,7 @@ def _radii(report: Report) -> dict[str, str]:
 
 def _radii_table(report: Report, histogram: summary.Histogram) -> tuple[list[str], list[list[str]]]:
     none, correct = report.certificate.radius < 0, summary.right(report.certificate)
-    header = ["radius", "points"] if correct is None else ["radius", "right", "wrong"]
+    header = ["radius", "points"] if correct is None else ["radius", "correct", "wrong"]
     counts = [none] if correct is None else [none & correct, none & ~correct]
     rows = [["not certified", *(f"{int(some.sum()):,}" for some in counts)]]
     for start, right, wrong in zip(histogram.start, histogram.right, histogram.wrong, strict=True):
@@ -254,11 +279,17 @@ def _class_table(report: Report, rows: list[summary.ClassRow]) -> str:
     correct = summary.right(certificate)
     counted = certificate.radius >= start if correct is None else (certificate.radius >= start) & correct
     reached = np.bincount(summary.group_of(certificate)[counted], minlength=certificate.votes.classes)
-    header = ["class", "points", *([] if correct is None else ["right"]), "not certified", "median radius"]
+    header = ["class", "points", *([] if correct is None else ["correct"]), "not certified", median_title(report)]
     cells = "".join(f'<th scope="col"{_align(i)}>{name}</th>' for i, name in enumerate(header))
     last = f'<th scope="col" class="number">{drawing.axis_title(report)} at r = <span data-radius>{start:,}</span></th>'
     body = "".join(_class_row(report, row, int(reached[row.label])) for row in rows)
     return f'<table class="classes"><thead><tr>{cells}{last}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def median_title(report: Report) -> str:
+    """The header of the median radius of a class: only what is correct counts, where that is known."""
+    known = report.certificate.votes.labels is not None
+    return "median radius, correct ones" if known else "median radius"
 
 
 def _class_row(report: Report, row: summary.ClassRow, reached: int) -> str:
@@ -373,6 +404,7 @@ def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
 
 def _data(report: Report) -> dict[str, Any]:
     certificate, statuses = report.certificate, list(Status)
+    known = words.baseline(certificate)
     codes = np.zeros(len(certificate.status), dtype=np.int64)
     for code, status in enumerate(statuses):
         codes[certificate.status == status.value] = code
@@ -388,6 +420,7 @@ def _data(report: Report) -> dict[str, Any]:
         "unit": words.unit(certificate.threat),
         "chartTitle": f"{drawing.axis_title(report)}, against radius",
         "chartDescription": drawing.description(report),
+        "baseline": None if known is None else {"share": known.share, "label": drawing.baseline_label(report)},
         "histogramDescription": "How many predictions have which radius; the table below holds the same numbers.",
         "curves": curves,
         "histogram": content["histogram"],

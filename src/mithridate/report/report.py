@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,17 +19,20 @@ from mithridate._artifact import PathLike, write_atomically
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certificate import Certificate
 from mithridate.certification import SEARCH_LIMIT
+from mithridate.conditions import in_json
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 from mithridate.mechanism import Private
 from mithridate.report import pictures as pictures_module
 from mithridate.report import summary, words
-from mithridate.report.patience import certify_until
+from mithridate.report.bounded_search import certify_up_to
 from mithridate.rules import Rule, is_exact
 
 SCHEMA = "mithridate.report/1"
 FORMATS = ("html", "md", "json", "svg", "png")
 # What the radii of a private learner are compared with: from the same votes, at the same confidence; the slowest last.
 METHODS: tuple[Rule, ...] = (FDP(), ADP(), RDP("mixture", complement=True))
+# Farther than this no other method is followed: seconds each, as a rule, and half a minute at worst.
+_FARTHEST = 2048
 
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
 
@@ -73,7 +75,6 @@ class Report:
         title: str | None = None,
         certificate_path: PathLike | None = None,
         check_with: Sequence[str] | None = None,
-        seconds: float = 15.0,
         progress: Progress | None = None,
     ) -> Report:
         """Compute what is shown about a certificate.
@@ -82,15 +83,14 @@ class Report:
             certificate: what the report is about.
             methods: methods to compare with, on the same votes, threat, confidence, scope and bounds; by default
                 `FDP()`, `ADP()` and `RDP("mixture", complement=True)` for a private learner, none for other defences.
-                The certificate's own is not computed again.
+                The certificate's own is not computed again. One that certifies beyond radius 2,048 is left out, and the
+                report says so.
             class_names: a name for each class; by default those that were recorded while training, else numbers.
             point_names: what each point is called, such as the name of its file or "row 17" of a table.
             pictures: 8-bit images of the points, points x height x width or points x channels x height x width.
             title: the title of the page.
             certificate_path: where the certificate was saved, for the command that checks it.
             check_with: shell commands that check the certificate, where `certificate_path` does not say enough.
-            seconds: how long the other methods may take together; one that is not done by then is left out, and the
-                report says so.
             progress: called with the number of methods done and their total.
 
         Raises:
@@ -98,7 +98,7 @@ class Report:
             ArtifactError: the certificate claims what cannot be.
 
         >>> from mithridate import SampledGaussian, Votes, certify
-        >>> votes = Votes.from_counts([[1000, 0], [990, 10]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> votes = Votes.from_counts([[1000, 0], [10, 990]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> Report.of(certify(votes), methods=()).headline
         'Both predictions would stay the same if up to 179 training examples were added or removed; each of these \
 claims holds with 99.9% confidence.'
@@ -109,7 +109,7 @@ claims holds with 99.9% confidence.'
         images = None if pictures is None else pictures_module.checked_pictures(pictures, len(certificate.label))
         usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
         chosen = usual if methods is None else tuple(methods)
-        others, left_out = _compare(certificate, chosen, seconds, progress)
+        others, left_out = _compare(certificate, chosen, progress)
         return cls(
             certificate,
             others,
@@ -124,7 +124,7 @@ claims holds with 99.9% confidence.'
     @property
     def headline(self) -> str:
         """The claim that says most, in plain words."""
-        return words.headline(self.certificate).text
+        return words.headline(self.certificate, self.class_names).text
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -146,21 +146,22 @@ claims holds with 99.9% confidence.'
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
         return (
-            *words.proposed(certificate),
+            *words.conditional_on(certificate),
             *words.cautions(certificate),
+            *words.not_above_baseline(certificate),
             *words.weaknesses(certificate),
             *words.tighter(certificate, self.others),
         )
 
     @property
     def accuracy(self) -> float | None:
-        """The share of labels that are right; None where true labels are unknown."""
+        """The share of labels that are correct; None where true labels are unknown."""
         correct = summary.right(self.certificate)
         return None if correct is None else float(correct.mean())
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the report shows except pictures, as plain JSON values."""
-        certificate, found = self.certificate, words.headline(self.certificate)
+        certificate, found = self.certificate, words.headline(self.certificate, self.class_names)
         histogram = summary.Histogram.of(certificate, self.axis_limit)
         return {
             "schema": SCHEMA,
@@ -185,6 +186,7 @@ claims holds with 99.9% confidence.'
             "per_class": [asdict(row) for row in summary.per_class(certificate)],
             "points": self._points(),
             "pictured": sorted(self.pictures),
+            **in_json(certificate.assumptions, certificate.threat),
             "assumptions": [str(sentence) for sentence in certificate.assumptions],
             "not_covered": list(words.not_covered(certificate)),
             "provenance": self._provenance(),
@@ -353,14 +355,13 @@ def _check_claims(certificate: Certificate) -> None:
 
 
 def _compare(
-    certificate: Certificate, methods: tuple[Rule, ...], seconds: float, progress: Progress | None
+    certificate: Certificate, methods: tuple[Rule, ...], progress: Progress | None
 ) -> tuple[tuple[Certificate, ...], tuple[str, ...]]:
     others: list[Certificate] = []
     left_out: list[str] = []
-    deadline = time.monotonic() + seconds
     for done, method in enumerate(methods):
         if method != certificate.method:
-            found = _certified_by(method, certificate, deadline)
+            found = _certified_by(method, certificate)
             if isinstance(found, Certificate):
                 others.append(found)
             else:
@@ -370,16 +371,18 @@ def _compare(
     return tuple(others), tuple(left_out)
 
 
-def _certified_by(method: Rule, certificate: Certificate, deadline: float) -> Certificate | str:
+def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
     """The same claim by another method, or the reason why there is none."""
     claim: dict[str, Any] = {"threat": certificate.threat}
     if not is_exact(certificate.method):
         claim |= {name: getattr(certificate, name) for name in ("failure_prob", "on", "bounds", "scope")}
     try:
-        found = certify_until(deadline, certificate.votes, method=method, **claim)
+        found = certify_up_to(_FARTHEST, certificate.votes, method=method, **claim)
     except UnsupportedMechanismError as error:
         return str(error)
-    return found if found is not None else "it was not done in the time that a comparison may take."
+    if found is None:
+        return f"it certifies beyond r = {_FARTHEST:,}, farther than a report follows other methods."
+    return found
 
 
 def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -388,17 +391,7 @@ def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, 
         if isinstance(given, str) or len(given) != classes:
             raise ConfigError(f"Expected a name for each of the {classes} classes, got {given!r}.")
         return tuple(words.printable(str(name)) for name in given)
-    recorded = _recorded_names(certificate.votes.recipe)
-    if recorded is not None and len(recorded) == classes:
-        return tuple(words.printable(name) for name in recorded)
-    return tuple(str(label) for label in range(classes))
-
-
-def _recorded_names(recipe: dict[str, Any] | None) -> tuple[str, ...] | None:
-    """The names of the classes as training recorded them, where it did."""
-    source = (recipe or {}).get("source")
-    names = source.get("class_names") if isinstance(source, dict) else None
-    return tuple(str(name) for name in names) if isinstance(names, list) else None
+    return words.class_names(certificate.votes)
 
 
 def _pictures(certificate: Certificate, images: pictures_module.Pixels) -> dict[int, bytes]:

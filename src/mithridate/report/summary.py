@@ -20,7 +20,7 @@ _BINS = 40
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """How many points are certified, and how many of them rightly, at every radius.
+    """How many points are certified, and how many of them are correct, at every radius.
 
     The counts change at the distinct radii only: at any radius r they are those of the first entry at or above r, and
     0 beyond the last.
@@ -51,7 +51,7 @@ class Curve:
 
     @property
     def shown(self) -> IntArray:
-        """What is drawn: certified and right where that is known, else certified."""
+        """What is drawn: correct and certified where that is known, else certified."""
         return self.certified if self.right is None else self.right
 
     def at(self, counts: IntArray, radii: npt.ArrayLike) -> IntArray:
@@ -78,7 +78,7 @@ class Histogram:
     Attributes:
         start: smallest radius of each bin.
         width: how many radii a bin holds.
-        right: points in each bin whose label is right; all points where true labels are unknown.
+        right: points in each bin whose label is correct; all points where true labels are unknown.
         wrong: points whose label is wrong.
         beyond: points with a radius beyond the last bin.
     """
@@ -113,9 +113,10 @@ class ClassRow:
     Attributes:
         label: the class.
         points: how many there are.
-        right: how many of them have the right label; None where true labels are unknown.
+        right: how many of them have the correct label; None where true labels are unknown.
         abstained: how many are not certified.
-        median_radius: the largest radius that at least half of them reach, -1 where half are not certified.
+        median_radius: the largest radius to which at least half of them are certified, and correct where that is known;
+            -1 where fewer are.
     """
 
     label: int
@@ -128,6 +129,7 @@ class ClassRow:
 def per_class(certificate: Certificate) -> list[ClassRow]:
     """A row for every class that occurs."""
     correct, groups = right(certificate), group_of(certificate)
+    counted = certificate.radius if correct is None else np.where(correct, certificate.radius, -1)
     order = np.argsort(groups, kind="stable")
     present, starts = np.unique(groups[order], return_index=True)
     return [
@@ -136,7 +138,7 @@ def per_class(certificate: Certificate) -> list[ClassRow]:
             len(members),
             None if correct is None else int(correct[members].sum()),
             int((certificate.radius[members] < 0).sum()),
-            int(np.sort(certificate.radius[members])[len(members) // 2]),
+            int(np.sort(counted[members])[len(members) // 2]),
         )
         for label, members in zip(present, np.split(order, starts[1:]), strict=True)
     ]
@@ -148,7 +150,7 @@ def group_of(certificate: Certificate) -> IntArray:
 
 
 def right(certificate: Certificate) -> BoolArray | None:
-    """Which labels are right; None where true labels are unknown."""
+    """Which labels are correct; None where true labels are unknown."""
     return None if certificate.votes.labels is None else certificate.label == certificate.votes.labels
 
 

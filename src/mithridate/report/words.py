@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mithridate.accounting import ADP, RDP
+from mithridate.baseline import Commonest, commonest, single_label
 from mithridate.certificate import Certificate, Scope, Status
+from mithridate.conditions import conditions_of, listed_ids
 from mithridate.mechanism import Threat
+from mithridate.report.bounded_search import certify_up_to
 from mithridate.report.learners import fewer_decide, learner
-from mithridate.report.patience import certify_until
 from mithridate.rules import Rule, is_exact
 from mithridate.votes import Votes
 
@@ -22,31 +24,28 @@ from mithridate.votes import Votes
 _MANY = 0.1
 # How many times the instances are asked for when they are too few.
 _MORE = 4
-# Seconds that a piece of advice may cost.
-_PATIENCE = 3.0
+# A piece of advice is worth the search up to this radius.
+_FARTHEST = 1024
 # Longer names are cut where no reader can point at them to see the rest.
 _NAME_LENGTH = 60
 # Below this, a confidence in per cent would be a row of nines.
 _TINY = 1e-6
 
-# What marks the sentence by which training says that its declaration was proposed, and what is said without one.
-_PROPOSED = "were proposed from"
-_PROPOSED_AT_LEAST = (
-    "How the data is read was proposed from the data itself; the claims assume that this was public and fixed."
-)
-
 HEADLINE_RULE = (
-    "The number in the headline is the largest radius that 9 of 10 predictions reach; where that is below 1, the "
-    "largest that half of them reach; where that is below 1 too, it counts the predictions that withstand one change."
+    "The number in the headline is the largest radius to which 9 of 10 predictions are certified; where that is below "
+    "1, the largest for half of them; where that is below 1 too, it counts the predictions that withstand one change. "
+    "Where true labels are known, only correct predictions count. The baseline is what always saying the commonest of "
+    "these labels would score, at every radius."
 )
 
 _NOT_COVERED = (
-    "Whether a label is right. A certificate is about the label staying the same, and a wrong label can be stable.",
+    "Whether a label is correct. A certificate is about the label staying the same, and a wrong label can be stable.",
     "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones.",
     "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
     "cleaning that compares examples, early stopping, an encoder trained on it.",
     "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls.",
-    "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that call them right.",
+    "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that decide what is "
+    "correct.",
     "Other test points. Shares are exact for the points in this report and an estimate for any others.",
 )
 # What could defeat a sample of models, but not a function of the data.
@@ -93,15 +92,15 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Headline:
-    """The one sentence of a report.
+    """What a report says first.
 
-    Guarantee: at least `reached` predictions of the certificate have a radius of at least `radius`, and the share that
-    `text` names is not larger than their share.
+    Guarantee: at least `reached` predictions of the certificate have a radius of at least `radius` and, where true
+    labels are known, are correct; the share that `text` names is not larger than their share.
 
     Attributes:
-        text: the claim and its confidence.
+        text: that there is but one label, where that is so; the claim, beside the baseline; its confidence.
         radius: the radius that is claimed, 0 where no change is survived, -1 where nothing is certified.
-        reached: how many predictions have at least this radius.
+        reached: how many predictions have at least this radius, and are correct where that is known.
     """
 
     text: str
@@ -109,19 +108,37 @@ class Headline:
     reached: int
 
 
-def headline(certificate: Certificate) -> Headline:
-    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`."""
+def headline(certificate: Certificate, names: Sequence[str] | None = None) -> Headline:
+    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`, and what it is conditional on.
+
+    Args:
+        certificate: what is claimed.
+        names: what the classes are called; by default what training recorded.
+    """
+    found = _headline(certificate, names)
+    if not certificate.conditional:
+        return found
+    return replace(found, text=f"Conditional on {listed_ids(certificate.conditions)}. {found.text}")
+
+
+def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline:
     radius = _headline_radius(certificate)
-    reached = int((certificate.radius >= max(radius, 0)).sum())
-    claim = _claim(certificate, radius, reached)
-    if radius < 0:
-        return Headline(f"{claim}.", radius, reached)
-    if radius == 0 and is_exact(certificate.method):  # what is predicted on this very data is no claim
-        return Headline(f"{claim}.", radius, reached)
-    if radius == 0 or is_sound(certificate.method):  # a radius of 0 rests on the bounds alone
-        return Headline(f"{claim}; {confidence(certificate)}.", radius, reached)
-    hedged = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
-    return Headline(f"Not a guarantee: by a rule that is not valid for DP-SGD, {hedged}.", radius, reached)
+    reached = int((counted_radii(certificate) >= max(radius, 0)).sum())
+    opening = one_label(certificate, names)
+    claim = _claim(certificate, radius, reached) + ("" if opening else _beside_baseline(certificate))
+    sure = f"; {confidence(certificate)}"
+    if radius < 0 or (radius == 0 and is_exact(certificate.method)):  # what is predicted on this very data is no claim
+        sure = ""
+    elif radius > 0 and not is_sound(certificate.method):  # a radius of 0 rests on the bounds alone
+        claim = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
+        claim, sure = f"Not a guarantee: by a rule that is not valid for DP-SGD, {claim}", ""
+    return Headline(" ".join([*opening, f"{claim}{sure}."]), radius, reached)
+
+
+def counted_radii(certificate: Certificate) -> npt.NDArray[np.int64]:
+    """The radius of every prediction that counts: of correct ones where true labels are known, else of all; else -1."""
+    truth = certificate.votes.labels
+    return certificate.radius if truth is None else np.where(certificate.label == truth, certificate.radius, -1)
 
 
 def _headline_radius(certificate: Certificate) -> int:
@@ -129,27 +146,37 @@ def _headline_radius(certificate: Certificate) -> int:
         radius = radius_reached_by(certificate, share)
         if radius >= 1:
             return radius
-    return min(int(certificate.radius.max()), 1)
+    return min(int(counted_radii(certificate).max()), 1)
 
 
 def radius_reached_by(certificate: Certificate, share: float) -> int:
-    """The largest radius that at least this share of all predictions reach; -1 where so many are not certified."""
-    needed = max(math.ceil(share * len(certificate.radius) - 1e-9), 1)
-    return int(np.sort(certificate.radius)[-needed])
+    """The largest radius to which at least this share of the predictions is certified (and correct); -1 if none is."""
+    counted = counted_radii(certificate)
+    needed = max(math.ceil(share * len(counted) - 1e-9), 1)
+    return int(np.sort(counted)[-needed])
 
 
 def _claim(certificate: Certificate, radius: int, reached: int) -> str:
-    total = len(certificate.radius)
+    total, known = len(certificate.radius), certificate.votes.labels is not None
+    # What is certified and wrong is no reason to speak of a correct prediction.
+    which = "correct prediction" if known and certificate.radius.max() > radius else "prediction"
+    if radius < 0 and certificate.radius.max() >= 0:
+        return f"No {which} is certified"
     if radius < 0:
         return "Nothing is certified: the votes are not clear enough for any prediction"
     if radius == 0 and is_exact(certificate.method):
-        return "No prediction is certified against a change of the training data: a single one may be too many"
+        return f"No {which} is certified against a change of the training data: a single one may be too many"
+    verb = "is" if total == 1 or reached == 1 else "are"
     if radius == 0:
-        return (
-            "No prediction is certified against a change of the training data, but for "
-            f"{_how_many(reached, total, lower=True)} the label is shown to be the leading one on this very data"
-        )
-    return f"{_how_many(reached, total)} would stay the same if {changes(certificate.threat, radius)}"
+        who = _how_many(reached, total, lower=True)
+        but = f"for {who} the label is shown to be the leading one on this very data"
+        if known:
+            but = f"{who} {verb} correct, with a label that is shown to be the leading one on this very data"
+        return f"No {which} is certified against a change of the training data, but {but}"
+    stay = f"stay the same if {changes(certificate.threat, radius)}"
+    if not known:
+        return f"{_how_many(reached, total)} would {stay}"
+    return f"{_how_many(reached, total)} {verb} correct and certified to {stay}"
 
 
 def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
@@ -166,6 +193,73 @@ def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
     else:
         phrase = f"{reached:,} of {total:,} predictions"
     return phrase[0].lower() + phrase[1:] if lower else phrase
+
+
+def _beside_baseline(certificate: Certificate) -> str:
+    known = baseline(certificate)
+    return "" if known is None else f" (baseline: {percent(known.count, known.total)})"
+
+
+# --- beside the baseline --------------------------------------------------------------------------------------------
+
+
+def class_names(votes: Votes) -> tuple[str, ...]:
+    """What the classes are called, for people: as training recorded it, else by their numbers."""
+    names = votes.class_names
+    return tuple(printable(str(name)) for name in (range(votes.classes) if names is None else names))
+
+
+def baseline(certificate: Certificate) -> Commonest | None:
+    """The commonest true label; None where true labels are unknown."""
+    return None if certificate.votes.labels is None else commonest(certificate.votes.labels)
+
+
+def one_label(certificate: Certificate, names: Sequence[str] | None = None) -> list[str]:
+    """That nearly all predictions are one and the same label, where that is so, and what the baseline is."""
+    return one_label_of(certificate.votes, certificate.label, names)
+
+
+def one_label_of(votes: Votes, predictions: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> list[str]:
+    """The same for votes that nobody has certified yet."""
+    found = single_label(predictions)
+    if found is None:
+        return []
+    called = class_names(votes) if names is None else names
+    every = found.count == found.total
+    who = ("Both" if found.total == 2 else f"All {found.total:,}") if every else f"{found.count:,} of {found.total:,}"
+    sentence = f"{who} predictions are the same label, {_quoted(called, found.label)}."
+    if votes.labels is None:
+        return [sentence]
+    return [sentence, f"{_always(commonest(votes.labels), called)} (the baseline)."]
+
+
+def baseline_sentence(votes: Votes, names: Sequence[str] | None = None) -> list[str]:
+    """What the baseline is, where true labels are known."""
+    if votes.labels is None:
+        return []
+    return [f"Baseline: {_always(commonest(votes.labels), class_names(votes) if names is None else names, start='a')}."]
+
+
+def not_above_baseline(certificate: Certificate) -> list[str]:
+    """From which radius on, of those to which something is certified, no more is than the baseline."""
+    known, counted = baseline(certificate), counted_radii(certificate)
+    if known is None or counted.max() < 0:
+        return []
+    # The share falls with the radius: the first radius at which it is not above the baseline ends what is gained.
+    first = max(int(np.sort(counted)[-known.count - 1]) + 1, 0) if known.count < known.total else 0
+    if first > counted.max():
+        return []
+    where = "At no radius is more" if first == 0 else f"From r = {first:,} on, no more is"
+    return [f"{where} correct and certified than the baseline of {percent(known.count, known.total)}."]
+
+
+def _always(known: Commonest, names: Sequence[str], start: str = "A") -> str:
+    return f"{start}lways saying {_quoted(names, known.label)} is correct on {percent(known.count, known.total)}"
+
+
+def _quoted(names: Sequence[str], label: int) -> str:
+    """A name in quotes; forged certificates may name classes that there are not."""
+    return f"'{shortened(names[label])}'" if 0 <= label < len(names) else str(label)
 
 
 def changes(threat: Threat, radius: int) -> str:
@@ -346,9 +440,26 @@ def not_covered(certificate: Certificate) -> tuple[str, ...]:
 
 
 def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
-    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share."""
+    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share.
+
+    A line each for a terminal: `Condition size: ...` where the claim is conditional on it, else `Note: ...`.
+    """
     shared = 1 if is_exact(certificate.method) else 2
-    return tuple(one_line(str(sentence)) for sentence in certificate.assumptions[shared:])
+    return noted(certificate.assumptions[shared:], certificate.threat)
+
+
+def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str, ...]:
+    """Statements as lines for a terminal."""
+    ids = {str(each): each.id for each in conditions_of(statements, threat)}
+    return tuple(
+        f"Condition {ids[str(each)]}: {one_line(str(each))}" if str(each) in ids else f"Note: {one_line(str(each))}"
+        for each in statements
+    )
+
+
+def conditional_on(certificate: Certificate) -> list[str]:
+    """Every condition with what lifts it, a line each."""
+    return [f"Conditional on {each.id}. {one_line(str(each))} {each.remedy}" for each in certificate.conditions]
 
 
 # For one prediction, and for several.
@@ -380,17 +491,6 @@ def _capital(phrase: str) -> str:
     return phrase[0].upper() + phrase[1:]
 
 
-def proposed(certificate: Certificate) -> list[str]:
-    """That constants of the declaration were taken from the data, where they were; a file may hold anything there."""
-    found: Any = certificate.votes.recipe
-    for key in ("source", "declaration", "proposed"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if found is not True:
-        return []
-    said = (sentence for sentence in certificate.votes.assumptions if _PROPOSED in sentence)
-    return [next(said, _PROPOSED_AT_LEAST)]
-
-
 def cautions(certificate: Certificate) -> list[str]:
     """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
     sentences: list[str] = []
@@ -419,7 +519,7 @@ def weaknesses(certificate: Certificate) -> list[str]:
     if _not_even_unanimity(certificate):
         return [
             f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
-            f"probability: train with {_enough_instances(certificate)}."
+            f"probability: train a new run with {_enough_instances(certificate)}."
         ]
     return [*_too_few_instances(certificate), *_abstentions(certificate), *_easily_changed(certificate)]
 
@@ -454,18 +554,18 @@ def _too_few_instances(certificate: Certificate) -> list[str]:
         return []
     return [
         f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
-        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train with "
+        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train a new run with "
         f"{_ask_for(certificate, more)})."
     ]
 
 
 def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
-    """The radius of a prediction on which so many instances agree, all else equal; None if it takes too long."""
+    """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
     votes = certificate.votes
     counts = [[instances] + [0] * (votes.classes - 1)]
     share = votes.examples if certificate.scope is Scope.ALL else 1
-    agreed = certify_until(
-        time.monotonic() + _PATIENCE,
+    agreed = certify_up_to(
+        _FARTHEST,
         Votes.from_counts(counts, mechanism=votes.mechanism),
         method=certificate.method,
         threat=certificate.threat,
@@ -483,7 +583,7 @@ def _abstentions(certificate: Certificate) -> list[str]:
     are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
     return [
         f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
-        f"{instances:,} instances. More of them tell closer labels apart (train with "
+        f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
         f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
     ]
 

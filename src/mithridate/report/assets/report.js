@@ -105,6 +105,7 @@
     const y = (share) => box.bottom - (box.bottom - box.top) * share;
     drawShareAxis(svg, box, y);
     drawRadiusAxis(svg, box, x, data.limit);
+    svg.append(...baselineMark(y, box));
     svg.append(draw("path", { class: "band", d: bandPath(x, y) }));
     data.curves.forEach((curve, which) => svg.append(curveLine(curve, which, x, y)));
     data.curves.forEach((curve, which) => svg.append(...curveName(curve, which, x, y, box)));
@@ -153,6 +154,17 @@
     const isEnd = curve.radius[curve.radius.length - 1] <= data.limit; // else the line goes on beyond the axis
     if (isEnd) points.push([points[points.length - 1][0], y(0)]);
     return draw("path", { class: `line line-${which % 4}`, d: path(points), "stroke-dasharray": curve.dash });
+  }
+
+  /** What always saying the commonest true label scores, at every radius. */
+  function baselineMark(y, box) {
+    if (data.baseline === null) return [];
+    const height = y(data.baseline.share);
+    const text = height > box.top + 16 ? height - 5 : height + 14;
+    return [
+      draw("path", { class: "baseline", d: `M${box.left} ${height}H${box.right}`, "stroke-dasharray": "1 4" }),
+      draw("text", { class: "baseline-name", x: box.right, y: text, "text-anchor": "end" }, data.baseline.label),
+    ];
   }
 
   function bandPath(x, y) {
@@ -255,7 +267,7 @@
     const share = (count, words) => parts.push(make("strong", "", percent(count, data.total)), ` ${words}`);
     if (hasTruth) {
       const right = countAt(own.radius, own.shown, state.radius);
-      share(right, "certified and right, ");
+      share(right, `correct and certified (${data.baseline.label}), `);
       share(certified - right, "certified but wrong, ");
     } else {
       share(certified, "certified, ");

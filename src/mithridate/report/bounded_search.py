@@ -1,8 +1,11 @@
-"""Certify, but not for longer than a reader of a report would wait."""
+"""Certify, but follow no method farther than a reader of a report would wait for: by a limit on radii, not by a clock.
+
+What a report shows must not depend on how busy the machine was. The cost of trying a radius grows with the radius, so a
+limit on the radii that are tried bounds the work, and whether a method meets it follows from the votes alone.
+"""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +18,13 @@ from mithridate.rules import Rule, is_exact
 from mithridate.votes import Votes
 
 
-def certify_until(deadline: float, votes: Votes, *, method: Rule, **claim: Any) -> Certificate | None:
-    """What `certify` gives, or None where it is not done in time.
+def certify_up_to(limit: int, votes: Votes, *, method: Rule, **claim: Any) -> Certificate | None:
+    """What `certify` gives, or None where a radius beyond the limit would have to be tried.
+
+    Guarantee: whether it is None is a function of the arguments. Where it is, some prediction is certified to `limit`.
 
     Args:
-        deadline: when to stop, on the clock of `time.monotonic`; looked at before each radius that is tried.
+        limit: the largest radius that may be tried, a power of two: the search doubles radii until one is refused.
         votes: see `certify`.
         method: see `certify`.
         claim: the other arguments of `certify`.
@@ -27,22 +32,22 @@ def certify_until(deadline: float, votes: Votes, *, method: Rule, **claim: Any) 
     if is_exact(method):  # which takes no time
         return certify(votes, method=method, **claim)
     try:
-        found = certify(votes, method=_Hurried(method, deadline), **claim)
-    except _OutOfTimeError:
+        found = certify(votes, method=_Limited(method, limit), **claim)
+    except _BeyondLimitError:
         return None
     return replace(found, method=method)
 
 
-class _OutOfTimeError(Exception):
-    """The deadline has passed."""
+class _BeyondLimitError(Exception):
+    """A radius beyond the limit was asked for."""
 
 
 @dataclass(frozen=True)
-class _Hurried:
-    """A method whose accountants stop at a deadline."""
+class _Limited:
+    """A method whose accountants stop at a limit."""
 
     method: Method
-    deadline: float
+    limit: int
 
     @property
     def name(self) -> str:
@@ -53,20 +58,20 @@ class _Hurried:
         return self.method.assumptions
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
-        return _HurriedAccountant(self.method.accountant(mechanism, threat), self.deadline)
+        return _LimitedAccountant(self.method.accountant(mechanism, threat), self.limit)
 
     def to_dict(self) -> dict[str, Any]:
         return self.method.to_dict()
 
 
 @dataclass(frozen=True)
-class _HurriedAccountant:
+class _LimitedAccountant:
     accountant: Accountant
-    deadline: float
+    limit: int
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
-        if time.monotonic() > self.deadline:
-            raise _OutOfTimeError
+        if radius > self.limit:
+            raise _BeyondLimitError
         return self.accountant.holds(radius, margins)
 
     def close(self) -> None:

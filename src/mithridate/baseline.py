@@ -1,0 +1,77 @@
+"""What a classifier that ignores its inputs would score: the measure that every accuracy is shown beside.
+
+A constant answer survives every change of the training data. On labels of which nine in ten are equal it is correct,
+and certified to any radius, on nine in ten: only what is above that is an achievement of the learner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+# From this share of the predictions on, one label is as good as all of them; in per cent, to be compared exactly.
+_SINGLE_PERCENT = 99
+
+
+@dataclass(frozen=True)
+class Commonest:
+    """The label that occurs most often; of equal ones, the smallest.
+
+    Attributes:
+        label: its position among the classes.
+        count: how often it occurs.
+        total: how many labels there are.
+    """
+
+    label: int
+    count: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        """Its share of all labels."""
+        return self.count / self.total
+
+
+def commonest(labels: IntArray) -> Commonest:
+    """The commonest of some labels; of true ones, its share is the baseline.
+
+    >>> commonest(np.array([2, 0, 2, 1]))
+    Commonest(label=2, count=2, total=4)
+    """
+    values, counts = np.unique(labels, return_counts=True)
+    most = int(counts.argmax())
+    return Commonest(int(values[most]), int(counts[most]), len(labels))
+
+
+def single_label(predictions: IntArray) -> Commonest | None:
+    """The label that at least 99% of the predictions are; None where there is no such label.
+
+    One prediction by itself has one label, which says nothing about the classifier: for that, too, it is None.
+
+    >>> single_label(np.array([1] * 99 + [0])), single_label(np.array([1] * 98 + [0, 0])), single_label(np.array([1]))
+    (Commonest(label=1, count=99, total=100), None, None)
+    """
+    most = commonest(predictions)
+    return most if most.total > 1 and 100 * most.count >= _SINGLE_PERCENT * most.total else None
+
+
+def balanced(counted: IntArray, truth: IntArray, radii: IntArray) -> FloatArray:
+    """Certified accuracy within each class, averaged over the classes that occur among the true labels.
+
+    Args:
+        counted: the certified radius of every correct prediction, -1 for the others.
+        truth: the true labels.
+        radii: radii of 0 or more.
+
+    >>> balanced(np.array([5, 5, 5, 3]), np.array([0, 0, 0, 1]), np.array([0, 4]))
+    array([1. , 0.5])
+    """
+    _, place, sizes = np.unique(truth, return_inverse=True, return_counts=True)
+    shares = [np.bincount(place[counted >= radius], minlength=len(sizes)) / sizes for radius in radii]
+    return np.array([share.mean() for share in shares])

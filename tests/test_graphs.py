@@ -1,0 +1,94 @@
+"""Capturing a step as a CUDA graph, with doubles for CUDA: what may not happen meanwhile."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mithridate.ensemble.graphs import ReplayedStep
+from mithridate.ensemble.sampling import Block
+
+
+class Graph:
+    """Stands for `torch.cuda.CUDAGraph`, which must not be freed while another one is being captured."""
+
+    capturing = False
+    freed_too_early = 0
+
+    def replay(self) -> None:
+        """Nothing."""
+
+    def __del__(self) -> None:
+        Graph.freed_too_early += Graph.capturing
+
+
+@contextmanager
+def capture(graph: Graph, pool: Any) -> Iterator[None]:
+    Graph.capturing = True
+    try:
+        yield
+    finally:
+        Graph.capturing = False
+
+
+@pytest.fixture(autouse=True)
+def doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    Graph.freed_too_early = 0
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+
+
+class Trainer:
+    """Holds its graphs in a cycle, as whatever a step refers to may do; an allocation may collect garbage any time."""
+
+    def __init__(self) -> None:
+        self.step = ReplayedStep(self.run, 1, torch.device("cpu"))
+
+    def run(self, chosen: Tensor, sizes: Tensor) -> None:
+        if Graph.capturing and gc.isenabled():
+            gc.collect()
+
+
+def block() -> Block:
+    return Block(np.zeros((3, 1, 4), np.int32), np.full((3, 1), 4, np.int32))
+
+
+def test_graphs_that_are_garbage_are_not_freed_during_a_capture() -> None:
+    first = Trainer()
+    first.step.run(block())
+    gone = weakref.ref(first)
+    gc.disable()
+    try:
+        del first
+        assert gone() is not None  # a cycle: only a collection frees it
+    finally:
+        gc.enable()
+    Trainer().step.run(block())
+    assert gone() is None
+    assert Graph.freed_too_early == 0
+    assert gc.isenabled()
+
+
+def test_garbage_is_collected_again_after_a_capture_that_fails() -> None:
+    def refuse(chosen: Tensor, sizes: Tensor) -> None:
+        if Graph.capturing:
+            raise RuntimeError("not permitted")
+
+    ReplayedStep(refuse, 1, torch.device("cpu")).run(block())
+    assert gc.isenabled()
+
+
+def test_whoever_collects_no_garbage_is_left_alone() -> None:
+    gc.disable()
+    try:
+        Trainer().step.run(block())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
