@@ -53,6 +53,7 @@ from mithridate.project import read_project
 CPU_SECONDS = 10.0
 CLOCK_SECONDS = 120
 MEMORY_BYTES = 2 << 30
+ADDRESSES = 8 << 30
 LIMIT = 1 << 20
 MECHANISM = SampledGaussian(4.0, 1.0, 4)
 EXITS = (0, 1, 2)
@@ -269,8 +270,8 @@ def _command(world: Path, words: list[str], path: Path) -> None:
     """Run a command in this process; its exit status has to be a documented one, and its errors one sentence."""
     shutil.rmtree(world / "out", ignore_errors=True)
     (world / "out").mkdir()
-    err = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             status: Any = main([str(path) if word == "HERE" else word for word in words])
         except SystemExit as error:
@@ -279,6 +280,8 @@ def _command(world: Path, words: list[str], path: Path) -> None:
         _restore_run(world)
     if status not in EXITS or "Traceback" in err.getvalue():
         raise AssertionError(f"status {status}: {err.getvalue()[-2000:]}")
+    if "Unable to allocate" in out.getvalue() + err.getvalue():  # numpy, to somebody who went on without it
+        raise AssertionError(f"it asked for too much memory: {out.getvalue()[-1000:]} {err.getvalue()[-1000:]}")
 
 
 def _restore_run(world: Path) -> None:
@@ -347,6 +350,8 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
         raise Hang
 
     signal.signal(signal.SIGALRM, interrupt)
+    # Whatever asks for far more than it may have is told so, instead of taking it from everybody else.
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     failures: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     counts: dict[str, int] = {}
