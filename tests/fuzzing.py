@@ -53,6 +53,7 @@ from mithridate.project import read_project
 CPU_SECONDS = 10.0
 CLOCK_SECONDS = 120
 MEMORY_BYTES = 2 << 30
+ADDRESSES = 8 << 30
 LIMIT = 1 << 20
 MECHANISM = SampledGaussian(4.0, 1.0, 4)
 EXITS = (0, 1, 2)
@@ -269,8 +270,8 @@ def _command(world: Path, words: list[str], path: Path) -> None:
     """Run a command in this process; its exit status has to be a documented one, and its errors one sentence."""
     shutil.rmtree(world / "out", ignore_errors=True)
     (world / "out").mkdir()
-    err = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             status: Any = main([str(path) if word == "HERE" else word for word in words])
         except SystemExit as error:
@@ -279,6 +280,8 @@ def _command(world: Path, words: list[str], path: Path) -> None:
         _restore_run(world)
     if status not in EXITS or "Traceback" in err.getvalue():
         raise AssertionError(f"status {status}: {err.getvalue()[-2000:]}")
+    if "Unable to allocate" in out.getvalue() + err.getvalue():  # numpy, to somebody who went on without it
+        raise AssertionError(f"it asked for too much memory: {out.getvalue()[-1000:]} {err.getvalue()[-1000:]}")
 
 
 def _restore_run(world: Path) -> None:
@@ -334,6 +337,10 @@ def prepared() -> Iterator[Path]:
             os.chdir(before)
 
 
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None = None) -> dict[str, Any]:
     """So many inputs, and what came of them."""
     logging.disable(logging.CRITICAL)
@@ -343,6 +350,8 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
         raise Hang
 
     signal.signal(signal.SIGALRM, interrupt)
+    # Whatever asks for far more than it may have is told so, instead of taking it from everybody else.
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     failures: list[dict[str, Any]] = []
     seconds: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -360,9 +369,11 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
             seconds[target.name] = seconds.get(target.name, 0.0) + spent
             counts[target.name] = counts.get(target.name, 0) + 1
             target.path.write_bytes(target.data)  # others use it, too
+            if problem is None and _peak_bytes() > MEMORY_BYTES:
+                problem = f"{_peak_bytes():,} bytes of memory"
             if problem is not None:
                 failures.append({"input": number, "target": target.name, "problem": problem})
-                if len(failures) >= 20:
+                if len(failures) >= 20 or _peak_bytes() > MEMORY_BYTES:  # which does not shrink again
                     break
     return {
         "seed": seed,
@@ -370,7 +381,7 @@ def run(inputs: int, seed: int, names: list[str] | None = None, only: int | None
         "failures": failures,
         "cpu_seconds": round(time.process_time(), 1),
         "slowest": slowest,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": _peak_bytes(),
         "targets": {name: f"{counts[name]} x {1000 * seconds[name] / counts[name]:.2f} ms" for name in sorted(counts)},
     }
 

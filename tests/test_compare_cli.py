@@ -367,7 +367,8 @@ def test_a_missing_file_is_one_sentence(capsys: pytest.CaptureFixture[str], here
 
 def test_a_folder_is_one_sentence(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     outcome = run(capsys, "compare", here)
-    refused(outcome, "is not a file; give one such as `mithridate compare --help` shows.\n")
+    refused(outcome, "not a file but a folder")
+    assert outcome.err.endswith("give one such as `mithridate compare --help` shows.\n")
     assert "init" not in outcome.err
 
 

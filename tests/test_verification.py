@@ -625,3 +625,14 @@ def test_radii_beyond_any_curve_are_refused_without_a_traceback(tmp_path: Path) 
     forged.save(tmp_path / "forged.json")
     checks = {check.name: check.passed for check in verify(tmp_path / "forged.json").checks}
     assert not checks["radii"]
+
+
+@pytest.mark.parametrize("name", ["bagging", "label-smoothing", "feature-smoothing", "fdp"])
+def test_radii_beyond_the_search_are_wrong_and_not_computed(tmp_path: Path, name: str) -> None:
+    """A file may claim any number; sums over that many changes would fill the memory."""
+    honest = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED)) if name == "fdp" else RIVALS[name].certificate()
+    forged = replace(honest, radius=np.where(honest.radius > 0, 10**18 + honest.radius, honest.radius))
+    forged.save(tmp_path / "c.json")
+    (check,) = (check for check in verify(tmp_path / "c.json").checks if check.name == "radii")
+    assert not check.passed
+    assert "do not hold" in check.detail

@@ -342,8 +342,9 @@ def _check_statuses(certificate: Certificate, limits: _Limits) -> Check:
 
 
 def _check_radii(certificate: Certificate, limits: _Limits, progress: Progress | None) -> Check:
-    wrong = np.zeros(len(certificate.radius), dtype=np.bool_)
-    claimed = np.unique(certificate.radius[certificate.radius > 0])
+    # What nobody searches for is not computed either: a file may claim any number.
+    wrong = certificate.radius > SEARCH_LIMIT
+    claimed = np.unique(certificate.radius[(certificate.radius > 0) & ~wrong])
     try:
         second_route = _second_route(certificate, claimed)
         for number, radius in enumerate(claimed.tolist()):
