@@ -79,6 +79,9 @@ class ExactTradeoff:
         elif rate == 1.0:
             shift = (deleted + inserted) * np.sqrt(steps) / noise
             self._solve = lambda x: special.ndtr(special.ndtri(x) + shift)
+        elif (never_sampled := _never_sampled(rate, deleted, inserted)) is not None:
+            certain = -np.expm1(steps * np.log1p(-never_sampled))
+            self._solve = lambda x: x + certain
         elif steps == 1:
             self._solve = _OneStep(noise, rate, deleted, inserted)
         else:
@@ -91,6 +94,12 @@ class ExactTradeoff:
         if inside.any():
             result[inside] = np.clip(self._solve(x[inside]), x[inside], 1.0)
         return result
+
+
+def _never_sampled(rate: float, deleted: int, inserted: int) -> float | None:
+    """Where changed examples are hardly ever sampled, the probability that one of D' is; else None."""
+    up, down = _components(deleted, rate), _components(inserted, rate)
+    return up.dropped if up.counts[-1] == down.counts[-1] == 0 else None
 
 
 def _many_steps(
@@ -368,9 +377,9 @@ class ExactMoments:
     def log_moment(self, deleted: int, inserted: int, order: float) -> float:
         """Log of the integral of P^order Q^(1 - order); infinite where the grid would be too large."""
         reach = order * deleted + (order - 1) * inserted * self._rate + 11 * self._noise
-        points = int((reach + 11 * self._noise) / self._width) + 2
-        if points > 1 << 20:
+        if not reach + 11 * self._noise < self._width * (1 << 20):
             return np.inf
+        points = int((reach + 11 * self._noise) / self._width) + 2
         if points > len(self._x):
             self._x = -11 * self._noise + self._width * np.arange(2 * points, dtype=np.float64)
             self._rows.clear()
