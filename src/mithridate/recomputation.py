@@ -46,6 +46,8 @@ _QUADRATURE, _PROBES = 1e-12, 8
 _REACH = 9.5
 # Outputs times components that an inversion and a table are worth.
 _MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 23
+# Outputs times components that a moment is worth: seconds.
+_MAX_MOMENTS = 1 << 28
 # Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
 _SEPARATE, _LEAST_NOISE = 0.025, 1e-7
 # Losses of one step beyond which an output counts as certainly from P, or as no better than this.
@@ -77,7 +79,7 @@ class ExactTradeoff:
         if deleted == inserted == 0:
             self._solve = lambda x: x
         elif rate == 1.0:
-            shift = (deleted + inserted) * np.sqrt(steps) / noise
+            shift = (deleted + inserted) * float(np.sqrt(steps)) / noise
             self._solve = lambda x: special.ndtr(special.ndtri(x) + shift)
         elif (never_sampled := _never_sampled(rate, deleted, inserted)) is not None:
             certain = -np.expm1(steps * np.log1p(-never_sampled))
@@ -327,7 +329,7 @@ class _Table:
         self._losses = steps * base + self._spacing * np.arange(len(self._sum), dtype=np.float64)
         # A mass that is wrong by a share of itself makes H wrong by that share; the loss is good to `error`.
         wrong_masses = 8 * _UNIT * float(p_tails.sum() + np.minimum(q_tails * np.exp(np.minimum(loss, 60)), 1).sum())
-        error = 4 * _UNIT * (1 + (float(up.counts[-1]) ** 2 + float(down.counts[-1]) ** 2) / noise**2)
+        error = 4 * _UNIT * (1 + float((up.counts[-1] / noise) ** 2 + (down.counts[-1] / noise) ** 2))
         self._error = -np.expm1(steps * np.log1p(-min(certain, 1.0))) if certain < 1 else 1.0
         self._error += rounding + steps * (wrong_masses + error)
         self._tabulate()
@@ -375,11 +377,17 @@ class ExactMoments:
         self._rows: dict[tuple[int, int], FloatArray] = {}
 
     def log_moment(self, deleted: int, inserted: int, order: float) -> float:
-        """Log of the integral of P^order Q^(1 - order); infinite where the grid would be too large."""
+        """Log of the integral of P^order Q^(1 - order), rounded up; infinite where the grid would be too large.
+
+        Raises:
+            NumericalError: there are so many changes that it would take too long.
+        """
         reach = order * deleted + (order - 1) * inserted * self._rate + 11 * self._noise
         if not reach + 11 * self._noise < self._width * (1 << 20):
             return np.inf
         points = int((reach + 11 * self._noise) / self._width) + 2
+        if points * (deleted + inserted + 1) > _MAX_MOMENTS:
+            raise NumericalError(f"Divergences of {deleted + inserted} changes would take too long to compute again.")
         if points > len(self._x):
             self._x = -11 * self._noise + self._width * np.arange(2 * points, dtype=np.float64)
             self._rows.clear()
@@ -393,13 +401,17 @@ class ExactMoments:
         """Log of P / phi (side 1) or Q / phi (side -1) on the grid."""
         if (changes, side) not in self._rows:
             counts = np.arange(changes + 1)
-            log_weights = stats.binom.logpmf(counts, changes, self._rate)
+            with np.errstate(all="ignore"):  # At the smallest of rates nearly all weights are too small to be written.
+                log_weights = stats.binom.logpmf(counts, changes, self._rate)
+            log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
+            # The more examples, the more an output far out speaks for them: who is negligible there is so everywhere.
+            far = float(np.max(side * self._x))
+            there = log_weights + counts / self._noise * ((far - 0.5 * counts) / self._noise)
+            last = int(np.flatnonzero(there > there.max() - 80)[-1])
             total = np.full(len(self._x), -np.inf)
-            for count, log_weight in zip(
-                counts[log_weights > -np.inf], log_weights[log_weights > -np.inf], strict=True
-            ):
-                shifted = (side * count * self._x - 0.5 * count * count) / self._noise**2
-                np.logaddexp(total, log_weight + shifted, out=total)
+            for count in np.flatnonzero(log_weights[: last + 1] > -np.inf).tolist():
+                shifted = count / self._noise * ((side * self._x - 0.5 * count) / self._noise)
+                np.logaddexp(total, log_weights[count] + shifted, out=total)
             self._rows[changes, side] = total
         return self._rows[changes, side]
 

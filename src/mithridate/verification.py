@@ -496,12 +496,14 @@ class _ApproximateRoute:
         inner = _inner(mechanism)
         keep = mechanism.keep if isinstance(mechanism, Subsampled) else 1.0
         moments = ExactMoments(inner.noise_multiplier, inner.sample_rate)
-        eps = np.inf
-        for order in CONVERSION_ORDERS.tolist():
+        # An inner delta of one or more is obeyed whatever the inner mechanism does.
+        eps = np.inf if self._delta < keep else 0.0
+        for order in CONVERSION_ORDERS.tolist() if eps else []:
             moment = max(moments.log_moment(1, 0, order), moments.log_moment(0, 1, order))
             conversion = np.log(1 - 1 / order) - (np.log(self._delta / keep) + np.log(order)) / (order - 1)
             eps = min(eps, inner.steps * moment / (order - 1) + conversion)
-        self._eps = float(np.log1p(keep * np.expm1(max(eps, 0.0))))
+        with np.errstate(over="ignore"):
+            self._eps = float(np.log1p(keep * np.expm1(max(eps, 0.0)))) * (1 + 1e-13)
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         changes = self._threat.changes(radius)
@@ -509,7 +511,7 @@ class _ApproximateRoute:
             return np.zeros(len(limits.top_lower), dtype=np.bool_)
         delta = self._delta * sum(np.exp(i * self._eps) for i in range(changes))
         factor = np.exp(changes * self._eps)
-        return (limits.top_lower - delta) / factor > factor * limits.rival_upper + delta
+        return (limits.top_lower - delta) / factor > (factor * limits.rival_upper + delta) * (1 + 1e-13)
 
 
 def _inner(mechanism: Private) -> SampledGaussian:
