@@ -20,7 +20,7 @@ References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ from mithridate.errors import NumericalError
 
 FloatArray = npt.NDArray[np.float64]
 ComplexArray = npt.NDArray[np.complex128]
+
+_rfft = cast(Callable[[FloatArray, int], ComplexArray], fft.rfft)
+_irfft = cast(Callable[[ComplexArray, int], FloatArray], fft.irfft)
+_next_fast_len = cast(Callable[..., int], fft.next_fast_len)
 
 TOLERANCE = 1e-9
 _UNIT = float(np.finfo(np.float64).eps) / 2
@@ -190,6 +194,7 @@ class _Inversion:
 
     def _enough_blur(self) -> float:
         """A standard deviation of a loss, and room for it in the window."""
+        blur = 0.0
         for _ in range(2):  # The room makes the frequencies smaller.
             blur = np.sqrt(-2 * np.log(_GONE)) * (self._high - self._low) / (2 * np.pi * (_MAX_FREQUENCIES - _BLOCK))
             reach = np.sqrt(-2 * np.log(_OUTSIDE)) * blur + blur * blur
@@ -323,7 +328,7 @@ class _Table:
         # p = a + b and q = a exp(-l) + b exp(-r)  =>  b = (p - q exp(l)) / (1 - exp(l - r))
         excess = inner_p - inner_q * np.exp(base + left * self._spacing)
         moved = np.clip(excess / -np.expm1((left - right) * self._spacing), 0.0, inner_p)
-        grid = np.bincount(left, inner_p - moved, cells) + np.bincount(right, moved, cells)
+        grid = (np.bincount(left, inner_p - moved, cells) + np.bincount(right, moved, cells)).astype(np.float64)
         grid[0] += p[0]
         rounding = self._convolve(grid, steps)
         self._losses = steps * base + self._spacing * np.arange(len(self._sum), dtype=np.float64)
@@ -340,8 +345,8 @@ class _Table:
         Higham 2002, Theorem 24.2: an FFT has a relative error of at most 8 u log2(n) in the 2-norm, the power makes it
         `steps` times that; by Cauchy and Schwarz any part of the sum is off by at most sqrt(n) times the total.
         """
-        size = int(fft.next_fast_len(steps * len(grid), real=True))
-        self._sum = np.maximum(fft.irfft(fft.rfft(grid, size) ** steps, size), 0.0)
+        size: int = _next_fast_len(steps * len(grid), real=True)
+        self._sum: FloatArray = np.maximum(_irfft(_rfft(grid, size) ** steps, size), 0.0)
         norm = float(np.sqrt(size * np.square(grid).sum()))
         return float(_UNIT * norm * (steps + 1) * 8 * np.log2(size))
 
