@@ -20,7 +20,7 @@ References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ from mithridate.errors import NumericalError
 
 FloatArray = npt.NDArray[np.float64]
 ComplexArray = npt.NDArray[np.complex128]
+
+_rfft = cast(Callable[[FloatArray, int], ComplexArray], fft.rfft)
+_irfft = cast(Callable[[ComplexArray, int], FloatArray], fft.irfft)
+_next_fast_len = cast(Callable[..., int], fft.next_fast_len)
 
 TOLERANCE = 1e-9
 _UNIT = float(np.finfo(np.float64).eps) / 2
@@ -46,6 +50,8 @@ _QUADRATURE, _PROBES = 1e-12, 8
 _REACH = 9.5
 # Outputs times components that an inversion and a table are worth.
 _MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 23
+# Outputs times components that a moment is worth: seconds.
+_MAX_MOMENTS = 1 << 28
 # Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
 _SEPARATE, _LEAST_NOISE = 0.025, 1e-7
 # Losses of one step beyond which an output counts as certainly from P, or as no better than this.
@@ -77,8 +83,11 @@ class ExactTradeoff:
         if deleted == inserted == 0:
             self._solve = lambda x: x
         elif rate == 1.0:
-            shift = (deleted + inserted) * np.sqrt(steps) / noise
+            shift = (deleted + inserted) * float(np.sqrt(steps)) / noise
             self._solve = lambda x: special.ndtr(special.ndtri(x) + shift)
+        elif (never_sampled := _never_sampled(rate, deleted, inserted)) is not None:
+            certain = -np.expm1(steps * np.log1p(-never_sampled))
+            self._solve = lambda x: x + certain
         elif steps == 1:
             self._solve = _OneStep(noise, rate, deleted, inserted)
         else:
@@ -91,6 +100,12 @@ class ExactTradeoff:
         if inside.any():
             result[inside] = np.clip(self._solve(x[inside]), x[inside], 1.0)
         return result
+
+
+def _never_sampled(rate: float, deleted: int, inserted: int) -> float | None:
+    """Where changed examples are hardly ever sampled, the probability that one of D' is; else None."""
+    up, down = _components(deleted, rate), _components(inserted, rate)
+    return up.dropped if up.counts[-1] == down.counts[-1] == 0 else None
 
 
 def _many_steps(
@@ -179,6 +194,7 @@ class _Inversion:
 
     def _enough_blur(self) -> float:
         """A standard deviation of a loss, and room for it in the window."""
+        blur = 0.0
         for _ in range(2):  # The room makes the frequencies smaller.
             blur = np.sqrt(-2 * np.log(_GONE)) * (self._high - self._low) / (2 * np.pi * (_MAX_FREQUENCIES - _BLOCK))
             reach = np.sqrt(-2 * np.log(_OUTSIDE)) * blur + blur * blur
@@ -312,13 +328,13 @@ class _Table:
         # p = a + b and q = a exp(-l) + b exp(-r)  =>  b = (p - q exp(l)) / (1 - exp(l - r))
         excess = inner_p - inner_q * np.exp(base + left * self._spacing)
         moved = np.clip(excess / -np.expm1((left - right) * self._spacing), 0.0, inner_p)
-        grid = np.bincount(left, inner_p - moved, cells) + np.bincount(right, moved, cells)
+        grid = (np.bincount(left, inner_p - moved, cells) + np.bincount(right, moved, cells)).astype(np.float64)
         grid[0] += p[0]
         rounding = self._convolve(grid, steps)
         self._losses = steps * base + self._spacing * np.arange(len(self._sum), dtype=np.float64)
         # A mass that is wrong by a share of itself makes H wrong by that share; the loss is good to `error`.
         wrong_masses = 8 * _UNIT * float(p_tails.sum() + np.minimum(q_tails * np.exp(np.minimum(loss, 60)), 1).sum())
-        error = 4 * _UNIT * (1 + (float(up.counts[-1]) ** 2 + float(down.counts[-1]) ** 2) / noise**2)
+        error = 4 * _UNIT * (1 + float((up.counts[-1] / noise) ** 2 + (down.counts[-1] / noise) ** 2))
         self._error = -np.expm1(steps * np.log1p(-min(certain, 1.0))) if certain < 1 else 1.0
         self._error += rounding + steps * (wrong_masses + error)
         self._tabulate()
@@ -329,8 +345,8 @@ class _Table:
         Higham 2002, Theorem 24.2: an FFT has a relative error of at most 8 u log2(n) in the 2-norm, the power makes it
         `steps` times that; by Cauchy and Schwarz any part of the sum is off by at most sqrt(n) times the total.
         """
-        size = int(fft.next_fast_len(steps * len(grid), real=True))
-        self._sum = np.maximum(fft.irfft(fft.rfft(grid, size) ** steps, size), 0.0)
+        size: int = _next_fast_len(steps * len(grid), real=True)
+        self._sum: FloatArray = np.maximum(_irfft(_rfft(grid, size) ** steps, size), 0.0)
         norm = float(np.sqrt(size * np.square(grid).sum()))
         return float(_UNIT * norm * (steps + 1) * 8 * np.log2(size))
 
@@ -366,11 +382,17 @@ class ExactMoments:
         self._rows: dict[tuple[int, int], FloatArray] = {}
 
     def log_moment(self, deleted: int, inserted: int, order: float) -> float:
-        """Log of the integral of P^order Q^(1 - order); infinite where the grid would be too large."""
+        """Log of the integral of P^order Q^(1 - order), rounded up; infinite where the grid would be too large.
+
+        Raises:
+            NumericalError: there are so many changes that it would take too long.
+        """
         reach = order * deleted + (order - 1) * inserted * self._rate + 11 * self._noise
-        points = int((reach + 11 * self._noise) / self._width) + 2
-        if points > 1 << 20:
+        if not reach + 11 * self._noise < self._width * (1 << 20):
             return np.inf
+        points = int((reach + 11 * self._noise) / self._width) + 2
+        if points * (deleted + inserted + 1) > _MAX_MOMENTS:
+            raise NumericalError(f"Divergences of {deleted + inserted} changes would take too long to compute again.")
         if points > len(self._x):
             self._x = -11 * self._noise + self._width * np.arange(2 * points, dtype=np.float64)
             self._rows.clear()
@@ -384,13 +406,17 @@ class ExactMoments:
         """Log of P / phi (side 1) or Q / phi (side -1) on the grid."""
         if (changes, side) not in self._rows:
             counts = np.arange(changes + 1)
-            log_weights = stats.binom.logpmf(counts, changes, self._rate)
+            with np.errstate(all="ignore"):  # At the smallest of rates nearly all weights are too small to be written.
+                log_weights = stats.binom.logpmf(counts, changes, self._rate)
+            log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
+            # The more examples, the more an output far out speaks for them: who is negligible there is so everywhere.
+            far = float(np.max(side * self._x))
+            there = log_weights + counts / self._noise * ((far - 0.5 * counts) / self._noise)
+            last = int(np.flatnonzero(there > there.max() - 80)[-1])
             total = np.full(len(self._x), -np.inf)
-            for count, log_weight in zip(
-                counts[log_weights > -np.inf], log_weights[log_weights > -np.inf], strict=True
-            ):
-                shifted = (side * count * self._x - 0.5 * count * count) / self._noise**2
-                np.logaddexp(total, log_weight + shifted, out=total)
+            for count in np.flatnonzero(log_weights[: last + 1] > -np.inf).tolist():
+                shifted = count / self._noise * ((side * self._x - 0.5 * count) / self._noise)
+                np.logaddexp(total, log_weights[count] + shifted, out=total)
             self._rows[changes, side] = total
         return self._rows[changes, side]
 

@@ -602,7 +602,7 @@ class _LabelNoise:
         mean, reach = radius * (self._kept - self._changed), 10 * math.sqrt(radius) + 1
         first, last = max(math.floor(mean - reach), -radius), min(math.ceil(mean + reach), radius)
         size = last - first + 1
-        angle = 2 * np.pi * np.fft.fftfreq(size)
+        angle = (2 * np.pi * np.fft.fftfreq(size)).astype(np.float64)
         # Around the mean, so that powers do not spin; 1 - cos without losing digits.
         centre = self._kept - self._changed
         turned = self._kept * _turn(angle, 1 - centre) + self._changed * _turn(angle, -1 - centre)

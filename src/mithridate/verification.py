@@ -37,6 +37,8 @@ Split = tuple[int, int]
 
 # Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
 _SINGLE_SPLITS = 150_000
+# Above this many changes a subsampled mechanism is first tried at one number of kept ones.
+_MANY_KEPT = 16
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,7 @@ def _limits(certificate: Certificate) -> _Limits:
 def _vote_limits(counts: npt.NDArray[np.int64], total: int, tail: float) -> _Limits:
     ordered = np.sort(counts, axis=1)
     top, second = ordered[:, -1], ordered[:, -2]
-    values = np.arange(total + 1) if total <= 20_000 else np.unique(ordered[:, -2:])
+    values = np.unique(ordered[:, -2:])
     lower, upper = binomial_lower(values, total, tail), binomial_upper(values, total, tail)
     place_top, place_second = np.searchsorted(values, top), np.searchsorted(values, second)
     # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
@@ -421,8 +423,31 @@ class _TradeoffRoute:
 
     def _holds(self, split: Split, limits: _Limits) -> npt.NDArray[np.bool_]:
         x = np.concatenate([limits.miss_upper, limits.rival_upper])
-        largest = self._largest(split, x)
-        return largest[: len(limits.miss_upper)] + largest[len(limits.miss_upper) :] < 1 - TOLERANCE
+        if isinstance(self._mechanism, Subsampled) and max(split) > _MANY_KEPT:
+            # Thousands of curves are not computed for a claim that one of them refutes.
+            held = self._below_one(self._at_least(self._mechanism, split, x))
+            if not held.any():
+                return held
+        return self._below_one(self._largest(split, x))
+
+    @staticmethod
+    def _below_one(largest: FloatArray) -> npt.NDArray[np.bool_]:
+        points = len(largest) // 2
+        return largest[:points] + largest[points:] < 1 - TOLERANCE
+
+    def _at_least(self, mechanism: Subsampled, split: Split, x: FloatArray) -> FloatArray:
+        """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.
+
+        Let k or more be kept but with probability m. If D' has them, P(S) >= (1 - m) P_k(S); if D has them,
+        Q(S) <= m + Q_k(S).
+        """
+        deleted, inserted = split
+        changes = max(split)
+        kept = int(stats.binom.ppf(max(float(x.min()) / 10, 1e-12), changes, mechanism.keep))
+        missed = float(stats.binom.cdf(kept - 1, changes, mechanism.keep))
+        if deleted >= inserted:
+            return (1 - missed) * self._exact((kept, 0))(x)
+        return self._exact((0, kept))(np.maximum(x - missed, 0.0))
 
     def _largest(self, split: Split, x: FloatArray) -> FloatArray:
         """K of a split. Of a subsampled mechanism: pure splits mixed over what was kept, others as a chain of two."""
@@ -590,12 +615,14 @@ class _ApproximateRoute:
         inner = _inner(mechanism)
         keep = mechanism.keep if isinstance(mechanism, Subsampled) else 1.0
         moments = ExactMoments(inner.noise_multiplier, inner.sample_rate)
-        eps = np.inf
-        for order in CONVERSION_ORDERS.tolist():
+        # An inner delta of one or more is obeyed whatever the inner mechanism does.
+        eps = np.inf if self._delta < keep else 0.0
+        for order in CONVERSION_ORDERS.tolist() if eps else []:
             moment = max(moments.log_moment(1, 0, order), moments.log_moment(0, 1, order))
             conversion = np.log(1 - 1 / order) - (np.log(self._delta / keep) + np.log(order)) / (order - 1)
             eps = min(eps, inner.steps * moment / (order - 1) + conversion)
-        self._eps = float(np.log1p(keep * np.expm1(max(eps, 0.0))))
+        with np.errstate(over="ignore"):
+            self._eps = float(np.log1p(keep * np.expm1(max(eps, 0.0)))) * (1 + 1e-13)
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         changes = self._threat.changes(radius)
@@ -603,7 +630,7 @@ class _ApproximateRoute:
             return np.zeros(len(limits.top_lower), dtype=np.bool_)
         delta = self._delta * sum(np.exp(i * self._eps) for i in range(changes))
         factor = np.exp(changes * self._eps)
-        return (limits.top_lower - delta) / factor > factor * limits.rival_upper + delta
+        return (limits.top_lower - delta) / factor > (factor * limits.rival_upper + delta) * (1 + 1e-13)
 
 
 def _inner(mechanism: Private) -> SampledGaussian:

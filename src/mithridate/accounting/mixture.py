@@ -55,7 +55,8 @@ def _log_binomial_window(trials: int, rate: float, low: int, high: int) -> Float
         return np.where(counts == trials, 0.0, -np.inf)
     # w_(k+1) / w_k = (n - k) / (k + 1) * q / (1 - q). The logs are summed outward from the mode, where they are near
     # zero, and normalised at the end: summed from w_0, their rounding errors would grow with the number of trials.
-    log_steps = np.log((trials - counts[:-1]) / counts[1:] * (rate / (1 - rate)))
+    with np.errstate(divide="ignore"):  # The smallest of rates: a weight that cannot be written.
+        log_steps = np.log((trials - counts[:-1]) / counts[1:] * (rate / (1 - rate)))
     sums = np.concatenate([[0.0], np.cumsum(log_steps)])
     mode = int(np.argmax(sums))
     below = -np.cumsum(log_steps[:mode][::-1])[::-1]
@@ -72,6 +73,8 @@ def binomial_components(trials: int, rate: float, drop: float) -> Components:
     if trials == 0 or rate == 1.0:
         return Components(np.array([float(trials)]), np.zeros(1), 0.0, 0.0)
     mean = trials * rate
+    if mean <= drop / 2:  # Hardly anybody is ever sampled; at the smallest of rates ratios of weights would overflow.
+        return Components(np.zeros(1), np.array([trials * np.log1p(-rate)]), mean * (1 + 1e-9), 4 * _UNIT)
     reach = 12 * np.sqrt(mean * (1 - rate)) + 45
     first, last = max(0, int(mean - reach)), min(trials, int(mean + reach))
     log_weights = _log_binomial_window(trials, rate, first, last)
