@@ -109,7 +109,7 @@ def _private(path: Path) -> Experiment:
     def run(data: Data, instances: int, device: str) -> Votes:
         options = {**project.options, "instances": instances, "device": device, "keep_models": False}
         with tempfile.TemporaryDirectory() as folder:
-            work = Work(*data, Path(folder) / "run", options, project.data_name)
+            work = Work(*data, Path(folder) / "run", options)
             return work.train(work.recipe())[0]
 
     instances = project.options.get("instances")

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cli import Outcome, run
 
-from mithridate import ADP, Certificate, SampledGaussian, Votes, certify, cli
-from mithridate.cli import report as command
+from mithridate import ADP, Certificate, SampledGaussian, Votes, certify
 from mithridate.conditions import Statement
 from mithridate.report import Report
 
