@@ -403,9 +403,9 @@ def test_a_comparison_and_a_bound_say_it() -> None:
         "kernel-vote": set(),
     }
     assert values["conditional"] is True
-    assert found.headline.startswith("Conditional on class-list. ")
-    assert "Conditional on class-list. " in found.html()
-    assert "Conditional on class-list" in found.markdown()
+    assert found.headline.startswith("Conditional on class-list (declare classes). ")
+    assert "Conditional on class-list (declare classes). " in found.html()
+    assert "Conditional on class-list (declare classes)" in found.markdown()
     votes = replace(
         Votes.from_counts([[9, 1]], mechanism=MECHANISM, labels=[0]), assumptions=(Statement("A.", "size"),)
     )

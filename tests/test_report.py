@@ -505,7 +505,7 @@ def test_names_that_do_not_fit_the_points_are_refused(names: Any) -> None:
 def test_a_condition_is_said_first_and_in_the_headline() -> None:
     condition = Statement("The classes were read off.", "class-list")
     report = Report.of(made_up([5], method=RDP("paper"), assumptions=("Another one.", condition)), methods=())
-    assert report.headline.startswith("Conditional on class-list. Not a guarantee")
+    assert report.headline.startswith("Conditional on class-list (declare classes). Not a guarantee")
     first = f"Conditional on class-list. The classes were read off. {condition.remedy}"
     assert report.warnings[0] == first
     assert len(report.warnings) > 1

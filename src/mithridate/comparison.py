@@ -28,7 +28,7 @@ from mithridate._version import VERSION
 from mithridate.accounting.statistical import StatisticalBound
 from mithridate.baseline import Commonest, commonest, single_label
 from mithridate.certificate import Certificate
-from mithridate.conditions import Statement, conditions_of, distinct, in_json, listed_ids
+from mithridate.conditions import Statement, before, conditions_of, distinct, in_json
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.mechanism import SEARCH_LIMIT, Threat
 from mithridate.report import summary, words
@@ -370,9 +370,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """Who certifies most where, and what the claims of some methods are conditional on."""
-        if not self.conditions:
-            return self._ranking
-        return f"Conditional on {listed_ids(self.conditions)}. {self._ranking}"
+        return before(self._ranking, self.conditions)
 
     @property
     def _ranking(self) -> str:

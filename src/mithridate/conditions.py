@@ -11,50 +11,60 @@ assumption; one with an `id` is a condition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mithridate.mechanism import Threat
 
-# What an id means, what lifts it, and the threats under which what it is about cannot change. Fixed in
-# docs/certificate.md: programs read them.
-_NO_NEW_NUMBER = frozenset({Threat.REPLACE, Threat.LABELS, Threat.FEATURES})
-_REMEDIES: dict[str, tuple[str, frozenset[Threat]]] = {
-    "size": (
-        "Declare num_train, the number of training examples, if it is fixed or public.",
-        _NO_NEW_NUMBER,
+
+class _Kind(NamedTuple):
+    """What lifts a condition, in a few words and in a sentence, and the threats that cannot change what it is about."""
+
+    hint: str
+    remedy: str
+    lifted_by: frozenset[Threat] = frozenset()
+
+
+# By the ids that docs/certificate.md fixes: programs read them.
+_KINDS = {
+    "size": _Kind(
+        "declare num_train",
+        "Declare num_train, the number of training examples, if it is fixed or public, or the constants that follow "
+        "it.",
+        frozenset({Threat.REPLACE, Threat.LABELS, Threat.FEATURES}),
     ),
-    "class-list": ("Declare the classes from what you know: classes.", frozenset({Threat.FEATURES})),
-    "proposed-schema": (
+    "class-list": _Kind(
+        "declare classes", "Declare the classes from what you know: classes.", frozenset({Threat.FEATURES})
+    ),
+    "proposed-schema": _Kind(
+        "confirm what was proposed",
         "Compare the proposed columns, ranges and classes with what you know, correct them, and then delete "
         "proposed = true.",
-        frozenset(),
     ),
-    "fitted-preprocessing": (
+    "fitted-preprocessing": _Kind(
+        "scale by known constants",
         "Scale by constants that you know, such as features=UnitNorm(center=..., scale=...), or declare the ranges of "
         "the columns.",
-        frozenset(),
     ),
-    "tuned-on-training-data": (
+    "tuned-on-training-data": _Kind(
+        "choose on other data",
         "Choose constants on other data, such as trusted examples that are not trained on; if the training data shares "
         "no example with the data that was looked at, the condition is met.",
-        frozenset(),
     ),
-    "instances-after-a-look": (
+    "instances-after-a-look": _Kind(
+        "train them as one run",
         "Decide on the number of instances before anyone sees how they vote, train all of them as one run, and certify "
         "that run.",
-        frozenset(),
     ),
-    "seed-known": (
-        "Leave the seed out: the operating system then draws one that nobody knows.",
-        frozenset(),
+    "seed-known": _Kind(
+        "leave the seed out", "Leave the seed out: the operating system then draws one that nobody knows."
     ),
-    "trusted-encoder": (
+    "trusted-encoder": _Kind(
+        "trust what trained it",
         "Use features that are a formula, such as oriented-gradients or hashed-ngrams, or make sure that no attacker "
         "could touch what the encoder was trained on.",
-        frozenset(),
     ),
 }
-IDS = tuple(_REMEDIES)
+IDS = tuple(_KINDS)
 
 
 class Statement(str):
@@ -75,7 +85,7 @@ class Statement(str):
 
     def __new__(cls, sentence: str, id: str | None = None) -> Statement:
         """A statement; an unknown id is refused."""
-        if id is not None and id not in _REMEDIES:
+        if id is not None and id not in _KINDS:
             raise ValueError(f"unknown condition {id!r}")
         statement = super().__new__(cls, sentence)
         statement.id = id
@@ -87,11 +97,11 @@ class Statement(str):
     @property
     def remedy(self) -> str | None:
         """What lifts the condition."""
-        return None if self.id is None else _REMEDIES[self.id][0]
+        return None if self.id is None else _KINDS[self.id].remedy
 
     def applies(self, threat: Threat) -> bool:
         """Whether a claim against this threat is conditional on it."""
-        return self.id is not None and threat not in _REMEDIES[self.id][1]
+        return self.id is not None and threat not in _KINDS[self.id].lifted_by
 
     def to_dict(self) -> dict[str, Any]:
         """The condition as plain JSON values."""
@@ -129,8 +139,22 @@ def listed_ids(conditions: Iterable[Statement]) -> str:
     >>> listed_ids([Statement("a", "size"), Statement("b", "class-list"), Statement("c", "size")])
     'size and class-list'
     """
+    return _enumerated(list(dict.fromkeys(each.id for each in conditions if each.id is not None)))
+
+
+def _enumerated(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+
+
+def before(claim: str, conditions: Iterable[Statement]) -> str:
+    """A headline with its conditions first, and what to declare.
+
+    >>> before("All is well.", [Statement("a", "size"), Statement("b", "class-list")])
+    'Conditional on size (declare num_train) and class-list (declare classes). All is well.'
+    """
     ids = list(dict.fromkeys(each.id for each in conditions if each.id is not None))
-    return " and ".join([", ".join(ids[:-1]), ids[-1]]) if len(ids) > 1 else "".join(ids)
+    said = [f"{id} ({_KINDS[id].hint})" for id in ids]
+    return f"Conditional on {_enumerated(said)}. {claim}" if said else claim
 
 
 def of_user(sentences: Sequence[str]) -> tuple[Statement, ...]:
@@ -219,8 +243,7 @@ def tuned_constants(what: str, looked_at: Sequence[str], values: int, classes: i
     >>> tuned_constants("The constants of these features", ["MNIST"], 64 * 64, 10).id is None
     True
     """
-    *most, last = looked_at
-    names = f"{', '.join(most)} and {last}" if most else last
+    names = _enumerated(list(looked_at))
     alike = [name for name in looked_at if _LOOKED_AT.get(name) == (values, classes)]
     if not alike:
         return Statement(

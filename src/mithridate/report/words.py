@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mithridate.accounting import ADP, RDP
 from mithridate.baseline import Commonest, commonest, single_label
 from mithridate.certificate import Certificate, Scope, Status
-from mithridate.conditions import conditions_of, listed_ids
+from mithridate.conditions import before, conditions_of
 from mithridate.mechanism import Threat
 from mithridate.report.bounded_search import certify_up_to
 from mithridate.report.learners import fewer_decide, learner
@@ -116,9 +116,7 @@ def headline(certificate: Certificate, names: Sequence[str] | None = None) -> He
         names: what the classes are called; by default what training recorded.
     """
     found = _headline(certificate, names)
-    if not certificate.conditional:
-        return found
-    return replace(found, text=f"Conditional on {listed_ids(certificate.conditions)}. {found.text}")
+    return replace(found, text=before(found.text, certificate.conditions))
 
 
 def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline:
