@@ -29,11 +29,11 @@ def reference_clipped_sums(
 ) -> tuple[Tensor, Tensor]:
     """Sums of clipped per-example gradients `[M, P]` and the norms before clipping `[M, B]`, both float64.
 
-    Gradients are clipped to the bound less the documented margin: 2^-10 and a little for float32, 2^-8 + 2^-9 and a
+    Gradients are clipped to the bound less the documented margin: 2^-9 and a little for float32, 2^-8 + 2^-9 and a
     little for TF32. Each example is a batch of its own. An absent example has norm 0 and adds nothing, whatever its
     content; one whose gradient is not finite keeps its (not finite) norm and adds nothing.
     """
-    longest = max_grad_norm * (1 - {"float32": 2.0**-10 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9}[precision])
+    longest = max_grad_norm * (1 - {"float32": 2.0**-9 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9}[precision])
     sums = torch.zeros(weights.shape, dtype=torch.float64)
     norms = torch.zeros(labels.shape, dtype=torch.float64)
     for m in range(weights.shape[0]):

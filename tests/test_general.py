@@ -234,12 +234,12 @@ def test_what_a_present_example_adds_has_norm_at_most_the_bound(scale: float, bo
     added = contribution(network, weights, example, 1, bound)
     exact = example_gradient(with_weights(_LINEAR_MODULE, weights), example, torch.tensor(1))
     assert added.norm() <= bound
-    if exact.norm() < 0.9989 * bound:
+    if exact.norm() < 0.9979 * bound:
         # Not clipped: as it was. (Below 1e-30 float32 itself has few digits left.)
         torch.testing.assert_close(added, exact, rtol=1e-5, atol=1e-30)
     elif exact.norm() < 1e37 * bound:
         # Clipped: the same direction, no shorter than it has to be.
-        assert added.norm() >= bound * (1 - 2.0**-10 - 2e-4)
+        assert added.norm() >= bound * (1 - 2.0**-9 - 2e-4)
         assert added @ exact >= (1 - 1e-6) * added.norm() * exact.norm()
 
 

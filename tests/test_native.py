@@ -322,6 +322,31 @@ def test_gradients_need_what_their_own_pass_saved(library: Library) -> None:
         library.example_gradients(images, parameters, LENET, saved, errors)
 
 
+@pytest.mark.parametrize("together", [0, 1, 16])
+@pytest.mark.parametrize(
+    ("batch", "outputs", "features"), [(1, 1, 1), (40, 10, 150), (33, 25, 31), (70, 1, 700), (0, 3, 4)]
+)
+def test_sums_of_products(library: Library, batch: int, outputs: int, features: int, together: int) -> None:
+    random = torch.Generator().manual_seed(batch)
+    left, right = torch.randn(2, batch, outputs, generator=random), torch.randn(2, batch, features, generator=random)
+    extents = torch.tensor([batch, batch // 2], dtype=torch.int32)
+    inside = torch.arange(batch) < extents[:, None]
+    exact = torch.bmm((left * inside.unsqueeze(2)).double().transpose(1, 2), right.double()).flatten(1)
+    right[~inside] = float("nan")  # padding is not read
+    out = torch.full((2, outputs * features + 2), 7.0, dtype=torch.float64)
+    for order in (left, left.permute(2, 0, 1).contiguous().permute(1, 2, 0)):
+        library.sum_products(order, right, extents, together, out[:, 1:-1])
+        assert float((out[:, 1:-1] - exact).abs().max()) <= (1e-5 if together else 1e-13)
+        assert bool((out[:, [0, -1]] == 7.0).all())
+
+
+def test_sums_that_do_not_fit_are_refused(library: Library) -> None:
+    left, right, extents = torch.zeros(1, 4, 2), torch.zeros(1, 4, 3), torch.tensor([4], dtype=torch.int32)
+    for out, together in ((torch.zeros(1, 6), 0), (torch.zeros(1, 5).double(), 0), (torch.zeros(1, 6).double(), 17)):
+        with pytest.raises(ValueError, match="do not fit"):
+            library.sum_products(left, right, extents, together, out)
+
+
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 

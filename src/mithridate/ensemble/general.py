@@ -9,8 +9,8 @@ overflows or vanishes, whatever the size of g. Each term of s carries at most 4 
 and 1 in hand); the sum runs in blocks of 16, so that a term passes at most 15 additions on each of at most 11 levels
 (up to 2^32 parameters) and, over up to 4,096 tensors, 5 levels more: s is exact up to 244 u and its root up to 124 u.
 The scale (c / a) / sqrt(s) and its product with g_i add 4 roundings. So what is added to the sum has norm at most
-c (1 + 130 u), and c = max_grad_norm (1 - margin) with the margin of `clipping`, which is above 512 u + 2^-10, keeps it
-below max_grad_norm (1 - 2^-10). (Entries below 2^-126 are rounded absolutely, by 2^-150 each: nothing beside a
+c (1 + 130 u), and c = max_grad_norm (1 - margin) with the margin of `clipping`, which is above 512 u + 2^-9, keeps it
+below max_grad_norm (1 - 2^-9). (Entries below 2^-126 are rounded absolutely, by 2^-150 each: nothing beside a
 max_grad_norm of 10^-12 or more.) The rest is for the additions over examples, in the precision that `clipping` chooses;
 see there.
 """

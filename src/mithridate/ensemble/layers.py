@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.ensemble import native, plain_ops
-from mithridate.ensemble.clipping import Clipping, without_giants
+from mithridate.ensemble.clipping import Clipping, examples_together, without_giants
 from mithridate.ensemble.stages import Stage
 
 # Bytes of per-example gradients of one parameter that are held at a time.
@@ -374,13 +374,16 @@ def _sum_products(left: Tensor, right: Tensor, frame: Frame, out: Tensor) -> Non
 
 
 def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Tensor) -> None:
-    """The same for `out` in double precision; beyond the extents the rows of `left` are 0."""
+    """The same for `out` in double precision; beyond the extents the rows of `left` are 0.
+
+    A few neighbours are first added up in single precision where compiled code does it, in an order that is known.
+    """
     models, batch = left.shape[:2]
     compiled = native.library() if out.device.type == "cpu" else None
     if compiled is not None:
         if extents is None:
             extents = torch.full((models,), batch, dtype=torch.int32)
-        compiled.sum_products(left.double(), right, extents.int(), out)
+        compiled.sum_products(left, right, extents.int(), examples_together(batch), out)
         return
     out.zero_()
     for at in range(0, batch, _WIDENED):

@@ -521,14 +521,14 @@ static double sum_of_squares(const float *values, int64_t count)
 /* --- sums over a batch in double precision ------------------------------------------------------------------------ */
 
 /* acc[t * acc_row + j] += sum over examples of left[example][t] * right[example][j], for t < count and j < TILE. Products
- * of two floats are exact in double precision; `left` holds floats that are widened already. */
-typedef void DoubleProduct(const double *left, int64_t left_row, const float *right, int64_t right_row, int64_t batch,
+ * of two floats are exact in double precision; `left` holds floats that are widened already, in any order. */
+typedef void DoubleProduct(const double *left, int64_t left_row, int64_t left_column, const float *right, int64_t right_row, int64_t batch,
                            double *acc, int64_t acc_row);
 
 #define TILE 16
 #define DEFINE_DOUBLE_PRODUCT(unused, count)                                                                           \
-    static void double_product_##count(const double *left, int64_t left_row, const float *right, int64_t right_row,    \
-                                       int64_t batch, double *acc, int64_t acc_row)                                    \
+    static void double_product_##count(const double *left, int64_t left_row, int64_t left_column, const float *right,  \
+                                       int64_t right_row, int64_t batch, double *acc, int64_t acc_row)                 \
     {                                                                                                                  \
         d8 low[count], high[count];                                                                                    \
         UNROLL for (int t = 0; t < count; t++) {                                                                       \
@@ -539,8 +539,8 @@ typedef void DoubleProduct(const double *left, int64_t left_row, const float *ri
             d8 one = __builtin_convertvector(*(const v8 *)right, d8);                                                  \
             d8 two = __builtin_convertvector(*(const v8 *)(right + 8), d8);                                            \
             UNROLL for (int t = 0; t < count; t++) {                                                                   \
-                low[t] += one * left[t];                                                                               \
-                high[t] += two * left[t];                                                                              \
+                low[t] += one * left[t * left_column];                                                                 \
+                high[t] += two * left[t * left_column];                                                                \
             }                                                                                                          \
         }                                                                                                              \
         UNROLL for (int t = 0; t < count; t++) {                                                                       \
@@ -549,58 +549,127 @@ typedef void DoubleProduct(const double *left, int64_t left_row, const float *ri
         }                                                                                                              \
     }
 
-#define DOUBLE_PRODUCT_ENTRY(unused, count) double_product_##count,
+/* The same for few examples, which are added up in single precision and then widened. The order is that of the examples,
+ * for all entries: partial sums of b vectors no longer than c lose at most b (b + 1) / 2 c units together. */
+typedef void FloatProduct(const float *left, int64_t left_row, int64_t left_column, const float *right,
+                          int64_t right_row, int64_t batch, double *acc, int64_t acc_row);
+
 #if MANY_REGISTERS
-#define MOST_DOUBLE_SUMS MOST_SUMS
-#define FOR_EACH_DOUBLE_COUNT(f) FOR_EACH_COUNT(f, )
+typedef v16 wide;
 #else
-#define MOST_DOUBLE_SUMS 2
-#define FOR_EACH_DOUBLE_COUNT(f) f(, 1) f(, 2)
+typedef v8 wide;
 #endif
-FOR_EACH_DOUBLE_COUNT(DEFINE_DOUBLE_PRODUCT)
-static DoubleProduct *const double_products[] = {FOR_EACH_DOUBLE_COUNT(DOUBLE_PRODUCT_ENTRY)};
+#define HALF ((int64_t)(sizeof(wide) / sizeof(float)))
+#define FLOAT_TILE (2 * HALF)
 
-/* Examples at a time: few enough that their rows stay in the first cache. */
-#define FLOATS_AT_A_TIME 6000
-#define MOST_AT_A_TIME 64
-
-/* The same for the last columns of a matrix, fewer than TILE: by way of a whole tile, of which the others are dropped. */
-static void add_tail(const double *left, int64_t left_row, const float *right, int64_t right_row, int64_t columns,
-                     int64_t batch, int64_t count, double *acc, int64_t acc_row)
+INLINE void widen(wide values, double *acc)
 {
-    double sums[MOST_DOUBLE_SUMS * TILE] = {0.0};
-    float tail[MOST_AT_A_TIME * TILE];
-    int64_t shift = 0;
-    if (right_row >= TILE) {
-        shift = TILE - columns;  /* the tile that ends with the last column */
-        double_products[count - 1](left, left_row, right - shift, right_row, batch, sums, TILE);
-    } else {
-        memset(tail, 0, sizeof tail);
-        for (int64_t row = 0; row < batch; row++)
-            memcpy(tail + row * TILE, right + row * right_row, (size_t)columns * sizeof(float));
-        double_products[count - 1](left, left_row, tail, TILE, batch, sums, TILE);
-    }
-    for (int64_t t = 0; t < count; t++)
-        for (int64_t j = 0; j < columns; j++) acc[t * acc_row + j] += sums[t * TILE + shift + j];
+    float kept[HALF];
+    *(wide *)kept = values;
+    UNROLL for (int at = 0; at < HALF; at += 8)
+        *(d8 *)(acc + at) += __builtin_convertvector(*(const v8 *)(kept + at), d8);
 }
 
-static void sum_products(const double *left, const float *right, int64_t batch, int64_t outputs, int64_t features,
-                         double *out)
+#define DEFINE_FLOAT_PRODUCT(unused, count)                                                                            \
+    static void float_product_##count(const float *left, int64_t left_row, int64_t left_column, const float *right,    \
+                                      int64_t right_row, int64_t batch, double *acc, int64_t acc_row)                  \
+    {                                                                                                                  \
+        wide low[count], high[count];                                                                                  \
+        UNROLL for (int t = 0; t < count; t++) low[t] = high[t] = (wide){0.0f};                                        \
+        for (int64_t example = 0; example < batch; example++, left += left_row, right += right_row) {                  \
+            wide one = *(const wide *)right, two = *(const wide *)(right + HALF);                                      \
+            UNROLL for (int t = 0; t < count; t++) {                                                                   \
+                low[t] += one * left[t * left_column];                                                                 \
+                high[t] += two * left[t * left_column];                                                                \
+            }                                                                                                          \
+        }                                                                                                              \
+        UNROLL for (int t = 0; t < count; t++) {                                                                       \
+            widen(low[t], acc + t * acc_row);                                                                          \
+            widen(high[t], acc + t * acc_row + HALF);                                                                  \
+        }                                                                                                              \
+    }
+
+#define DOUBLE_PRODUCT_ENTRY(unused, count) double_product_##count,
+#define FLOAT_PRODUCT_ENTRY(unused, count) float_product_##count,
+#if MANY_REGISTERS
+#define MOST_LINES MOST_SUMS
+#define FOR_EACH_LINE(f) FOR_EACH_COUNT(f, )
+#else
+#define MOST_LINES 4
+#define FOR_EACH_LINE(f) f(, 1) f(, 2) f(, 3) f(, 4)
+#endif
+FOR_EACH_LINE(DEFINE_DOUBLE_PRODUCT)
+FOR_EACH_LINE(DEFINE_FLOAT_PRODUCT)
+static DoubleProduct *const double_products[] = {FOR_EACH_LINE(DOUBLE_PRODUCT_ENTRY)};
+static FloatProduct *const float_products[] = {FOR_EACH_LINE(FLOAT_PRODUCT_ENTRY)};
+
+/* Examples at a time: few enough that their rows stay in the first cache. */
+#define FLOATS_AT_A_TIME 3000
+#define MOST_AT_A_TIME 32
+
+/* How the numbers of one model lie in memory. */
+typedef struct {
+    const float *left, *right;
+    const double *widened;             /* `left` in double precision, in the same order */
+    int64_t left_row, left_column, outputs, features;
+} Factors;
+
+/* Adds to acc[t][j], t < count and j < columns, what examples `first` to `first + some` give from line o and column f on. */
+static void add_products(const Factors *p, int64_t together, int64_t first, int64_t some, int64_t o, int64_t count,
+                         const float *right, int64_t right_row, double *acc, int64_t acc_row)
 {
-    int64_t whole = features / TILE * TILE, most = FLOATS_AT_A_TIME / features, some, count;
-    most = most < 8 ? 8 : most > MOST_AT_A_TIME ? MOST_AT_A_TIME : most;
-    memset(out, 0, (size_t)(outputs * features) * sizeof(double));
-    for (int64_t first = 0; first < batch; first += some, left += some * outputs, right += some * features) {
+    int64_t at = first * p->left_row + o * p->left_column;
+    if (together == 0)
+        for (int64_t half = 0; half < FLOAT_TILE; half += TILE)
+            double_products[count - 1](p->widened + at, p->left_row, p->left_column, right + half, right_row, some,
+                                       acc + half, acc_row);
+    else
+        for (int64_t done = 0, step; done < some; done += step) {
+            step = some - done < together ? some - done : together;
+            float_products[count - 1](p->left + at + done * p->left_row, p->left_row, p->left_column,
+                                      right + done * right_row, right_row, step, acc, acc_row);
+        }
+}
+
+/* The last columns of a matrix, fewer than a tile: by way of a whole tile, of which the others are dropped. */
+static void add_tail(const Factors *p, int64_t together, int64_t first, int64_t some, int64_t o, int64_t count,
+                     int64_t f, double *out)
+{
+    double sums[MOST_LINES * FLOAT_TILE] = {0.0};
+    float tail[MOST_AT_A_TIME * FLOAT_TILE];
+    const float *right = p->right + first * p->features;
+    int64_t columns = p->features - f, shift = 0;
+    if (p->features >= FLOAT_TILE) {
+        shift = FLOAT_TILE - columns;  /* the tile that ends with the last column */
+        add_products(p, together, first, some, o, count, right + f - shift, p->features, sums, FLOAT_TILE);
+    } else {
+        memset(tail, 0, sizeof tail);
+        for (int64_t row = 0; row < some; row++)
+            memcpy(tail + row * FLOAT_TILE, right + row * p->features + f, (size_t)columns * sizeof(float));
+        add_products(p, together, first, some, o, count, tail, FLOAT_TILE, sums, FLOAT_TILE);
+    }
+    for (int64_t t = 0; t < count; t++)
+        for (int64_t j = 0; j < columns; j++) out[(o + t) * p->features + f + j] += sums[t * FLOAT_TILE + shift + j];
+}
+
+static void sum_products(const Factors *p, int64_t together, int64_t batch, double *out)
+{
+    int64_t features = p->features, whole = features / FLOAT_TILE * FLOAT_TILE, some, count;
+    int64_t most = FLOATS_AT_A_TIME / features;
+    most = most < 16 ? 16 : most > MOST_AT_A_TIME ? MOST_AT_A_TIME : most;
+    if (together > 0) most -= most % together;  /* whole parts */
+    memset(out, 0, (size_t)(p->outputs * features) * sizeof(double));
+    for (int64_t first = 0; first < batch; first += some) {
         some = batch - first < most ? batch - first : most;
-        for (int64_t o = 0; o < outputs; o += count) {
-            int64_t parts = (outputs - o + MOST_DOUBLE_SUMS - 1) / MOST_DOUBLE_SUMS;
-            count = (outputs - o + parts - 1) / parts;
-            double *acc = out + o * features;
-            for (int64_t f = 0; f < whole; f += TILE)
-                double_products[count - 1](left + o, outputs, right + f, features, some, acc + f, features);
-            if (whole < features)
-                add_tail(left + o, outputs, right + whole, features, features - whole, some, count, acc + whole,
-                         features);
+        const float *right = p->right + first * features;
+        /* The next rows: tiles run across them, which no processor foresees. */
+        for (int64_t at = some * features; at < 2 * some * features; at += 16) __builtin_prefetch(right + at, 0, 2);
+        for (int64_t o = 0; o < p->outputs; o += count) {
+            int64_t parts = (p->outputs - o + MOST_LINES - 1) / MOST_LINES;
+            count = (p->outputs - o + parts - 1) / parts;
+            for (int64_t f = 0; f < whole; f += FLOAT_TILE)
+                add_products(p, together, first, some, o, count, right + f, features, out + o * features + f, features);
+            if (whole < features) add_tail(p, together, first, some, o, count, whole, out);
         }
     }
 }
@@ -758,13 +827,17 @@ void mithridate_example_gradients(const Stage *stages, int64_t count, const floa
 }
 
 /* For each model, out[o][f] = sum over its first `extent` examples of left[example][o] * right[example][f], example after
- * example. The rows of `out` that belong to two models lie out_row apart; those of the others lie side by side. */
-void mithridate_sum_products(const double *left, const float *right, const int32_t *extents, int64_t models,
-                             int64_t batch, int64_t outputs, int64_t features, double *out, int64_t out_row)
+ * example: `together` of them in single precision (at most 16; 0 for none), these sums in double precision. In `left` and
+ * `widened`, models lie left_model apart, examples left_row and outputs left_column; in `out`, models out_row. */
+void mithridate_sum_products(const float *left, const double *widened, int64_t left_model, int64_t left_row,
+                             int64_t left_column, const float *right, const int32_t *extents, int64_t models,
+                             int64_t batch, int64_t outputs, int64_t features, int64_t together, double *out,
+                             int64_t out_row)
 {
-    for (int64_t model = 0; model < models; model++, out += out_row) {
-        sum_products(left, right, extents[model], outputs, features, out);
-        left += batch * outputs;
-        right += batch * features;
+    for (int64_t model = 0; model < models; model++) {
+        Factors factors = {left + model * left_model, right + model * batch * features, widened, left_row, left_column,
+                           outputs, features};
+        if (together == 0) factors.widened = widened + model * left_model;
+        sum_products(&factors, together, extents[model], out + model * out_row);
     }
 }
