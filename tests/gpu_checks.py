@@ -430,26 +430,6 @@ def check_sums_of_convolutions(device: torch.device) -> None:
         require(bool((out[:, 0] == math.inf).all() and (out[:, -2:] == math.inf).all()), "written beside its place")
 
 
-def check_sums_of_convolutions_in_parts(device: torch.device) -> None:
-    """Batches that several programs share, in parts of different size; the last examples are padding."""
-    kernels = kernels_on(device)
-    conv, batch = nn.Conv2d(2, 3, 3, padding=1, bias=False), 11
-    images, factors = draw(1, 2 * batch, 2, 5, 4), draw(3, 2, batch).abs()
-    gradients, extents = draw(2, *conv(images).shape), torch.tensor([batch, 7], dtype=torch.int32)
-    expected = torch.zeros(2, conv.weight.numel(), dtype=torch.float64)
-    for model, example in ((model, example) for model in range(2) for example in range(int(extents[model]))):
-        at = model * batch + example
-        alone = conv2d_weight(images[at, None].double(), list(conv.weight.shape), gradients[at, None].double(), 1, 1)
-        expected[model] += factors[model, example].double() * alone.flatten()
-    out = torch.full((2, conv.weight.numel() + 1), math.inf, dtype=torch.float64, device=device)
-    geometry = kernels.Geometry(2, 5, 4, 3, (3, 3), (1, 1), (1, 1), (1, 1))
-    require(kernels._parts(2, batch) > 1, "the batch is not cut")
-    kernels.conv_weighted_sum(
-        images.to(device), gradients.to(device), factors.to(device), extents.to(device), geometry, "ieee", out[:, 1:]
-    )
-    torch.testing.assert_close(out[:, 1:].cpu(), expected, rtol=1e-5, atol=1e-5)
-
-
 def check_outer_sums(device: torch.device) -> None:
     """Sums in double precision: equal to those of exact products, up to 2^-53 of each addition."""
     kernels = kernels_on(device)

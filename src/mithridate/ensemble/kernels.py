@@ -73,11 +73,6 @@ class Geometry:
 # It is read from memory, and not computed, because Triton 3.6 draws wrong conclusions about the alignment of such sums.
 
 
-# How many programs keep a GPU busy, and the fewest examples that are worth one.
-_ENOUGH_PROGRAMS = 1024
-_LEAST_PART = 4
-
-
 @triton.jit
 def _position(within, OW: tl.constexpr, W: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr):
     """Top left corner of the patch at an output position: row, column, and place in the image."""
@@ -265,24 +260,21 @@ def _conv_weighted_sum(
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, BATCH: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr, BP: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sum over a part of the batch of factor times weight gradient: BO output channels by BK kernel entries of a model.
+    """Sum over the batch of factor times weight gradient: BO output channels by BK kernel entries of one model.
 
     The gradient of each example is formed by itself, and then added in the precision of `out`. What belongs to an
-    example whose factor is 0 is not read. `out` has a row for every part of every model.
+    example whose factor is 0 is not read.
     """
-    k_tile, o_tile, place = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    model, part = place // PARTS, place % PARTS
-    SHARE: tl.constexpr = (BATCH + PARTS - 1) // PARTS
+    k_tile, o_tile, model = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     output, k = o_tile * BO + tl.arange(0, BO), k_tile * BK + tl.arange(0, BK)
     K: tl.constexpr = C * KH * KW
     total = tl.zeros([BO, BK], dtype=out.dtype.element_ty)
     extent = tl.load(extents + model)
-    for step in range(0, SHARE):
-        index = part * SHARE + step
+    for index in range(0, BATCH):
         example = model.to(tl.int64) * BATCH + index
-        factor = tl.load(factors + example, mask=(index < extent) & (index < BATCH), other=0.0)
+        factor = tl.load(factors + example, mask=index < extent, other=0.0)
         positions = tl.where(factor != 0.0, OH * OW, 0)
         result = tl.zeros([BO, BK], dtype=tl.float32)
         for start in range(0, OH * OW, BP):
@@ -295,7 +287,7 @@ def _conv_weighted_sum(
             seen = tl.load(source, mask=(output < O)[:, None] & alive[None, :], other=0.0)
             result = tl.dot(seen, tl.trans(patch), result, input_precision=PRECISION)
         total += factor.to(out.dtype.element_ty) * result.to(out.dtype.element_ty)
-    target = out + place.to(tl.int64) * out_stride + output[:, None] * K + k[None, :]
+    target = out + model.to(tl.int64) * out_stride + output[:, None] * K + k[None, :]
     tl.store(target, total, mask=(output < O)[:, None] & (k < K)[None, :])
 
 
@@ -589,23 +581,12 @@ def conv_weighted_sum(
         out: float32 or float64; its rows may lie apart.
     """
     height, width = geometry.out_size
-    models, batch = factors.shape
     tiles = {"BO": _tile(geometry.outputs, 64), "BK": _tile(geometry.entries, 128), "BP": _tile(height * width, 64)}
-    across, down = triton.cdiv(geometry.entries, tiles["BK"]), triton.cdiv(geometry.outputs, tiles["BO"])
-    parts = _parts(across * down * models, batch) if out.dtype == torch.float64 else 1
-    sums = out if parts == 1 else out.new_empty(models * parts, geometry.outputs * geometry.entries)
-    _conv_weighted_sum[across, down, models * parts](
-        images, gradients, factors.contiguous(), _taps(geometry, images.device), extents, sums, sums.stride(0),
-        **geometry.constants(), BATCH=batch, **tiles, PARTS=parts, PRECISION=precision, num_warps=8,
+    grid = (triton.cdiv(geometry.entries, tiles["BK"]), triton.cdiv(geometry.outputs, tiles["BO"]), len(extents))
+    _conv_weighted_sum[grid](
+        images, gradients, factors.contiguous(), _taps(geometry, images.device), extents, out, out.stride(0),
+        **geometry.constants(), BATCH=factors.shape[1], **tiles, PRECISION=precision, num_warps=8,
     )  # fmt: skip
-    if parts > 1:
-        out.copy_(sums.view(models, parts, -1).sum(dim=1))
-
-
-def _parts(programs: int, batch: int) -> int:
-    """Into how many parts a batch is cut so that a whole GPU has something to do; of a power of two, to compile few."""
-    wanted = min(triton.cdiv(_ENOUGH_PROGRAMS, programs), batch // _LEAST_PART)
-    return 1 << max(0, wanted.bit_length() - 1)
 
 
 def activate_and_pool(values: Tensor, extents: Tensor, window: tuple[int, int], activation: str) -> Tensor:
