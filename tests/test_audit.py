@@ -201,7 +201,7 @@ SAMPLED = SampledGaussian(2.0, 0.1, 20)
 KINDS = {
     "fdp": _private(FDP(), SAMPLED),
     "fdp without sampling": _private(FDP(), SampledGaussian(12.0, 1.0, 4)),
-    "fdp subsampled": _private(FDP(), Subsampled(0.5, SampledGaussian(1.0, 0.5, 4))),
+    "fdp subsampled": _private(FDP(), Subsampled(0.5, SampledGaussian(6.0, 1.0, 4))),
     "fdp on scores": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores"),
     "fdp on scores by Hoeffding": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores", "hoeffding"),
     "fdp on scores by betting": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores", "betting"),

@@ -49,7 +49,9 @@ _BEYOND, _LOOKS = 4, 64
 _QUADRATURE, _PROBES = 1e-12, 8
 _REACH = 9.5
 # Outputs times components that an inversion and a table are worth.
-_MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 23
+_MAX_INVERTED, _MAX_TABULATED = 1 << 19, 1 << 24
+# Cells of a table for each standard deviation of the noise, at least.
+_COARSEST = 1 << 10
 # Outputs times components that a moment is worth: seconds.
 _MAX_MOMENTS = 1 << 28
 # Where outputs around different numbers of sampled examples do not meet; where one cannot tell outputs apart.
@@ -498,17 +500,19 @@ def _cells(
     """Outputs at which a step is cut, the loss there, and the components of P and Q."""
     up, down = _components(deleted, rate), _components(inserted, rate)
     centres = np.unique(np.concatenate([up.counts, -down.counts]))
-    reach = np.linspace(-_REACH, _REACH, int(2 * _REACH * per_deviation)) * noise
-    if noise < _SEPARATE:  # Between the outputs that each number of sampled examples may have lies nothing.
-        outputs = float(len(centres) * len(reach))
-    else:
-        outputs = (centres[-1] - centres[0]) / noise * per_deviation + len(reach)
-    if not outputs * max(len(up.counts), len(down.counts)) <= _MAX_TABULATED or noise < _LEAST_NOISE:
+    components = max(len(up.counts), len(down.counts))
+    # Between the outputs that each number of sampled examples may have there may lie nothing.
+    deviations = 2 * _REACH * len(centres) if noise < _SEPARATE else (centres[-1] - centres[0]) / noise + 2 * _REACH
+    while deviations * per_deviation * components > _MAX_TABULATED and per_deviation > _COARSEST:
+        per_deviation //= 2  # Wider cells are as sound, only looser.
+    if not deviations * per_deviation * components <= _MAX_TABULATED or noise < _LEAST_NOISE:
         raise NumericalError("The noise is so small beside what may change that the exact curve cannot be computed.")
     if noise < _SEPARATE:
+        reach = np.linspace(-_REACH, _REACH, int(2 * _REACH * per_deviation)) * noise
         cuts = np.add.outer(centres, reach).reshape(-1)
     else:
-        cuts = np.linspace(centres[0] + reach[0], centres[-1] + reach[-1], int(outputs))
+        ends = centres[0] - _REACH * noise, centres[-1] + _REACH * noise
+        cuts = np.linspace(*ends, int(deviations * per_deviation))
     tilt_p = _log_mixture(cuts / noise, up.counts / noise, up.weights)
     tilt_q = _log_mixture(-cuts / noise, down.counts / noise, down.weights)
     return cuts, np.maximum.accumulate(tilt_p - tilt_q), up, down

@@ -37,6 +37,8 @@ Split = tuple[int, int]
 
 # Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
 _SINGLE_SPLITS = 150_000
+# Beyond this radius claims on Renyi divergences are first tried at smaller ones.
+_FEW_CHANGES = 8
 # Above this many changes a subsampled mechanism is first tried at one number of kept ones.
 _MANY_KEPT = 16
 
@@ -545,6 +547,15 @@ class _RenyiRoute:
         self._known: dict[tuple[Split, float], float] = {}
 
     def __call__(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
+        # What does not hold for fewer changes does not for more, whose divergences may take minutes.
+        fewer = _FEW_CHANGES
+        while fewer < radius:
+            if not self._holds(fewer, limits).any():
+                return np.zeros(len(limits.top_lower), dtype=np.bool_)
+            fewer *= 2
+        return self._holds(radius, limits)
+
+    def _holds(self, radius: int, limits: _Limits) -> npt.NDArray[np.bool_]:
         orders = self._orders(radius, limits)
         if not len(orders):
             return np.zeros(len(limits.top_lower), dtype=np.bool_)
