@@ -779,9 +779,8 @@ def check_operands_of_every_size(device: torch.device) -> None:
     ]
     extents = torch.tensor([len(inputs)], dtype=torch.int32, device=device)
     for precision in ("float32", "tf32"):
-        parts = layers.Outer(
-            *operands, layers.Frame(1, Clipping(precision), extents, kernels_on(device)), has_bias=False
-        )
+        frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+        parts = layers.Outer(operands[0], operands[1], frame, has_bias=False)
         squares = parts.squared_norms()
         parts.forget(torch.isfinite(squares))
         for bound in (1e-12, 1e-7, 1.0, 1e12):

@@ -275,7 +275,7 @@ class LatticeTest:
                 special.ndtr(edges[1:]) - special.ndtr(edges[:-1]),
             )
             one = np.bincount(numbers, np.maximum(masses, 0) @ weights(count, rate), int(numbers[-1]) + 1)
-            total += kept[count] * _convolved(one, steps)
+            total += kept[count] * _convolved(np.asarray(one, dtype=np.float64), steps)
         return total
 
     def lower(self, x: npt.ArrayLike) -> FloatArray:
