@@ -168,9 +168,9 @@ def test_constants_read_off_the_data_are_noted(fake: Any, capsys: pytest.Capture
     outcome = run(capsys, *flags)
     assert outcome.code == 0, outcome.err
     text = " ".join(outcome.out.split())
-    assert "Note: num_train = 60 (and with it divisor" in text
+    assert "Condition size: num_train = 60 (and with it divisor" in text
     assert main(["certify", "run/votes.npz"]) == 0
-    assert "Note: num_train = 60 (and with it divisor" in " ".join(capsys.readouterr().out.split())
+    assert "Condition size: num_train = 60 (and with it divisor" in " ".join(capsys.readouterr().out.split())
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_what_the_file_assumes_is_in_the_certificate(
     Path("mine.toml").write_text(f'assumptions = ["The steps were tuned here."]\n{PROJECT}')
     outcome = run(capsys, "train", "mine.toml")
     assert outcome.code == 0, outcome.err
-    assert "Note: The steps were tuned here." in outcome.out
+    assert "Condition tuned-on-training-data: The steps were tuned here." in outcome.out
     certified = json.loads(run(capsys, "certify", "runs/mine", "--json").out)
     assert "The steps were tuned here." in certified["assumptions"]
 

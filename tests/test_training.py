@@ -155,9 +155,9 @@ def test_the_fingerprint_sees_every_change_of_data(fake: Any) -> None:
 
 def test_constants_read_off_the_data_are_assumed_public(fake: Any, tmp_path: Path) -> None:
     inferred = run(tmp_path / "run", config=make_config(num_train=None, classes=None), root_seed=None)
-    assert len(inferred.assumptions) == 1
+    assert len(inferred.assumptions) == 2
     assert "num_train = 60" in inferred.assumptions[0]
-    assert "classes = 3" in inferred.assumptions[0]
+    assert "classes = 3" in inferred.assumptions[1]
     assert inferred.recipe is not None
     assert (inferred.recipe["config"]["num_train"], inferred.recipe["config"]["classes"]) == (60, 3)
     assert run(root_seed=None).assumptions == ()
@@ -228,8 +228,8 @@ def test_certificates_repeat_the_assumptions_and_verify_misses_them(fake: Any, t
         forged = Certificate(**{**certificate.__dict__, "assumptions": kept})
         forged.save(tmp_path / "forged.json")
         failed = [check for check in verify(tmp_path / "forged.json").checks if not check.passed]
-        assert [check.name for check in failed] == ["assumptions"]
-        assert missing in failed[0].detail
+        assert [check.name for check in failed] == ["conditions", "assumptions"]
+        assert missing in failed[1].detail
 
 
 # --- the same draws -------------------------------------------------------------------------------------------------
