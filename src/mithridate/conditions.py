@@ -157,6 +157,17 @@ def before(claim: str, conditions: Iterable[Statement]) -> str:
     return f"Conditional on {_enumerated(said)}. {claim}" if said else claim
 
 
+def explained(conditions: Iterable[Statement]) -> tuple[str, ...]:
+    """A line for each id: all that is said about it, and what lifts it.
+
+    >>> explained([Statement("The seed was given.", "seed-known")])[0][:48]
+    'Conditional on seed-known. The seed was given. L'
+    """
+    found = list(conditions)
+    sentences = {each.id: [str(one) for one in found if one.id == each.id] for each in found if each.id is not None}
+    return tuple(f"Conditional on {id}. {' '.join(said)} {_KINDS[id].remedy}" for id, said in sentences.items())
+
+
 def of_user(sentences: Sequence[str]) -> tuple[Statement, ...]:
     """What a user says has looked at the training data, as conditions; statements of our own stay what they are."""
     return tuple(

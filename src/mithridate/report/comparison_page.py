@@ -9,6 +9,7 @@ from string import Template
 
 from mithridate._version import VERSION
 from mithridate.comparison import Comparison, Entry, certificate_file
+from mithridate.conditions import explained
 from mithridate.report import comparison_chart, words
 from mithridate.report.markdown import bullets, plain_text, rendered_table, section
 from mithridate.report.page import asset, items, mean_of_shares
@@ -145,7 +146,7 @@ def duration(seconds: float) -> str:
 def _facts(entry: Entry, comparison: Comparison) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
-    conditions = [f"Conditional on {each.id}. {each} {each.remedy}" for each in entry.conditions]
+    conditions = explained(entry.conditions)
     return [
         f"Threat: {entry.threat.in_words}.",
         entry.confidence,

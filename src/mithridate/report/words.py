@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mithridate.accounting import ADP, RDP
 from mithridate.baseline import Commonest, commonest, single_label
 from mithridate.certificate import Certificate, Scope, Status
-from mithridate.conditions import before, conditions_of
+from mithridate.conditions import before, conditions_of, explained
 from mithridate.mechanism import Threat
 from mithridate.report.bounded_search import certify_up_to
 from mithridate.report.learners import fewer_decide, learner
@@ -456,8 +456,8 @@ def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str,
 
 
 def conditional_on(certificate: Certificate) -> list[str]:
-    """Every condition with what lifts it, a line each."""
-    return [f"Conditional on {each.id}. {one_line(str(each))} {each.remedy}" for each in certificate.conditions]
+    """What a claim is conditional on and what lifts it, a line each."""
+    return [one_line(line) for line in explained(certificate.conditions)]
 
 
 # For one prediction, and for several.
