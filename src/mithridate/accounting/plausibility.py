@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+from scipy import special
 
 from mithridate.accounting.privacy_loss import TradeoffCurve
 from mithridate.mechanism import SampledGaussian
@@ -95,6 +95,8 @@ def _normal(x: FloatArray) -> FloatArray:
 
 def _smallest_in_groups(changes: set[int], mechanism: SampledGaussian) -> dict[int, FloatArray]:
     """How often so many examples are sampled in all steps: the smallest member of each of equally likely groups."""
+    from scipy import stats  # which takes long to import, and is needed only where there is a cache
+
     numbers = sorted(changes)
     trials = np.array(numbers, dtype=np.float64)[:, None] * mechanism.steps
     smallest = np.asarray(stats.binom.ppf(np.arange(_GROUPS) / _GROUPS, trials, mechanism.sample_rate))
