@@ -13,9 +13,7 @@ _SMALLEST = 2.0**-100
 _LARGEST_SQUARE = 2.0**120
 # Relative error of one rounded number: half a unit in the last place.
 _UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11}
-# What one addition loses of its result at most: by rounding, and by cutting, which is what matrix units may do.
-_LOSS = {"float32": 2.0**-24, "tf32": 2.0**-23}
-# Share of the norm that is set aside for the rounding of sums over examples.
+# Share of the norm that is set aside for the rounding of sums over examples; matrix units may cut where others round.
 _FOR_SUMS = {"float32": 2.0**-9, "tf32": 2.0**-8}
 # How many examples single precision may add up: 2 x loss x number^2 is at most that share.
 _FEW = 128
