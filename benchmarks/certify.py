@@ -19,7 +19,7 @@ import numpy as np
 
 from mithridate import SampledGaussian, Votes
 from mithridate.accounting.privacy_loss import compose
-from mithridate.recomputation import ExactTradeoff
+from mithridate.auditing.exact_curves import ExactTradeoff
 
 MECHANISM = SampledGaussian(noise_multiplier=3.0, sample_rate=0.001, steps=1000)
 _CHILD = """

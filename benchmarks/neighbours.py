@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from mithridate.core.votes import Votes
 from mithridate.data.named import load_named
+from mithridate.defences.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
 from mithridate.features import OrientedGradients
-from mithridate.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
-from mithridate.votes import Votes
 
 RADII = (0, 10, 50, 80, 150, 300, 500, 1000, 1500, 2000)
 NEIGHBOURS = 100

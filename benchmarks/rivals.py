@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from train import Memory, machine  # the benchmark beside this one
 
-from mithridate.config import PRECISIONS
-from mithridate.ensemble.plain import train_plain
-from mithridate.plain_config import Bootstrap, Parts, PlainConfig, Plan, SpreadParts
-from mithridate.votes import Votes
+from mithridate.core.votes import Votes
+from mithridate.training.config import PRECISIONS
+from mithridate.training.plain import train_plain
+from mithridate.training.plain_config import Bootstrap, Parts, PlainConfig, Plan, SpreadParts
 
 CLASSES = 10
 MODELS = {"dpa": 1200, "finite-aggregation": 1200, "bagging": 1000}

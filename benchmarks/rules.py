@@ -19,10 +19,7 @@ import numpy.typing as npt
 
 from mithridate import ADP, FDP, RDP, SampledGaussian, Threat, Votes, certify
 from mithridate.accounting import Method
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.accounting.statistical import statistical_dp
-from mithridate.aggregation import RunOffRule
-from mithridate.mechanism import (
+from mithridate.core.mechanism import (
     Bagged,
     KernelSum,
     Mechanism,
@@ -32,7 +29,10 @@ from mithridate.mechanism import (
     Partitioned,
     SpreadPartitions,
 )
-from mithridate.plain_config import SpreadParts
+from mithridate.defences.partition_rules import RunOffRule
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.defences.statistical_bound import statistical_dp
+from mithridate.training.plain_config import SpreadParts
 
 POINTS, CLASSES = 10_000, 10
 GAUSSIAN = SampledGaussian(3.0, 0.001, 1000)

@@ -35,14 +35,14 @@ import torch
 from torch import nn
 from train import machine, one_run, resident_bytes, warm_up  # the benchmark beside this one
 
-from mithridate import models
 from mithridate._version import VERSION
-from mithridate.config import TrainConfig
 from mithridate.data.arrays import Dataset
-from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.initialisation import initial_weights
-from mithridate.ensemble.randomness import Seeds
-from mithridate.recipes import Recipe, choose
+from mithridate.recipes.choosing import Recipe, choose
+from mithridate.training import models
+from mithridate.training.config import TrainConfig
+from mithridate.training.engine import Engine
+from mithridate.training.initialisation import initial_weights
+from mithridate.training.randomness import Seeds
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -32,13 +32,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from mithridate import models
-from mithridate.config import PRECISIONS, TrainConfig
 from mithridate.data.arrays import Dataset
-from mithridate.ensemble.arithmetic import products
-from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.randomness import Seeds
-from mithridate.ensemble.run_directory import plan_ranges
+from mithridate.training import models
+from mithridate.training.arithmetic import products
+from mithridate.training.config import PRECISIONS, TrainConfig
+from mithridate.training.engine import Engine
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import plan_ranges
 
 CLASSES = 10
 OPACUS_MODES = ("hooks", "functorch", "ew", "ghost")

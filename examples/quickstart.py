@@ -8,7 +8,7 @@ import sys
 
 from mithridate import CertifiedClassifier
 from mithridate.data.named import load_named
-from mithridate.report import Report
+from mithridate.reporting import Report
 
 
 def main(instances: int) -> None:

@@ -31,15 +31,15 @@ import numpy as np
 import torch
 
 from mithridate import Certificate, Votes
-from mithridate._artifact import write_atomically
+from mithridate._io.artifacts import write_atomically
 from mithridate.cli._training import Work
-from mithridate.comparison_file import read_comparison
+from mithridate.comparing.file import read_comparison
+from mithridate.core.mechanism import Private
 from mithridate.data.readers import Examples
 from mithridate.defences.base import Defence
-from mithridate.ensemble.training import pick_device
 from mithridate.errors import MithridateError
-from mithridate.mechanism import Private
-from mithridate.project import Project, read_project
+from mithridate.recipes.project import Project, read_project
+from mithridate.training.run import pick_device
 
 HERE = Path(__file__).parent
 FOLDERS = ("aaai2023", "beyond")

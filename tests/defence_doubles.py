@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mithridate import Certificate, ConfigError, SampledGaussian, Threat, Votes, certify
-from mithridate.accounting.statistical import StatisticalBound, statistical_dp
-from mithridate.mechanism import Bagged, KernelSum, Mechanism, NoisyLabels, Partitioned
+from mithridate.core.mechanism import Bagged, KernelSum, Mechanism, NoisyLabels, Partitioned
+from mithridate.defences.statistical_bound import StatisticalBound, statistical_dp
 
 EVERY = tuple(threat for threat in Threat)
 POINTS = 40

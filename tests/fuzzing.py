@@ -42,12 +42,14 @@ from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
 from mithridate.cli.predict import read_alike
-from mithridate.comparison_file import read_comparison
-from mithridate.data import Images, named, originals, read
-from mithridate.ensemble import prediction, training
-from mithridate.ensemble.run_directory import Manifest, RunDirectory, read_models, read_seed
+from mithridate.comparing.file import read_comparison
+from mithridate.data import Images, named, read
+from mithridate.data import publishers as originals
 from mithridate.errors import MithridateError
-from mithridate.project import read_project
+from mithridate.recipes.project import read_project
+from mithridate.training import prediction
+from mithridate.training import run as training
+from mithridate.training.run_directory import Manifest, RunDirectory, read_models, read_seed
 
 # Of the processor, so that a busy machine is not taken for a hang; the clock only ends what does nothing at all.
 CPU_SECONDS = 10.0

@@ -44,14 +44,14 @@ from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble.arithmetic import products
-from mithridate.ensemble.clipping import Clipping
-from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.layers import Conv
-from mithridate.ensemble.network import FastNetwork, NotConvertible, kernels_for
-from mithridate.ensemble.optimisers import Optimiser
-from mithridate.ensemble.randomness import Seeds
-from mithridate.models import BasicBlock, build
+from mithridate.training.arithmetic import products
+from mithridate.training.clipping import Clipping
+from mithridate.training.engine import Engine
+from mithridate.training.layers import Conv
+from mithridate.training.models import BasicBlock, build
+from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
+from mithridate.training.optimisers import Optimiser
+from mithridate.training.randomness import Seeds
 
 Check = Callable[[torch.device], None]
 
@@ -751,7 +751,7 @@ def check_neighbouring_batches(device: torch.device) -> None:
 
 def _sum_of_equals(kind: str, count: int, size: float, bound: float, precision: str, device: torch.device) -> float:
     """The clipped sum of so many gradients of one number."""
-    from mithridate.ensemble import layers
+    from mithridate.training import layers
 
     extents = torch.tensor([count], dtype=torch.int32, device=device)
     frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
@@ -768,7 +768,7 @@ def _sum_of_equals(kind: str, count: int, size: float, bound: float, precision: 
 
 def check_operands_of_every_size(device: torch.device) -> None:
     """Inputs and gradients from the smallest to the largest numbers: where one is tiny and the other huge, too."""
-    from mithridate.ensemble import layers
+    from mithridate.training import layers
 
     sizes = torch.logspace(-45, 38, 84, dtype=torch.float64).float()
     inputs, gradients = torch.cartesian_prod(sizes, sizes).T
@@ -795,7 +795,7 @@ def check_operands_of_every_size(device: torch.device) -> None:
 def check_cancelling_positions(device: torch.device) -> None:
     # Two positions whose gradients nearly cancel, where the norm is taken from Gram matrices.
     features, outputs, bound = 512, 64, 1.0
-    from mithridate.ensemble import layers
+    from mithridate.training import layers
 
     worst = 0.0
     for precision in ("float32", "tf32"):
@@ -871,8 +871,8 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
 def check_widening_batches(device: torch.device) -> None:
     # Batches of about one example: whole blocks may be empty, and a rare batch needs a wider graph than any before.
     trained = engine(device, "linear", noise_multiplier=1e-9, sample_rate=0.002, steps=3000, learning_rate=0.01)
-    from mithridate.ensemble.graphs import ReplayedStep
-    from mithridate.ensemble.sampling import Block
+    from mithridate.training.graphs import ReplayedStep
+    from mithridate.training.sampling import Block
 
     here = trained.train(SEEDS, range(2)).cpu()
     there = engine(
@@ -927,7 +927,7 @@ def check_trainings_one_after_another(device: torch.device) -> None:
 def check_noise_of_training(device: torch.device) -> None:
     # One step of rate one, by a clip bound next to nothing: what is left is noise of standard deviation sigma C / d.
     trained = engine(device, "mlp", noise_multiplier=2.0, sample_rate=1e-9, steps=1, learning_rate=1.0, divisor=4.0)
-    from mithridate.ensemble.engine import initial_weights
+    from mithridate.training.engine import initial_weights
 
     start = initial_weights(build("mlp", (12,), CLASSES), SEEDS, range(64))
     moved = (trained.train(SEEDS, range(64)).cpu() - start).double() / (2.0 * 0.5 / 4.0)

@@ -19,7 +19,7 @@ from torch import nn
 from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, make_config
 
 from mithridate import Ray, Votes, train
-from mithridate.ensemble.randomness import Seeds
+from mithridate.training.randomness import Seeds
 
 # Seconds until a test gives up; a machine may be busy with others.
 PATIENCE = 300.0

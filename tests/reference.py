@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mithridate.models import ResNet18, build
+from mithridate.training.models import ResNet18, build
 
 CLASSES = 4
 VOCABULARY = 11

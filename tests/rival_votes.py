@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import Certificate, Threat, Votes, certify
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.aggregation import RunOffRule
-from mithridate.mechanism import (
+from mithridate.core.mechanism import (
     Bagged,
     KernelSum,
     Lead,
@@ -20,6 +18,8 @@ from mithridate.mechanism import (
     Partitioned,
     SpreadPartitions,
 )
+from mithridate.defences.partition_rules import RunOffRule
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
 
 LABELS = [0, 1, 2, 0]
 CLASSES = 3

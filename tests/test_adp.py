@@ -8,8 +8,8 @@ from scipy import optimize, stats
 
 from mithridate.accounting import ADP, Margins
 from mithridate.accounting.adp import one_example_epsilon
+from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
 from mithridate.errors import ConfigError
-from mithridate.mechanism import SampledGaussian, Subsampled, Threat
 
 MNIST = SampledGaussian(3.0, 0.001, 1000)
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_aggregation_partitions import DOMAIN, LABELS, Data, histogram, largest, radii, smallest_flip, some_data
 
-from mithridate.aggregation import ExactRule, KernelRule, NeighbourRule
+from mithridate.auditing.worst_changes import recheck
+from mithridate.core.mechanism import SEARCH_LIMIT, KernelSum, Lead, NearestExamples, Threat, mechanism_from_dict
+from mithridate.core.rule import ExactRule
+from mithridate.core.votes import Votes
+from mithridate.defences.neighbour_rules import KernelRule, NeighbourRule
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import SEARCH_LIMIT, KernelSum, Lead, NearestExamples, Threat, mechanism_from_dict
-from mithridate.recounting import recheck
-from mithridate.votes import Votes
 
 Order = tuple[int, ...]
 

@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mithridate.aggregation import (
-    ExactRule,
-    KernelRule,
-    MajorityRule,
-    NeighbourRule,
-    RunOffRule,
-    SpreadRule,
-    exact_rule_from_dict,
-)
-from mithridate.aggregation.rule import most_within
+from mithridate.certifying.exact import most_within
+from mithridate.core.mechanism import SEARCH_LIMIT, Partitioned, SampledGaussian, SpreadPartitions, Threat
+from mithridate.core.rule import ExactRule, rule_from_dict
+from mithridate.core.votes import Votes
+from mithridate.defences.neighbour_rules import KernelRule, NeighbourRule
+from mithridate.defences.partition_rules import MajorityRule, RunOffRule, SpreadRule
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
-from mithridate.mechanism import SEARCH_LIMIT, Partitioned, SampledGaussian, SpreadPartitions, Threat
-from mithridate.votes import Votes
 
 Example = tuple[int, int]
 Data = Sequence[Example]
@@ -373,14 +367,14 @@ def test_most_within_is_greedy(costs: list[int], budget: int) -> None:
 
 @pytest.mark.parametrize("rule", [MajorityRule(), SpreadRule(), RunOffRule(), NeighbourRule(), KernelRule()])
 def test_rules_are_read_back(rule: ExactRule) -> None:
-    assert exact_rule_from_dict(rule.to_dict()) == rule
+    assert rule_from_dict(rule.to_dict()) == rule
     assert rule.assumptions == ()
 
 
 @pytest.mark.parametrize("values", [{"name": "dpb"}, {}, {"name": "dpa", "partitions": 3}])
 def test_unknown_rules_are_refused(values: dict[str, object]) -> None:
     with pytest.raises(ArtifactError, match="not known to this version"):
-        exact_rule_from_dict(values)
+        rule_from_dict(values)
 
 
 @pytest.mark.parametrize("rule", [MajorityRule(), SpreadRule(), RunOffRule(), NeighbourRule(), KernelRule()])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from mithridate.ensemble.arithmetic import products
+from mithridate.training.arithmetic import products
 
 CPU = torch.device("cpu")
 

@@ -17,18 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mithridate import (
-    ArtifactError,
-    Certificate,
-    SampledGaussian,
-    TamperedError,
-    Votes,
-    _artifact,
-    _files,
-    certify,
-    verify,
-)
-from mithridate._artifact import (
+from mithridate import ArtifactError, Certificate, SampledGaussian, TamperedError, Votes, certify, verify
+from mithridate._io import artifacts as _artifact
+from mithridate._io import files as _files
+from mithridate._io.artifacts import (
     decode_array,
     read_hashed,
     read_npz,
@@ -37,7 +29,7 @@ from mithridate._artifact import (
     write_npz,
     write_once,
 )
-from mithridate._files import read_file
+from mithridate._io.files import read_file
 
 SCHEMA = "mithridate.certificate/1"
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,9 +29,9 @@ from mithridate import (
     verify,
 )
 from mithridate.accounting import fdp
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Private
-from mithridate.verification import _TradeoffRoute
+from mithridate.auditing.verification import _TradeoffRoute
+from mithridate.core.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Private
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
 
 LEVELS = np.array([1e-15, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-9])
 SPLITS = [(1, 0), (0, 1), (2, 0), (0, 2), (1, 1), (3, 1), (1, 3), (5, 0), (0, 5), (2, 2)]
@@ -231,7 +231,8 @@ def _other_constants(rng: np.random.Generator, mechanism: Mechanism) -> Mechanis
         return mechanism
     name = str(rng.choice(sorted(values)))
     value = values[name] * factor
-    return replace(mechanism, **{name: max(int(value), 1) if isinstance(values[name], int) else value})
+    changed: Any = {name: max(int(value), 1) if isinstance(values[name], int) else value}
+    return replace(cast("Any", mechanism), **changed)
 
 
 def _forgery(rng: np.random.Generator, certificate: Certificate) -> Certificate:

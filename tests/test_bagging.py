@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mithridate.accounting import Margins
-from mithridate.accounting.bagging import BaggingRule, _room, _worst_splits
-from mithridate.bounds import bound_votes
+from mithridate.core.bounds import bound_votes
+from mithridate.core.mechanism import Bagged, NoisyFeatures, SampledGaussian, Threat
+from mithridate.defences.bagging_rule import BaggingRule, _room, _worst_splits
 from mithridate.errors import UnsupportedMechanismError
-from mithridate.mechanism import Bagged, NoisyFeatures, SampledGaussian, Threat
 
 FALSE_ALARM = 1e-6
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mithridate import bounds
-from mithridate.bounds import (
+from mithridate.core import bounds
+from mithridate.core.bounds import (
     SCORE_BOUNDS,
     VOTE_BOUNDS,
     FloatArray,

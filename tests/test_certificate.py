@@ -23,7 +23,7 @@ from mithridate import (
     Votes,
     certify,
 )
-from mithridate.rules import is_exact
+from mithridate.core.rule import is_exact
 
 GAUSSIAN = SampledGaussian(8.0, 1.0, 4)
 CONTRACT = {

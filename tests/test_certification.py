@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rival_votes import CLAIMS, EXACT, RIVALS, method_of
 
-from mithridate import Votes, certification, certify
+from mithridate import Votes, certify
 from mithridate.accounting import ADP, FDP, RDP, Margins, Method, fdp
 from mithridate.accounting.privacy_loss import TradeoffCurve, compose
-from mithridate.bounds import bound_votes
-from mithridate.certificate import Certificate, Scope, Status
-from mithridate.certification import SEARCH_LIMIT
+from mithridate.certifying import certification
+from mithridate.certifying.certification import SEARCH_LIMIT
+from mithridate.core.bounds import bound_votes
+from mithridate.core.certificate import Certificate, Scope, Status
+from mithridate.core.mechanism import Partitioned, SampledGaussian, Subsampled, Threat
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
-from mithridate.mechanism import Partitioned, SampledGaussian, Subsampled, Threat
 
 INSTANCES = 60
 # Unanimous votes reach radius 13: small enough to search fast, large enough to have many splits.

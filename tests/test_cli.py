@@ -546,7 +546,7 @@ def test_exit_codes_of_verify(capsys: pytest.CaptureFixture[str], csv: Path, tmp
     out.write_bytes(data[:-20])
     assert "truncated" in refused(capsys, "verify", out)
     out.write_bytes(b"something else")
-    assert "not a mithridate.certificate file" in refused(capsys, "verify", out, "--json")
+    assert "not a mithridate.core.certificate file" in refused(capsys, "verify", out, "--json")
     csv_given = run(capsys, "verify", csv)
     assert csv_given.code == 2
 

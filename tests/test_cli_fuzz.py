@@ -22,7 +22,8 @@ from training_doubles import TEST, TRAIN, FakeEngine
 from mithridate import ADP, SampledGaussian, Votes, certify
 from mithridate.cli import _parser, main
 from mithridate.data import named
-from mithridate.ensemble import prediction, training
+from mithridate.training import prediction
+from mithridate.training import run as training
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
 SECONDS = 600  # a call takes less than one; a busy machine must not look like a hang
@@ -93,7 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "Engine", FakeEngine)
         patch.setattr(prediction, "Engine", FakeEngine)
-        patch.setattr("mithridate.report.report.METHODS", (ADP(),))
+        patch.setattr("mithridate.reporting.report.METHODS", (ADP(),))
         patch.delenv("MITHRIDATE_DATA", raising=False)
         for name, published in named.PUBLISHED.items():
             patch.setitem(named.PUBLISHED, name, replace(published, hosts=("http://127.0.0.1:9/",)))

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
-from mithridate.ensemble import layers
-from mithridate.ensemble.clipping import MOST_EXAMPLES, Clipping, examples_together
-from mithridate.ensemble.general import GeneralNetwork
-from mithridate.ensemble.layers import Conv, Frame
 from mithridate.errors import ConfigError
+from mithridate.training import layers
+from mithridate.training.clipping import MOST_EXAMPLES, Clipping, examples_together
+from mithridate.training.general import GeneralNetwork
+from mithridate.training.layers import Conv, Frame
 
 PRECISIONS = ("float32", "tf32")
 MANTISSA = {"float32": 23, "tf32": 10}

@@ -12,7 +12,7 @@ from test_cli import Outcome, run
 
 import mithridate.defences
 from mithridate import Certificate, verify
-from mithridate.comparison_file import read_comparison
+from mithridate.comparing.file import read_comparison
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "compare.toml"
 FAKES = {

@@ -31,11 +31,11 @@ from hypothesis import strategies as st
 
 import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.comparing import compare
-from mithridate.comparison import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers, notes_on
-from mithridate.mechanism import SEARCH_LIMIT, NoisyFeatures, Partitioned
-from mithridate.report.comparison_chart import COLOURS, DASHES
+from mithridate.comparing.result import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers, notes_on
+from mithridate.comparing.running import compare
+from mithridate.core.mechanism import SEARCH_LIMIT, NoisyFeatures, Partitioned
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.reporting.comparison_chart import COLOURS, DASHES
 
 DATA = (TRAIN, TEST)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -400,7 +400,7 @@ def test_the_time_of_matching_is_that_of_all_its_trainings(monkeypatch: pytest.M
         return train(self, *arguments, **options)
 
     monkeypatch.setattr(Fake, "train", slow)
-    monkeypatch.setattr("mithridate.comparing.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("mithridate.comparing.running.time.monotonic", lambda: clock[0])
     entry = compare([kernel(), FakeBagging()], DATA, match=0).entries[1]
     times = range(1, 1 + len(Fake.trained))
     assert len(times) > 2

@@ -18,11 +18,11 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, Standa
 from test_cli import run, run_json
 
 from mithridate import CertifiedClassifier, SampledGaussian, Votes, certify, train
-from mithridate._artifact import read_hashed, write_hashed
-from mithridate.accounting.statistical import statistical_dp
-from mithridate.certificate import SCHEMA, Certificate
-from mithridate.comparing import compare
-from mithridate.conditions import (
+from mithridate._io.artifacts import read_hashed, write_hashed
+from mithridate.auditing.verification import verify
+from mithridate.comparing.running import compare
+from mithridate.core.certificate import SCHEMA, Certificate
+from mithridate.core.conditions import (
     IDS,
     Statement,
     conditions_of,
@@ -34,15 +34,15 @@ from mithridate.conditions import (
     to_plain,
     tuned_constants,
 )
-from mithridate.config import TrainConfig
+from mithridate.core.mechanism import Partitioned, Threat
 from mithridate.data.arrays import fitted_preprocessing
 from mithridate.data.declarations import Arrays, Images, Number, Table
 from mithridate.data.readers import read
 from mithridate.defences import defence
+from mithridate.defences.statistical_bound import statistical_dp
 from mithridate.errors import ArtifactError
 from mithridate.features import Frozen
-from mithridate.mechanism import Partitioned, Threat
-from mithridate.verification import verify
+from mithridate.training.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"
 MECHANISM = SampledGaussian(2.0, 0.1, 20)

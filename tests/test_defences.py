@@ -8,7 +8,6 @@ import pytest
 from torch import Tensor, nn
 
 from mithridate import Certificate, ConfigError, Threat, Votes, verify
-from mithridate.accounting.statistical import StatisticalBound
 from mithridate.defences import (
     DPA,
     NAMES,
@@ -20,8 +19,9 @@ from mithridate.defences import (
     RunOffElection,
     defence,
 )
-from mithridate.ensemble import run_directory
-from mithridate.neighbourhood import Exponential, Within
+from mithridate.defences.neighbourhood import Exponential, Within
+from mithridate.defences.statistical_bound import StatisticalBound
+from mithridate.training import run_directory
 
 # As the issue names them: outside checks call them so.
 METHODS = (

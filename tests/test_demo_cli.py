@@ -17,7 +17,7 @@ from mithridate import Certificate, Votes, verify
 from mithridate.cli import demo as command
 from mithridate.data import named
 from mithridate.data.named import load_named
-from mithridate.ensemble import training
+from mithridate.training import run as training
 
 pytest.importorskip("sklearn")
 

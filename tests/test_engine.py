@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble.engine import Engine, initial_weights, on_threads
-from mithridate.ensemble.randomness import Seeds
-from mithridate.ensemble.sampling import blocks
-from mithridate.models import build
+from mithridate.training.engine import Engine, initial_weights, on_threads
+from mithridate.training.models import build
+from mithridate.training.randomness import Seeds
+from mithridate.training.sampling import blocks
 
 SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")

@@ -22,8 +22,8 @@ from test_run_directory import DEVICE, SEED, make_manifest, make_tally
 from mithridate import SampledGaussian, Votes
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
-from mithridate.ensemble.run_directory import RunDirectory
 from mithridate.errors import MithridateError
+from mithridate.training.run_directory import RunDirectory
 
 SLICE = 1000
 ALL = 100_000

@@ -23,8 +23,8 @@ from mithridate.accounting.curve_store import CurveStore, cache_folder
 from mithridate.accounting.fdp import FDP, CurveFamily, FdpAccountant, SubsampledCurveFamily, curve_family
 from mithridate.accounting.plausibility import check_lines, check_plausible, least_curves
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
+from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
 from mithridate.errors import NumericalError
-from mithridate.mechanism import SampledGaussian, Subsampled, Threat
 
 FloatArray = npt.NDArray[np.float64]
 SMALL = SampledGaussian(2.0, 0.3, 6)

@@ -22,8 +22,8 @@ from reference import (
 from torch import Tensor, nn
 
 from mithridate import ConfigError
-from mithridate.ensemble import general
-from mithridate.ensemble.general import GeneralNetwork
+from mithridate.training import general
+from mithridate.training.general import GeneralNetwork
 
 ZOO = zoo() | general_zoo()
 NO_CLIPPING = 1e30

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mithridate.ensemble.graphs import ReplayedStep
-from mithridate.ensemble.sampling import Block
+from mithridate.training.graphs import ReplayedStep
+from mithridate.training.sampling import Block
 
 
 class Graph:

@@ -18,7 +18,7 @@ from mithridate import Votes, certify
 from mithridate.accounting import FDP, RDP, Method
 from mithridate.accounting.privacy_loss import compose
 from mithridate.accounting.rdp import group_divergence, largest_after
-from mithridate.mechanism import SampledGaussian, Threat
+from mithridate.core.mechanism import SampledGaussian, Threat
 
 FloatArray = npt.NDArray[np.float64]
 FALSE_ALARM = 1e-6

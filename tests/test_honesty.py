@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from test_cli import run, run_json
 
 from mithridate import Certificate, CertifiedClassifier, ConfigError, SampledGaussian, Threat, Votes, certify, plan
-from mithridate.baseline import single_label
 from mithridate.cli import _parser
 from mithridate.cli._training import Work
-from mithridate.comparing import compare
-from mithridate.comparison import Comparison, Entry
+from mithridate.comparing.result import Comparison, Entry
+from mithridate.comparing.running import compare
+from mithridate.core.baseline import single_label
+from mithridate.core.mechanism import Partitioned
 from mithridate.data import Examples
 from mithridate.defences import PrivateEnsemble
-from mithridate.mechanism import Partitioned
-from mithridate.recipes import choose
-from mithridate.report import Report, words
+from mithridate.recipes.choosing import choose
+from mithridate.reporting import Report
+from mithridate.reporting import sentences as words
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 NAMED = {"source": {"declaration": None, "class_names": ["no", "yes"]}}
@@ -294,7 +295,7 @@ def test_the_same_order_by_the_command_line_and_in_python(
         ordered.append(order)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mithridate.ensemble.training.train", instead)
+    monkeypatch.setattr("mithridate.training.run.train", instead)
     training = Examples(POINTS, LABELS, class_names=("0", "1"))
     roads = (
         lambda: CertifiedClassifier(**options, classes=[0, 1], device="cpu").fit(POINTS, LABELS),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mithridate.ensemble import layers
-from mithridate.ensemble.clipping import Clipping
+from mithridate.training import layers
+from mithridate.training.clipping import Clipping
 
 MODELS, BATCH = 3, 4
 

@@ -5,8 +5,8 @@ import torch
 from torch import fx, nn
 
 from mithridate import ConfigError
-from mithridate.ensemble import suitability
-from mithridate.models import MODELS, build, scaling
+from mithridate.training import suitability
+from mithridate.training.models import MODELS, build, scaling
 
 HOME = {
     "linear": (1, 28, 28),

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mithridate.data import download, named, originals
+from mithridate.data import download, named
+from mithridate.data import publishers as originals
 from mithridate.data.download import PublishedFile
 from mithridate.data.named import NAMES, NamedData, Part, Published, load_named
 from mithridate.errors import ArtifactError, ConfigError

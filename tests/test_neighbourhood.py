@@ -21,14 +21,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mithridate import neighbourhood
-from mithridate.aggregation import Decision, ExactRule, KernelRule, NeighbourRule
-from mithridate.defences import KernelVote, NearestNeighbours
+from mithridate.core.mechanism import KernelSum, Lead, NearestExamples, Threat
+from mithridate.core.rule import Decision, ExactRule
+from mithridate.core.votes import Votes
+from mithridate.defences import KernelVote, NearestNeighbours, neighbourhood
+from mithridate.defences.neighbour_rules import KernelRule, NeighbourRule
+from mithridate.defences.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
 from mithridate.errors import ConfigError
 from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
-from mithridate.mechanism import KernelSum, Lead, NearestExamples, Threat
-from mithridate.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
-from mithridate.votes import Votes
 
 Array = npt.NDArray[Any]
 KERNELS: list[Kernel] = [Exponential(0.2), Exponential(0.1, full=0.8), Exponential(3.0), Within(0.3), Within(-1.0)]
@@ -571,7 +571,7 @@ def test_progress_counts_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_module_needs_no_torch() -> None:
-    code = "import sys, mithridate.neighbourhood; sys.exit('torch' in sys.modules)"
+    code = "import sys, mithridate.defences.neighbourhood; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

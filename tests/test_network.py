@@ -29,12 +29,12 @@ from torch.nn import functional as F
 
 from mithridate import ConfigError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.ensemble.conversion import checked_shapes, layers_of, trace
-from mithridate.ensemble.engine import Engine
-from mithridate.ensemble.fusion import Fusion, fusion_of
-from mithridate.ensemble.general import GeneralNetwork
-from mithridate.ensemble.network import FastNetwork, NotConvertible
-from mithridate.models import ResNet18
+from mithridate.training.conversion import checked_shapes, layers_of, trace
+from mithridate.training.engine import Engine
+from mithridate.training.fusion import Fusion, fusion_of
+from mithridate.training.general import GeneralNetwork
+from mithridate.training.models import ResNet18
+from mithridate.training.network import FastNetwork, NotConvertible
 
 ZOO = zoo()
 NO_CLIPPING = 1e30

@@ -13,9 +13,9 @@ import pytest
 
 from mithridate import Votes, certify
 from mithridate.accounting import ADP, FDP, RDP, Method
-from mithridate.certificate import Certificate
-from mithridate.mechanism import SampledGaussian
-from mithridate.votes import read_votes
+from mithridate.core.certificate import Certificate
+from mithridate.core.mechanism import SampledGaussian
+from mithridate.core.votes import read_votes
 
 PAPER, MIXTURE, BOTH = RDP(group="paper"), RDP(group="mixture"), RDP(group="mixture", complement=True)
 MNIST, RESNET, OPATUT = (

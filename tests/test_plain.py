@@ -17,18 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mithridate import ConfigError
+from mithridate.core.mechanism import Bagged, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
-from mithridate.ensemble import plain, plain_engine
-from mithridate.ensemble.initialisation import initial_weights
-from mithridate.ensemble.plain import train_plain
-from mithridate.ensemble.plain_engine import PlainEngine, _with_others_replaced
-from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
-from mithridate.ensemble.sight import Sight, moved, visits
 from mithridate.features import Frozen
-from mithridate.mechanism import Bagged, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
-from mithridate.models import build
-from mithridate.plain_config import (
+from mithridate.training import plain, plain_engine
+from mithridate.training.initialisation import initial_weights
+from mithridate.training.models import build
+from mithridate.training.plain import train_plain
+from mithridate.training.plain_config import (
     Bootstrap,
     FlippedLabels,
     NoisedFeatures,
@@ -38,6 +35,9 @@ from mithridate.plain_config import (
     Plan,
     SpreadParts,
 )
+from mithridate.training.plain_engine import PlainEngine, _with_others_replaced
+from mithridate.training.randomness import PUBLIC_SEED, Seeds
+from mithridate.training.views import Sight, moved, visits
 
 SEED = bytes(range(32))
 SEEDS, PUBLIC_SEEDS = Seeds.of(SEED), Seeds.of(PUBLIC_SEED)
@@ -526,7 +526,7 @@ def test_predictions_and_preferences_are_those_of_the_models() -> None:
 
 
 def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_label_0() -> None:
-    from mithridate.ensemble.tally import Counter
+    from mithridate.training.tally import Counter
 
     class Script:
         def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
@@ -643,7 +643,7 @@ def test_noise_is_not_for_tokens_and_functions_are_not_for_every_device() -> Non
         train_plain(tokens, tokens[0], model=words, plan=NoisedFeatures(2, 1.0), config=config, device="cpu")
     votes = train_plain(tokens, tokens[0], model=words, plan=Parts(2), config=config, device="cpu")
     assert votes.instances == 2
-    from mithridate.ensemble.plain_engine import _check_device
+    from mithridate.training.plain_engine import _check_device
 
     for device, path in (("mps", "fast"), ("cuda", "general")):
         with pytest.raises(ConfigError, match="use device='cpu'"):
@@ -681,7 +681,7 @@ def test_on_a_gpu_a_model_is_to_the_bit_a_function_of_its_part(precision: str) -
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
 def test_noise_on_a_gpu_is_gaussian() -> None:
-    from mithridate.ensemble.sight import add_normals
+    from mithridate.training.views import add_normals
 
     values = torch.zeros(2, 500_000, device="cuda")
     for instance in range(2):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mithridate.ensemble import plain_ops
+from mithridate.training.kernels import cpu as plain_ops
 
 Pair = tuple[int, int]
 

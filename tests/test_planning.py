@@ -23,7 +23,7 @@ from mithridate import (
     certify,
     plan,
 )
-from mithridate.mechanism import Private
+from mithridate.core.mechanism import Private
 
 THREATS = list(Threat)
 

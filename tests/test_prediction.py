@@ -12,8 +12,8 @@ from torch import nn
 from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, FakeEngine, make_config, make_data, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, predict, train
-from mithridate.ensemble import training
 from mithridate.features import Frozen, UnitNorm
+from mithridate.training import run as training
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_a_pickle_is_never_loaded(kept: tuple[Path, Votes], tmp_path: Path) -> N
 
 
 def test_weights_of_another_shape_are_refused(kept: tuple[Path, Votes], tmp_path: Path) -> None:
-    from mithridate.ensemble.run_directory import Manifest, _digest, _metadata
+    from mithridate.training.run_directory import Manifest, _digest, _metadata
 
     run = copy_of(kept[0], tmp_path / "run")
     path = sorted((run / "models").iterdir())[0]

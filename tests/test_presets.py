@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from test_cli import run
 
-from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify, presets, project
+from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify
 from mithridate.data import Examples
 from mithridate.data.named import NAMES as DATA_NAMES
 from mithridate.data.named import NamedData
 from mithridate.features import OrientedGradients, UnitNorm, from_dict
-from mithridate.presets import Preset, preset
-from mithridate.project import Project, compose, read_project
+from mithridate.recipes import presets, project
+from mithridate.recipes.presets import Preset, preset
+from mithridate.recipes.project import Project, compose, read_project
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "experiments" / "beyond" / "studies"

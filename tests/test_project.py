@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
 from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.declarations import Category, Declaration, Number, Text
-from mithridate.project import Project, compose, is_complete, project_toml, read_project
+from mithridate.recipes.project import Project, compose, is_complete, project_toml, read_project
 
 COMPLETE = {"noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0, "learning_rate": 0.5}
 TABLE = Table("kind", (Number("petal", 0.0, 15.0), Category("soil"), Text("notes")), ("daisy", "rose"))

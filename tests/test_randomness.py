@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mithridate.ensemble import randomness
-from mithridate.ensemble.randomness import PUBLIC_SEED, Seeds
+from mithridate.training import randomness
+from mithridate.training.randomness import PUBLIC_SEED, Seeds
 
 SEED = bytes(range(32))
 SEEDS = Seeds.of(SEED)
@@ -153,7 +153,7 @@ def test_a_root_seed_of_another_length_is_refused(length: int) -> None:
 
 def test_streams_are_the_same_in_another_process() -> None:
     code = (
-        "from mithridate.ensemble.randomness import Seeds;"
+        "from mithridate.training.randomness import Seeds;"
         "print(Seeds.of(bytes(range(32))).generator(7, 'noise').integers(2**62, size=3).tolist())"
     )
     # Another hash seed: a key made with Python's own `hash` would change.

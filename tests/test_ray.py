@@ -23,18 +23,18 @@ from test_train_cli import INTERRUPTED
 from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
-from mithridate.backends import Local
 from mithridate.cli._training import backend_of, device_type
-from mithridate.ensemble.randomness import SEED_BYTES, Seeds, derived
-from mithridate.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfig, SpreadParts
+from mithridate.training.backends import Local
+from mithridate.training.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfig, SpreadParts
+from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
 from ray_watch import MARK, watched  # noqa: E402
 
-from mithridate.ensemble import ray_cluster  # noqa: E402
-from mithridate.ensemble.plain import train_plain  # noqa: E402
+from mithridate.training import ray_cluster  # noqa: E402
+from mithridate.training.plain import train_plain  # noqa: E402
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
@@ -55,7 +55,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import ray
 from mithridate import Ray
-from mithridate.ensemble.ray_connection import connected
+from mithridate.training.ray_connection import connected
 from ray_watch import MARK, listening
 
 with connected(Ray(workers=2)):
@@ -376,8 +376,8 @@ def test_ray_is_imported_by_those_who_use_it_alone() -> None:
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "mithridate.ensemble.ray_cluster", raising=False)
-    monkeypatch.delattr("mithridate.ensemble.ray_cluster", raising=False)
+    monkeypatch.delitem(sys.modules, "mithridate.training.ray_cluster", raising=False)
+    monkeypatch.delattr("mithridate.training.ray_cluster", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'mithridate\[ray\]'"):
         train(TRAIN, TEST, model="linear", config=make_config(), backend=Ray())
 

@@ -27,7 +27,7 @@ from mithridate.data.arrays import Dataset
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")
-from mithridate.ensemble import ray_cluster, ray_connection  # noqa: E402
+from mithridate.training import ray_cluster, ray_connection  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 

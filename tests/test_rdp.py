@@ -15,8 +15,8 @@ from mithridate.accounting.rdp import (
     one_example_divergence,
     smallest_after,
 )
+from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 from mithridate.errors import ConfigError, UnsupportedMechanismError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
 
 FloatArray = npt.NDArray[np.float64]
 MNIST = SampledGaussian(3.0, 0.001, 1000)

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mithridate import ArtifactError, ConfigError, MithridateError, _files
+from mithridate import ArtifactError, ConfigError, MithridateError
+from mithridate._io import files as _files
 from mithridate.data import (
     Arrays,
     Category,

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from mithridate import ADP, RDP, ConfigError, Threat, TrainConfig
 from mithridate.features import Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm
-from mithridate.recipes import Recipe, choose
+from mithridate.recipes.choosing import Recipe, choose
 
 TABLE: dict[str, Any] = {"num_train": 1000, "classes": 4, "shape": (12,), "kind": "float"}
 IMAGES = (1, 28, 28), (3, 32, 32)
@@ -306,7 +306,7 @@ def test_bad_arguments_are_refused_in_a_sentence(changes: dict[str, Any], messag
 
 def test_choosing_needs_no_torch() -> None:
     code = (
-        "import sys; from mithridate.recipes import choose; "
+        "import sys; from mithridate.recipes.choosing import choose; "
         "choose(num_train=100, classes=2, shape=(4,), kind='float').in_words(); "
         "assert not {'torch', 'sklearn', 'matplotlib', 'pandas'} & set(sys.modules)"
     )

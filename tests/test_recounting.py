@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mithridate import Votes
-from mithridate.errors import ArtifactError, UnsupportedMechanismError
-from mithridate.mechanism import (
+from mithridate.auditing.worst_changes import recheck, second_route
+from mithridate.core.mechanism import (
     Bagged,
     KernelSum,
     Lead,
@@ -29,7 +29,7 @@ from mithridate.mechanism import (
     SpreadPartitions,
     Threat,
 )
-from mithridate.recounting import recheck, second_route
+from mithridate.errors import ArtifactError, UnsupportedMechanismError
 
 SINGLE = [Threat.SYMMETRIC_DIFFERENCE, Threat.ADD, Threat.REMOVE]
 DOUBLE = [Threat.REPLACE, Threat.EDIT, Threat.LABELS, Threat.FEATURES]

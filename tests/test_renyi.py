@@ -9,7 +9,7 @@ from scipy import special
 
 from mithridate.accounting.rdp import one_example_divergence
 from mithridate.accounting.renyi import log_moments
-from mithridate.mechanism import SampledGaussian
+from mithridate.core.mechanism import SampledGaussian
 
 
 def moment(noise: float, rate: float, deleted: int, inserted: int, order: float) -> float:

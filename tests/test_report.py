@@ -41,13 +41,14 @@ from mithridate import (
     Votes,
     certify,
 )
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.aggregation import MajorityRule
-from mithridate.conditions import Statement
-from mithridate.mechanism import Bagged, NearestExamples, NoisyFeatures, NoisyLabels
-from mithridate.report import FORMATS, Report, drawing, pictures, summary, words
-from mithridate.report.learners import tally
-from mithridate.report.page import embedded_json, key_figures, packed
+from mithridate.core.conditions import Statement
+from mithridate.core.mechanism import Bagged, NearestExamples, NoisyFeatures, NoisyLabels
+from mithridate.defences.partition_rules import MajorityRule
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.reporting import FORMATS, Report, drawing, pictures, summary
+from mithridate.reporting import sentences as words
+from mithridate.reporting.page import embedded_json, key_figures, packed
+from mithridate.reporting.voters import tally
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a|b\n# c & \u2028 ${title} $policy"]
@@ -837,7 +838,7 @@ def test_notebooks_get_the_page_in_a_frame_of_its_own() -> None:
 
 def test_a_report_needs_neither_torch_nor_matplotlib() -> None:
     code = (
-        "import sys, mithridate.report, mithridate.report.page, mithridate.report.drawing, mithridate.report.markdown; "
+        "import sys; from mithridate.reporting import drawing, markdown, page; "
         "print(sorted({'torch', 'matplotlib', 'pandas', 'jinja2', 'PIL'} & set(sys.modules)))"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -908,7 +909,7 @@ def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> Non
         assert not re.search(r"--noise-multiplier|--instances|DP-SGD|f-DP|RDP|ADP|same votes", text)
     svg = ElementTree.fromstring(report.svg())
     assert words.unit(threat) in "".join(svg.itertext())
-    assert words.short_name(certificate.method) in [element.text for element in svg.iter()]
+    assert certificate.method.short_title in [element.text for element in svg.iter()]
     content = json.loads(report.rendered("json"))
     assert content["claim"]["method"] == NAMES[name]
     assert content["claim"]["sound"] is True

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from mithridate import ADP, Certificate, SampledGaussian, Status, Votes, certify
-from mithridate.report import Report, summary, words
-from mithridate.report.page import readout
+from mithridate.reporting import Report, summary
+from mithridate.reporting import sentences as words
+from mithridate.reporting.page import readout
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
 CHROMIUM = shutil.which("chromium")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_cli import Outcome, run
 
 from mithridate import ADP, Certificate, SampledGaussian, Votes, certify
-from mithridate.conditions import Statement
-from mithridate.report import Report
+from mithridate.core.conditions import Statement
+from mithridate.reporting import Report
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
@@ -24,7 +24,7 @@ COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One quick method to compare with."""
-    monkeypatch.setattr("mithridate.report.report.METHODS", (ADP(),))
+    monkeypatch.setattr("mithridate.reporting.report.METHODS", (ADP(),))
 
 
 def votes() -> Votes:

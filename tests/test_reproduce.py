@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 from mithridate import Certificate, Votes
-from mithridate._artifact import read_npz
+from mithridate._io.artifacts import read_npz
 from mithridate.data.named import load_named
 from mithridate.defences import defence
 from mithridate.errors import ConfigError

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mithridate import RDP, Votes, certify, presets
-from mithridate.comparison_file import read_comparison
-from mithridate.config import TrainConfig
-from mithridate.mechanism import Bagged, Partitioned, SampledGaussian
-from mithridate.project import CONFIG_NAMES, read_project
-from mithridate.votes import read_votes
+from mithridate import RDP, Votes, certify
+from mithridate.comparing.file import read_comparison
+from mithridate.core.mechanism import Bagged, Partitioned, SampledGaussian
+from mithridate.core.votes import read_votes
+from mithridate.recipes import presets
+from mithridate.recipes.project import CONFIG_NAMES, read_project
+from mithridate.training.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"

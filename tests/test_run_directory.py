@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, NumericalError
-from mithridate.ensemble import run_directory
-from mithridate.ensemble.run_directory import (
+from mithridate.training import run_directory
+from mithridate.training.run_directory import (
     Arrays,
     Manifest,
     RunDirectory,

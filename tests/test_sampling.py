@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mithridate.ensemble import sampling
-from mithridate.ensemble.randomness import Seeds
-from mithridate.ensemble.sampling import Block, blocks, sample_batches
+from mithridate.training import sampling
+from mithridate.training.randomness import Seeds
+from mithridate.training.sampling import Block, blocks, sample_batches
 
 # A right sampler fails a test with at most this probability.
 LEVEL = 1e-8

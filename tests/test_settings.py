@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from mithridate import TrainConfig, Votes, predict, train
-from mithridate.ensemble.plain import train_plain
 from mithridate.errors import ConfigError
-from mithridate.plain_config import Bootstrap, Parts, PlainConfig, Plan
+from mithridate.training.plain import train_plain
+from mithridate.training.plain_config import Bootstrap, Parts, PlainConfig, Plan
 
 X = np.random.default_rng(0).standard_normal((60, 6)).astype(np.float32)
 Y = np.arange(60) % 3

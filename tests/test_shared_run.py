@@ -22,9 +22,10 @@ from training_doubles import TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, train
 from mithridate.cli.merge import _instances, _Source, _without_overlaps
-from mithridate.ensemble import prediction, shared_run, training
-from mithridate.ensemble.run_directory import Manifest, RunDirectory, plan_ranges, propose_seed, run_id_of
-from mithridate.ensemble.shared_run import (
+from mithridate.training import prediction, shared_run
+from mithridate.training import run as training
+from mithridate.training.run_directory import Manifest, RunDirectory, plan_ranges, propose_seed, run_id_of
+from mithridate.training.shared_run import (
     SharedRun,
     check_shards,
     hand_out,

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from mithridate.accounting import Margins, Method
-from mithridate.accounting.smoothing import (
+from mithridate.core.bounds import bound_votes
+from mithridate.core.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Threat
+from mithridate.defences.smoothing_rules import (
     LARGEST_RADIUS,
     QUANTILE_ERROR,
     FeatureNoiseRule,
@@ -23,9 +25,7 @@ from mithridate.accounting.smoothing import (
     _quantile_upper,
     _rounded_up,
 )
-from mithridate.bounds import bound_votes
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
-from mithridate.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Threat
 
 FALSE_ALARM = 1e-6
 LEVELS = np.concatenate([np.geomspace(1e-9, 0.4, 40), np.linspace(0.41, 1.0, 25)])

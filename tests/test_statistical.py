@@ -11,9 +11,9 @@ from scipy import stats
 
 from mithridate import Votes
 from mithridate.accounting.adp import one_example_epsilon
-from mithridate.accounting.statistical import StatisticalBound, mean_lower, statistical_bound, statistical_dp
+from mithridate.core.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat, mechanism_from_dict
+from mithridate.defences.statistical_bound import StatisticalBound, mean_lower, statistical_bound, statistical_dp
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat, mechanism_from_dict
 
 FALSE_ALARM = 1e-6
 MNIST = SampledGaussian(3.0, 0.001, 1000)

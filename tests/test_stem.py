@@ -80,7 +80,7 @@ def test_compiled_kernels_agree_with_torch(case: str, precision: str) -> None:
 
 def test_stages_that_do_not_fit_are_refused() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    from mithridate.ensemble import stem
+    from mithridate.training.kernels import leading_convolutions as stem
 
     first, second = (stem.Stage(*shape) for shape in _CASES["lenet"][0])
     assert stem.supports([first, second])
@@ -94,7 +94,7 @@ def test_stages_that_do_not_fit_are_refused() -> None:
 
 def _compare(case: str, precision: str, device: torch.device, tolerance: float) -> None:
     """Outputs, gradients and norms of all examples; whatever belongs to padding is NaN and must not matter."""
-    from mithridate.ensemble import stem
+    from mithridate.training.kernels import leading_convolutions as stem
 
     torch.use_deterministic_algorithms(True)  # also fills new memory with NaN: what is not written is noticed
     shapes, counts = _CASES[case]

@@ -6,7 +6,7 @@ from reference import CalledTwice, Scaled, Tied, general_zoo, zoo
 from torch import Tensor, nn
 
 from mithridate import ConfigError
-from mithridate.ensemble import suitability
+from mithridate.training import suitability
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from mithridate.ensemble import tally
-from mithridate.ensemble.tally import Counter, Tally
+from mithridate.training import tally
+from mithridate.training.tally import Counter, Tally
 
 CPU = torch.device("cpu")
 

@@ -19,7 +19,8 @@ from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_vo
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
 from mithridate.cli import _training as command
 from mithridate.cli import main
-from mithridate.ensemble import prediction, training
+from mithridate.training import prediction
+from mithridate.training import run as training
 
 RECIPE = [
     "--instances", "10", "--noise-multiplier", "2", "--sample-rate", "0.2", "--steps", "6", "--max-grad-norm", "1",

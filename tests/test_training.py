@@ -27,10 +27,10 @@ from mithridate import (
     train,
     verify,
 )
-from mithridate.ensemble import training
-from mithridate.ensemble.randomness import Seeds
-from mithridate.ensemble.run_directory import RunDirectory, models_path
 from mithridate.features import Frozen, HashedNgrams
+from mithridate.training import run as training
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import RunDirectory, models_path
 
 X, Y = TRAIN
 

@@ -27,13 +27,20 @@ from mithridate import (
     certify,
     verify,
 )
-from mithridate._artifact import read_hashed, write_hashed
+from mithridate._io.artifacts import read_hashed, write_hashed
 from mithridate.accounting import curve_store
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
-from mithridate.certificate import SCHEMA
-from mithridate.recomputation import ExactMoments, ExactTradeoff, _Inversion, _Table, binomial_lower, binomial_upper
-from mithridate.verification import _ConcaveTable
+from mithridate.auditing.exact_curves import (
+    ExactMoments,
+    ExactTradeoff,
+    _Inversion,
+    _Table,
+    binomial_lower,
+    binomial_upper,
+)
+from mithridate.auditing.verification import _ConcaveTable
+from mithridate.core.certificate import SCHEMA
 
 THREATS = list(Threat)
 GAUSSIAN = SampledGaussian(30.0, 1.0, 4)
@@ -254,7 +261,7 @@ def test_smaller_claims_are_right_too(tmp_path: Path) -> None:
 
 def test_blocks_of_splits_agree_with_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED))
-    monkeypatch.setattr("mithridate.verification._SINGLE_SPLITS", 0)
+    monkeypatch.setattr("mithridate.auditing.verification._SINGLE_SPLITS", 0)
     assert failed(certificate, tmp_path / "c.json") == set()
     assert failed(_one_more(certificate), tmp_path / "c.json") == {"radii"}
 

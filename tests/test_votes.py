@@ -25,8 +25,8 @@ from mithridate import (
     certify,
     read_votes,
 )
-from mithridate.aggregation import RunOffRule
-from mithridate.mechanism import Bagged, KernelSum, NearestExamples, Partitioned, SpreadPartitions
+from mithridate.core.mechanism import Bagged, KernelSum, NearestExamples, Partitioned, SpreadPartitions
+from mithridate.defences.partition_rules import RunOffRule
 
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]

@@ -14,10 +14,11 @@ import safetensors.numpy  # noqa: F401  (once, and not in every child)
 import torch
 
 from mithridate import ArtifactError, TrainConfig, Votes
-from mithridate.ensemble import prediction, training
-from mithridate.ensemble.engine import Tally
-from mithridate.ensemble.randomness import Seeds
-from mithridate.ensemble.run_directory import RunDirectory
+from mithridate.training import prediction
+from mithridate.training import run as training
+from mithridate.training.engine import Tally
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import RunDirectory
 
 CLASSES, WIDTH = 3, 5
 SEED = bytes(range(32))

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from mithridate import Votes, certification
+from mithridate import Votes
 from mithridate.accounting import Accountant, Margins
 from mithridate.accounting.accountant import BoolArray
 from mithridate.accounting.adp import one_example_epsilon
 from mithridate.accounting.rdp import PaperDivergence, RdpAccountant
-from mithridate.bounds import LabelBounds, bound_votes
-from mithridate.mechanism import Mechanism, Private, Subsampled, Threat, private
+from mithridate.certifying import certification
+from mithridate.core.bounds import LabelBounds, bound_votes
+from mithridate.core.mechanism import Mechanism, Private, Subsampled, Threat, private
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -30,7 +30,7 @@ from aaai2023.results import (
 
 from mithridate import Votes
 from mithridate.accounting import FDP, RDP
-from mithridate.mechanism import Bagged, Mechanism, Partitioned, SampledGaussian, Subsampled
+from mithridate.core.mechanism import Bagged, Mechanism, Partitioned, SampledGaussian, Subsampled
 
 NOT_RUN = "not run"
 NO_GUARANTEE, NOT_ABOUT_POINTS = _MARKS = ("†", "\\*")

@@ -32,12 +32,13 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from mithridate import FDP, Threat, TrainConfig, Votes, models, train
+from mithridate import FDP, Threat, TrainConfig, Votes, train
 from mithridate import features as features_module
-from mithridate.certification import bound, default_bounds, distinct_margins
+from mithridate.certifying.certification import bound, default_bounds, distinct_margins
 from mithridate.data.named import load_named
 from mithridate.errors import MithridateError
 from mithridate.features import Encoder, encoder, from_dict
+from mithridate.training import models
 
 # --- what is searched: one line adds an encoder; constants that are not named keep their defaults ---------------------
 

@@ -14,8 +14,8 @@ from aaai2023.results import Certified, Results
 from aaai2023.tables import duration, listed, share, table
 
 from mithridate import Votes, certify
-from mithridate._artifact import read_npz
-from mithridate.presets import Preset, preset
+from mithridate._io.artifacts import read_npz
+from mithridate.recipes.presets import Preset, preset
 
 HERE = Path(__file__).parent
 RAW, STUDIES = HERE / "raw", HERE / "studies"

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mithridate.accounting import ADP, FDP, RDP
-    from mithridate.backends import Ray
-    from mithridate.certificate import Certificate, Scope, Status
-    from mithridate.certification import certify
-    from mithridate.comparing import compare
-    from mithridate.comparison import Comparison
-    from mithridate.config import TrainConfig
-    from mithridate.ensemble.prediction import predict
-    from mithridate.ensemble.training import train
+    from mithridate.auditing.verification import Verification, verify
+    from mithridate.certifying.certification import certify
+    from mithridate.certifying.planning import Plan, plan
+    from mithridate.comparing.result import Comparison
+    from mithridate.comparing.running import compare
+    from mithridate.core.certificate import Certificate, Scope, Status
+    from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+    from mithridate.core.votes import Votes, read_votes
     from mithridate.errors import (
         ArtifactError,
         ClusterError,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
         UnsupportedMechanismError,
     )
     from mithridate.estimator import CertifiedClassifier
-    from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
-    from mithridate.planning import Plan, plan
-    from mithridate.verification import Verification, verify
-    from mithridate.votes import Votes, read_votes
+    from mithridate.training.backends import Ray
+    from mithridate.training.config import TrainConfig
+    from mithridate.training.prediction import predict
+    from mithridate.training.run import train
 
 __all__ = [
     "ADP",
@@ -67,14 +67,14 @@ __all__ = [
 
 _MODULES = {
     "accounting": ("ADP", "FDP", "RDP"),
-    "backends": ("Ray",),
-    "certificate": ("Certificate", "Scope", "Status"),
-    "certification": ("certify",),
-    "comparing": ("compare",),
-    "comparison": ("Comparison",),
-    "config": ("TrainConfig",),
-    "ensemble.prediction": ("predict",),
-    "ensemble.training": ("train",),
+    "training.backends": ("Ray",),
+    "core.certificate": ("Certificate", "Scope", "Status"),
+    "certifying.certification": ("certify",),
+    "comparing.running": ("compare",),
+    "comparing.result": ("Comparison",),
+    "training.config": ("TrainConfig",),
+    "training.prediction": ("predict",),
+    "training.run": ("train",),
     "errors": (
         "ArtifactError",
         "ClusterError",
@@ -85,10 +85,10 @@ _MODULES = {
         "UnsupportedMechanismError",
     ),
     "estimator": ("CertifiedClassifier",),
-    "mechanism": ("Mechanism", "SampledGaussian", "Subsampled", "Threat"),
-    "planning": ("Plan", "plan"),
-    "verification": ("Verification", "verify"),
-    "votes": ("Votes", "read_votes"),
+    "core.mechanism": ("Mechanism", "SampledGaussian", "Subsampled", "Threat"),
+    "certifying.planning": ("Plan", "plan"),
+    "auditing.verification": ("Verification", "verify"),
+    "core.votes": ("Votes", "read_votes"),
 }
 _HOMES = {name: f"mithridate.{module}" for module, names in _MODULES.items() for name in names}
 # What the optional packages of training are called, for those who lack them.

@@ -27,19 +27,20 @@ from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from mithridate import _validate, certification
-from mithridate._artifact import PathLike
+from mithridate import _validate
+from mithridate._io.artifacts import PathLike
 from mithridate.accounting import FDP, Method
-from mithridate.certificate import Certificate
-from mithridate.conditions import PUBLIC, Statement, of_user
+from mithridate.certifying import certification
+from mithridate.core.certificate import Certificate
+from mithridate.core.conditions import PUBLIC, Statement, of_user
+from mithridate.core.mechanism import Threat
+from mithridate.core.votes import Votes
 from mithridate.data.arrays import fitted_preprocessing
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
-from mithridate.mechanism import Threat
-from mithridate.project import compose, follows_size
-from mithridate.recipes import Recipe
-from mithridate.votes import Votes
+from mithridate.recipes.choosing import Recipe
+from mithridate.recipes.project import compose, follows_size
 
 Array = npt.NDArray[Any]
 # scikit-learn has no types of its own, and those that are inferred from its defaults are wrong.
@@ -319,7 +320,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 def _trainers() -> tuple[ModuleType, ModuleType]:
     """What trains and what votes; imported late, since torch takes seconds and looking at parameters needs none."""
     try:
-        from mithridate.ensemble import prediction, training
+        from mithridate.training import prediction
+        from mithridate.training import run as training
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors"):
             raise

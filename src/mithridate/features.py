@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mithridate import _validate
-from mithridate.conditions import Statement, tuned_constants
+from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.errors import ArtifactError, ConfigError
 
 # Numbers held per chunk of rows: 32 MiB of float64. It bounds memory and cannot change a result.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from mithridate.mechanism import Mechanism, Threat
+from mithridate.core.mechanism import Mechanism, Threat
+from mithridate.core.rule import Rule
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -101,23 +102,9 @@ class Accountant(Protocol):
         ...
 
 
-class Method(Protocol):
-    """A way to account: `FDP()`, `RDP(...)` or `ADP(...)`."""
-
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line."""
-        ...
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What the method takes for granted beyond the mechanism; empty for a sound one."""
-        ...
+class Method(Rule):
+    """A rule on samples: bounds on their counts, and an accountant that says how far these reach."""
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant of this method for one mechanism and one threat."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values."""
-        ...
+        raise NotImplementedError

@@ -11,22 +11,21 @@ is K^-1(top_lower) > K(rival_upper).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mithridate import _validate
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins
+from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins, Method
 from mithridate.accounting.rdp import ORDERS, one_example_divergence
 from mithridate.accounting.renyi import ERROR
-from mithridate.mechanism import Mechanism, Private, Subsampled, Threat, private
+from mithridate.core.mechanism import Mechanism, Private, Subsampled, Threat, private
 
 # Little loss per example needs high orders: at 64 the paper's MNIST setting would certify half as much.
 CONVERSION_ORDERS: FloatArray = np.concatenate([ORDERS, np.geomspace(66.0, 256.0, 40, dtype=np.float64)])
 
 
 @dataclass(frozen=True)
-class ADP:
+class ADP(Method):
     """Certify by (eps, delta)-differential privacy, as in the paper.
 
     Guarantee: as `FDP`.
@@ -46,23 +45,16 @@ class ADP:
         _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
         object.__setattr__(self, "delta", float(self.delta))
 
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line."""
-        return "adp"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Nothing beyond the mechanism."""
-        return ()
+    name = "adp"
+    title = "ADP"
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant for one mechanism and one threat."""
         return AdpAccountant(one_example_epsilon(private(mechanism), self.delta), self.delta, threat)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values."""
-        return {"name": self.name, "delta": self.delta}
+    def in_words(self) -> str:
+        """With its options."""
+        return f"ADP (delta {self.delta:g})"
 
 
 def one_example_epsilon(mechanism: Private, delta: float) -> float:

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import read_npz
-from mithridate._files import make_private, refuse_unless_private
+from mithridate._io.artifacts import read_npz
+from mithridate._io.files import make_private, refuse_unless_private
 from mithridate.accounting.plausibility import check_lines, check_plausible
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
+from mithridate.core.mechanism import SampledGaussian
 from mithridate.errors import ArtifactError
-from mithridate.mechanism import SampledGaussian
 
 # Raise when a change of the engine or of the file changes any curve: old files are then left alone and never read.
 ENGINE_VERSION = 3

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins
+from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
 from mithridate.accounting.curve_store import CurveStore, cache_folder
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
+from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 from mithridate.errors import NumericalError
-from mithridate.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
@@ -45,7 +45,7 @@ _MONOTONE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class FDP:
+class FDP(Method):
     """Certify by trade-off curves (f-DP): the tightest method, and the default.
 
     Guarantee: for every D' within the certified radius, the label has the largest score under D' too, provided that
@@ -62,15 +62,8 @@ class FDP:
 
     cached: bool = field(default=True, compare=False, repr=False)
 
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line."""
-        return "fdp"
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Nothing beyond the mechanism."""
-        return ()
+    name = "fdp"
+    title = "f-DP"
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Curves from the disk cache where they are known, computed otherwise."""

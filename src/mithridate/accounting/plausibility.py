@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import special
 
 from mithridate.accounting.privacy_loss import TradeoffCurve
-from mithridate.mechanism import SampledGaussian
+from mithridate.core.mechanism import SampledGaussian
 
 FloatArray = npt.NDArray[np.float64]
 

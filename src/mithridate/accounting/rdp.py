@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from mithridate import _validate
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins
+from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins, Method
 from mithridate.accounting.mixture import log_binomial
 from mithridate.accounting.renyi import ERROR, log_moments
+from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 from mithridate.errors import NumericalError, UnsupportedMechanismError
-from mithridate.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
 
 GROUPS = ("mixture", "paper", "standard")
 # Dense near one and around two, where the best orders of large groups lie: beyond a sharp limit that falls with the
@@ -48,7 +48,7 @@ _ORDERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class RDP:
+class RDP(Method):
     """Certify by Renyi differential privacy, as in the paper.
 
     Guarantee: as `FDP`, for `group="mixture"` and `group="standard"`.
@@ -70,10 +70,8 @@ class RDP:
     def __post_init__(self) -> None:
         _validate.one_of(GROUPS, group=self.group)
 
-    @property
-    def name(self) -> str:
-        """Short name, as on the command line."""
-        return "rdp"
+    name = "rdp"
+    title = "RDP"
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -89,9 +87,25 @@ class RDP:
         """Divergences are computed as radii are asked for; nothing is kept on disk."""
         return RdpAccountant(group_divergence(self.group, private(mechanism), threat), self.complement)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values."""
-        return {"name": self.name, "group": self.group, "complement": self.complement}
+    @property
+    def short_title(self) -> str:
+        """In a word or two."""
+        if self.group != "mixture":
+            return f"RDP {self.group}"
+        return "RDP" if self.complement else "RDP plain"
+
+    def in_words(self) -> str:
+        """With its options.
+
+        >>> RDP("mixture", complement=True).in_words()
+        'RDP (mixture, with complements)'
+        """
+        return f"RDP ({self.group}{', with complements' if self.complement else ''})"
+
+    @property
+    def is_sound(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Not with the paper's rule for groups, which is not valid for DP-SGD."""
+        return self.group != "paper"
 
 
 class RdpAccountant:

@@ -4,11 +4,11 @@ import argparse
 
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.accounting.rdp import GROUPS
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.aggregation import RunOffRule
+from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.core.rule import Rule
+from mithridate.defences.partition_rules import RunOffRule
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Private, SampledGaussian, Subsampled, Threat
-from mithridate.rules import Rule
 
 
 def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:

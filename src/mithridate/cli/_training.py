@@ -15,16 +15,16 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from mithridate import _validate
-from mithridate._artifact import write_atomically, write_npz
-from mithridate.backends import Backend, Local, Ray
-from mithridate.baseline import commonest, single_label
+from mithridate._io.artifacts import write_atomically, write_npz
 from mithridate.cli import _output
+from mithridate.core.baseline import commonest, single_label
+from mithridate.core.votes import Votes
 from mithridate.data import Examples
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.project import compose, follows_size
-from mithridate.recipes import Recipe
-from mithridate.report import words
-from mithridate.votes import Votes
+from mithridate.recipes.choosing import Recipe
+from mithridate.recipes.project import compose, follows_size
+from mithridate.reporting import sentences as words
+from mithridate.training.backends import Backend, Local, Ray
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
 _LINE_SECONDS = 10.0
@@ -72,7 +72,7 @@ class Work:
     def prepare(self, recipe: Recipe, root_seed: bytes | None = None) -> Any:
         """Write down what is to be trained, in which shards, and train nothing; what `run.json` says."""
         import_training("train")
-        from mithridate.ensemble.training import prepare
+        from mithridate.training.run import prepare
 
         order = self._order(recipe, root_seed)
         with _quiet_output(order["backend"]):
@@ -102,7 +102,7 @@ class Work:
         return (*recipe.assumptions, recipe.assumption) if follows_size(self.options) else recipe.assumptions
 
     def _may_be_kept(self, recipe: Recipe) -> bool:
-        from mithridate import models
+        from mithridate.training import models
 
         encoder = recipe.features
         shape = self.training.x.shape[1:] if encoder is None else encoder.transform(self.training.x[:1]).shape[1:]
@@ -150,7 +150,7 @@ def device_type(name: str, backend: Backend | None = None) -> str:
         ConfigError: torch is not installed, or there is no such device.
     """
     import_training("train")
-    from mithridate.ensemble.training import pick_device
+    from mithridate.training.run import pick_device
 
     if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
         return "cuda" if name == "auto" else name

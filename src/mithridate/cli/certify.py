@@ -10,14 +10,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.bounds import SCORE_BOUNDS, VOTE_BOUNDS
-from mithridate.certificate import Certificate, Scope, Status
-from mithridate.certification import certify
+from mithridate.certifying.certification import certify
 from mithridate.cli import _options, _output
+from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.core.certificate import Certificate, Scope, Status
+from mithridate.core.votes import read_votes
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.report import words
-from mithridate.report.learners import tally
-from mithridate.votes import read_votes
+from mithridate.reporting import sentences as words
+from mithridate.reporting.voters import tally
 
 _EXAMPLES = """examples:
   mithridate certify runs/mnist

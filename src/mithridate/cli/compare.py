@@ -15,13 +15,13 @@ from rich.table import Table
 from mithridate.cli import _ending, _output
 from mithridate.cli._training import Clock, shown
 from mithridate.cli.certify import radii_of
-from mithridate.comparing import TRAINING, compare
-from mithridate.comparison import Comparison, make_folder
-from mithridate.comparison_file import matched_radius, read_comparison
+from mithridate.comparing.file import matched_radius, read_comparison
+from mithridate.comparing.result import Comparison, make_folder
+from mithridate.comparing.running import TRAINING, compare
+from mithridate.core.mechanism import Threat
 from mithridate.errors import ConfigError, MithridateError
-from mithridate.mechanism import Threat
-from mithridate.report import words
-from mithridate.report.comparison_page import duration, failure_words, marked_title
+from mithridate.reporting import sentences as words
+from mithridate.reporting.comparison_page import duration, failure_words, marked_title
 
 _EXAMPLES = """examples:
   mithridate compare compare.toml

@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate.accounting import FDP
-from mithridate.certificate import Certificate
-from mithridate.certification import certify
+from mithridate.certifying.certification import certify
 from mithridate.cli import _ending, _output
 from mithridate.cli._training import Work
-from mithridate.conditions import in_json
+from mithridate.core.certificate import Certificate
+from mithridate.core.conditions import in_json
+from mithridate.core.votes import Votes
 from mithridate.data.named import NAMES, NamedData, examples_of, load_named
-from mithridate.report import Report, words
-from mithridate.votes import Votes
+from mithridate.reporting import Report
+from mithridate.reporting import sentences as words
 
 _EXAMPLES = """examples:
   mithridate demo
@@ -114,7 +115,7 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
     for each, curve in zip(report.certificates, report.curves, strict=True):
         counts = curve.at(curve.shown, radii).tolist()
         cells = [words.percent(count, curve.total) for count in counts]
-        table.add_row(words.method_name(each.method), *cells)
+        table.add_row(each.method.in_words(), *cells)
     known = words.baseline(certificate)
     if known is not None:
         table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
@@ -139,11 +140,11 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
         "summary": certificate.summary(),
         "radii": radii,
         "certified_accuracy": {
-            words.method_name(each.method): (curve.at(curve.shown, radii) / curve.total).tolist()
+            each.method.in_words(): (curve.at(curve.shown, radii) / curve.total).tolist()
             for each, curve in zip(report.certificates, report.curves, strict=True)
         },
         "certified_balanced_accuracy": {
-            words.method_name(each.method): each.balanced_accuracy(None, radii).tolist() for each in report.certificates
+            each.method.in_words(): each.balanced_accuracy(None, radii).tolist() for each in report.certificates
         },
         "warnings": list(report.warnings),
         **in_json(certificate.assumptions, certificate.threat),

@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate.cli import _output
-from mithridate.conditions import in_json
-from mithridate.ensemble.run_directory import Manifest, missing_shards
-from mithridate.ensemble.shared_run import in_words, stretches
+from mithridate.core.conditions import in_json
+from mithridate.core.votes import Parts, Votes, merge_order
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
-from mithridate.report import words
-from mithridate.report.learners import tally
-from mithridate.votes import Parts, Votes, merge_order
+from mithridate.reporting import sentences as words
+from mithridate.reporting.voters import tally
+from mithridate.training.run_directory import Manifest, missing_shards
+from mithridate.training.shared_run import in_words, stretches
 
 _EXAMPLES = """examples:
   mithridate merge monday.npz tuesday.npz -o votes.npz        two runs of one configuration

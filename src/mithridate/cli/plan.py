@@ -6,11 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.bounds import VOTE_BOUNDS
+from mithridate.accounting import Method
+from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _options, _output
-from mithridate.mechanism import Threat
-from mithridate.planning import Plan, plan
-from mithridate.rules import is_exact
+from mithridate.core.bounds import VOTE_BOUNDS
+from mithridate.core.mechanism import Threat
 
 _EXAMPLES = """example:
   mithridate plan --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --instances 1000 --classes 10 --radius 250
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan and print."""
     mechanism, method = _options.mechanism_from(arguments), _options.method_from(arguments)
     assert mechanism is not None  # The parser requires its flags,
-    assert not is_exact(method)  # and knows no others.
+    assert method is None or isinstance(method, Method)  # and knows no others.
     result = plan(
         mechanism,
         instances=arguments.instances,

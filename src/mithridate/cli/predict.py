@@ -10,17 +10,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._artifact import PathLike, write_atomically
-from mithridate.certificate import Certificate
-from mithridate.certification import certify
+from mithridate._io.artifacts import PathLike, write_atomically
+from mithridate.certifying.certification import certify
 from mithridate.cli import _options, _output
 from mithridate.cli._training import accuracy, accuracy_summary, import_training
-from mithridate.conditions import in_json
+from mithridate.core.certificate import Certificate
+from mithridate.core.conditions import in_json
+from mithridate.core.votes import Votes
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.errors import ConfigError
-from mithridate.report import summary, words
-from mithridate.report.learners import tally
-from mithridate.votes import Votes
+from mithridate.reporting import sentences as words
+from mithridate.reporting import summary
+from mithridate.reporting.voters import tally
 
 _EXAMPLES = """examples:
   mithridate predict runs/flowers new-flowers.csv
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_alike(run_dir: Path, path: PathLike) -> Examples:
     """New inputs, read as the training data of a run was."""
-    from mithridate.ensemble.run_directory import Manifest
+    from mithridate.training.run_directory import Manifest
 
     recorded = Manifest.read(run_dir / "run.json").recipe.get("source")
     source: dict[str, Any] = recorded if isinstance(recorded, dict) else {}

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import read_npz
-from mithridate.certificate import Certificate
-from mithridate.certification import certify
+from mithridate._io.artifacts import read_npz
+from mithridate.certifying.certification import certify
 from mithridate.cli import _output
+from mithridate.core.certificate import Certificate
+from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
-from mithridate.report import FORMATS, Report, words
-from mithridate.report.pictures import checked_pictures
-from mithridate.report.report import checked_point_names, format_of
-from mithridate.votes import Votes
+from mithridate.reporting import FORMATS, Report
+from mithridate.reporting import sentences as words
+from mithridate.reporting.pictures import checked_pictures
+from mithridate.reporting.report import checked_point_names, format_of
 
 _EXAMPLES = """examples:
   mithridate report runs/mnist

@@ -7,9 +7,9 @@ from typing import Any
 
 from mithridate._validate import positive_integer
 from mithridate.cli import _output
-from mithridate.ensemble.run_directory import Manifest, missing_shards
-from mithridate.ensemble.shared_run import hand_out, in_words
 from mithridate.errors import ConfigError
+from mithridate.training.run_directory import Manifest, missing_shards
+from mithridate.training.shared_run import hand_out, in_words
 
 _EXAMPLES = """example:
   mithridate train --prepare --instances 1000 --in-flight 25 --run-dir runs/mine flowers.toml

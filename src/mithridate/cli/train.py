@@ -9,19 +9,19 @@ from typing import Any
 
 from rich.console import Console
 
-from mithridate import presets
-from mithridate._files import read_file
+from mithridate._io.files import read_file
 from mithridate.cli import _ending, _options, _output
 from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy_sentences, accuracy_summary
-from mithridate.conditions import in_json
-from mithridate.config import OPTIMIZERS, PRECISIONS, SCHEDULES
+from mithridate.core.conditions import in_json
+from mithridate.core.votes import Votes
 from mithridate.data import Examples
-from mithridate.ensemble.run_directory import Manifest, is_handed_out, missing_shards, parts_path
-from mithridate.ensemble.shared_run import in_words, parse_shards, stretches
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.project import CONFIG_NAMES, Project, read_project
-from mithridate.report import words
-from mithridate.votes import Votes
+from mithridate.recipes import presets
+from mithridate.recipes.project import CONFIG_NAMES, Project, read_project
+from mithridate.reporting import sentences as words
+from mithridate.training.config import OPTIMIZERS, PRECISIONS, SCHEDULES
+from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, parts_path
+from mithridate.training.shared_run import in_words, parse_shards, stretches
 
 _EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml

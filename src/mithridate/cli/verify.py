@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Verify and print."""
     # Imported here because the second route needs more of scipy than the other commands should wait for.
-    from mithridate.verification import verify
+    from mithridate.auditing.verification import verify
 
     with _output.progress_bar("radii checked") as progress:
         outcome = verify(arguments.certificate, run=arguments.source, progress=progress)

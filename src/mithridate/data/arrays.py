@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._artifact import PathLike, read_npz
-from mithridate.conditions import Statement
+from mithridate._io.artifacts import PathLike, read_npz
+from mithridate.core.conditions import Statement
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate.conditions import PUBLIC, Statement
-from mithridate.config import MOST_CLASSES
+from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
+from mithridate.training.config import MOST_CLASSES
 
 # A category has one signed place in each of this many equal parts of its block.
 CATEGORY_PARTS = 4

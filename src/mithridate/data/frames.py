@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
+from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
 from mithridate.data.declarations import canonical, did_you_mean, listed, repeated, shortened
 from mithridate.errors import ArtifactError, ConfigError
 

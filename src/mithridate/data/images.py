@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._files import opened_file
+from mithridate._io.files import opened_file
 from mithridate.data.declarations import Images, listed
 from mithridate.errors import ArtifactError, ConfigError
 

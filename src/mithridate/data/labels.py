@@ -9,12 +9,12 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from mithridate.conditions import PUBLIC, Statement
-from mithridate.config import MOST_CLASSES
+from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames
 from mithridate.data.declarations import canonical, listed, shortened, why_no_class
 from mithridate.data.frames import Cells, FloatArray
 from mithridate.errors import ConfigError
+from mithridate.training.config import MOST_CLASSES
 
 IntArray = npt.NDArray[np.int64]
 Numbered = tuple[IntArray, tuple[str, ...] | None, tuple[str, ...]]

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._artifact import PathLike, read_npz
+from mithridate._io.artifacts import PathLike, read_npz
 from mithridate.accounting.curve_store import cache_folder
-from mithridate.data import originals
+from mithridate.data import publishers as originals
 from mithridate.data.declarations import Arrays
 from mithridate.data.download import DownloadError, Progress, PublishedFile, fetch
 from mithridate.data.readers import Examples, read

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._files import check_is_file
-from mithridate.conditions import PUBLIC, Statement
+from mithridate._io.files import check_is_file
+from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images, tables
 from mithridate.data import labels as labelling
 from mithridate.data.arrays import check_inputs, read_arrays

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mithridate.defences.base import Defence
+from mithridate.defences.neighbourhood import Exponential, Within
 from mithridate.defences.neighbours import KernelVote, NearestNeighbours
 from mithridate.defences.plain import (
     DPA,
@@ -24,9 +25,8 @@ from mithridate.defences.plain import (
 )
 from mithridate.defences.private import METHODS, OPTIONS, PrivateEnsemble, StatisticalDP
 from mithridate.errors import ConfigError
-from mithridate.neighbourhood import Exponential, Within
-from mithridate.plain_config import PlainConfig
-from mithridate.project import CONFIG_NAMES
+from mithridate.recipes.project import CONFIG_NAMES
+from mithridate.training.plain_config import PlainConfig
 
 __all__ = [
     "DPA",

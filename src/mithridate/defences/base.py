@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import numpy as np
 
-from mithridate import _validate, recipes
-from mithridate._artifact import PathLike
-from mithridate.certificate import Certificate, Scope
-from mithridate.certification import certify
-from mithridate.config import PRECISIONS
+from mithridate import _validate
+from mithridate._io.artifacts import PathLike
+from mithridate.certifying.certification import certify
+from mithridate.core.certificate import Certificate, Scope
+from mithridate.core.mechanism import Mechanism, Threat
+from mithridate.core.rule import Rule
+from mithridate.core.votes import Votes
 from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
 from mithridate.data.readers import Examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
-from mithridate.mechanism import Mechanism, Threat
-from mithridate.plain_config import PlainConfig
-from mithridate.rules import Rule
-from mithridate.votes import Votes
+from mithridate.recipes import choosing as recipes
+from mithridate.training.config import PRECISIONS
+from mithridate.training.plain_config import PlainConfig
 
 if TYPE_CHECKING:
-    from mithridate.accounting.statistical import StatisticalBound
+    from mithridate.defences.statistical_bound import StatisticalBound
 
 Progress = Callable[[int, int], None]
 # What a defence about whole examples can certify against, by default the first.
@@ -261,7 +262,7 @@ def in_json(value: Any) -> Any:
     if isinstance(value, str | int | float | bool | None):
         return value
     if callable(value):  # a network, or a function that builds one: its words may be those of another one
-        from mithridate.ensemble.training import Model, describe
+        from mithridate.training.run import Model, describe
 
         return describe(cast("Model", value))
     return repr(value)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from mithridate.conditions import PUBLIC, Statement
+from mithridate.core.conditions import PUBLIC, Statement
+from mithridate.core.mechanism import KernelSum, Mechanism, NearestExamples, checked_scales, listed_leads
+from mithridate.core.votes import Votes
 from mithridate.defences.base import (
     ALL_THREATS,
     Job,
@@ -16,11 +18,9 @@ from mithridate.defences.base import (
     in_json,
     network_for,
 )
+from mithridate.defences.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.mechanism import KernelSum, Mechanism, NearestExamples, checked_scales, listed_leads
-from mithridate.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
-from mithridate.recipes import public_size
-from mithridate.votes import Votes
+from mithridate.recipes.choosing import public_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class NearestNeighbours(_Near):
 
     Args:
         neighbours: how many examples vote; None: one in ten, at most 1,000. Several numbers, the largest first, are
-            asked in turn until one label leads by enough; see `mithridate.mechanism.NearestExamples`.
+            asked in turn until one label leads by enough; see `mithridate.core.mechanism.NearestExamples`.
         leads: how many votes are enough, for every one of several numbers but the last: a number, or a list with one
             for each label, such as `[[500, 900, 200]]`.
 

@@ -8,19 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate.accounting.smoothing import FeatureNoiseRule
-from mithridate.aggregation import RunOffRule
-from mithridate.conditions import PUBLIC, Statement, tuned_constants
-from mithridate.defences.base import (
-    ALL_THREATS,
-    Job,
-    Trainable,
-    check_training,
-    in_json,
-    network_for,
-)
-from mithridate.errors import ConfigError
-from mithridate.mechanism import (
+from mithridate.core.conditions import PUBLIC, Statement, tuned_constants
+from mithridate.core.mechanism import (
     Bagged,
     Mechanism,
     NoisyFeatures,
@@ -29,10 +18,29 @@ from mithridate.mechanism import (
     SpreadPartitions,
     Threat,
 )
-from mithridate.plain_config import Bootstrap, FlippedLabels, NoisedFeatures, Parts, PlainConfig, Plan, SpreadParts
-from mithridate.recipes import public_size
-from mithridate.rules import Rule
-from mithridate.votes import Votes
+from mithridate.core.rule import Rule
+from mithridate.core.votes import Votes
+from mithridate.defences.base import (
+    ALL_THREATS,
+    Job,
+    Trainable,
+    check_training,
+    in_json,
+    network_for,
+)
+from mithridate.defences.partition_rules import RunOffRule
+from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.errors import ConfigError
+from mithridate.recipes.choosing import public_size
+from mithridate.training.plain_config import (
+    Bootstrap,
+    FlippedLabels,
+    NoisedFeatures,
+    Parts,
+    PlainConfig,
+    Plan,
+    SpreadParts,
+)
 
 # Up to so many labels, how often one is preferred to another is counted beside the votes, for a run-off election.
 _FEW_LABELS = 100
@@ -98,7 +106,7 @@ class _Trained(Trainable):
         return {**self._constants(), **network, "in_flight": self.in_flight, "precision": self.precision}
 
     def _train(self, job: Job) -> Votes:
-        from mithridate.ensemble.plain import train_plain
+        from mithridate.training.plain import train_plain
 
         examples = job.examples
         assert examples.y is not None

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 from mithridate import _validate
 from mithridate.accounting import ADP, FDP, RDP, Method
-from mithridate.accounting.statistical import StatisticalBound, statistical_dp
-from mithridate.certificate import Scope
-from mithridate.config import TrainConfig
+from mithridate.core.certificate import Scope
+from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.core.rule import Rule
+from mithridate.core.votes import Votes
 from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, check_votes, in_json
+from mithridate.defences.statistical_bound import StatisticalBound, statistical_dp
 from mithridate.errors import ConfigError
-from mithridate.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
-from mithridate.project import CONFIG_NAMES, compose, follows_size, refuse_unknown
-from mithridate.rules import Rule
-from mithridate.votes import Votes
+from mithridate.recipes.project import CONFIG_NAMES, compose, follows_size, refuse_unknown
+from mithridate.training.config import TrainConfig
 
 METHODS: dict[str, Method] = {
     "fdp": FDP(),
@@ -74,7 +74,7 @@ class _Private(Trainable):
         return {"type": "private", **{name: in_json(value) for name, value in sorted(self.options.items())}}
 
     def _train(self, job: Job) -> Votes:
-        from mithridate.ensemble.training import pick_device, train
+        from mithridate.training.run import pick_device, train
 
         chosen = compose(self.options, job.examples, pick_device(job.device).type)
         runtime = {name: self.options[name] for name in ("in_flight", "precision") if name in self.options}

@@ -1,0 +1,1 @@
+"""Files: read within limits, written as a whole or not at all."""

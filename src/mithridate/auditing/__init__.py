@@ -1,0 +1,1 @@
+"""The second routes of `verify`, which share no arithmetic with what certified."""

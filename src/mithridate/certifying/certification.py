@@ -1,0 +1,305 @@
+"""From votes to a certificate: confidence bounds, an accountant, and the search for the largest radius."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from mithridate import _validate
+from mithridate._version import VERSION
+from mithridate.accounting import Accountant, Margins, Method
+from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
+from mithridate.core.certificate import EXACT, Certificate, Scope, Status
+from mithridate.core.conditions import distinct
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.rule import ExactRule, Rule, default_rule, is_exact
+from mithridate.core.votes import Votes
+from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
+
+IntArray = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+# Radii above this are rounded down to multiples of the largest power of two that keeps 12 binary digits.
+_EXACT_BITS = 12
+# Up to so many possible pairs of bounds, a table finds the distinct ones without sorting.
+_FEW_PAIRS = 1 << 24
+
+
+def certify(
+    votes: Votes,
+    *,
+    method: Rule | None = None,
+    threat: Threat | str | None = None,
+    failure_prob: float = 1e-3,
+    on: str = "votes",
+    bounds: str | None = None,
+    scope: Scope | str = Scope.PREDICTION,
+    progress: Progress | None = None,
+) -> Certificate:
+    """Certify the majority label of every example, or the label with the largest mean score.
+
+    Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
+    method can show (above 4096, rounded down by less than half a per cent).
+
+    Assumes: the instances of a random mechanism are independent runs of `votes.mechanism`, with randomness that the
+    attacker does not know; a deterministic one is the function that its docstring says.
+
+    Args:
+        votes: what the instances voted, and what each of them ran.
+        method: for a private learner `FDP()` (default, the tightest), `RDP(...)` or `ADP(...)`; for the votes of
+            another defence its own rule, which is the default.
+        threat: how the data may have been changed; by default `symmetric-difference`, for votes of bagging and of
+            smoothing what their authors certify against (`edit`, `labels`, `features`).
+        failure_prob: probability with which the claim may fail, over training, in (0, 1); a deterministic mechanism
+            has none, and its certificates say 0.
+        on: certify the majority of `votes`, or the mean of `scores`.
+        bounds: for votes `simultaneous` (default), `simuem` or `pointwise`; for scores `empirical-bernstein`
+            (default), `hoeffding` or `betting`.
+        scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
+        progress: called with the number of distinct examples done and their total.
+
+    Raises:
+        ConfigError: an argument is not what it should be.
+
+    Edge cases:
+        ============================  =====================================================
+        two labels share the top      the smaller one is the label, status NOT_SEPARATED
+        bounds overlap                radius -1, status NOT_SEPARATED
+        every radius holds            radius 2^20, status SEARCH_LIMIT
+        a curve cannot be computed    the radius shown so far, status NUMERICAL
+        ============================  =====================================================
+
+    >>> from mithridate import SampledGaussian, Votes
+    >>> votes = Votes.from_counts([[1000, 0], [510, 490]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+    >>> certify(votes).status.tolist()
+    ['certified', 'not_separated']
+    """
+    if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected votes to be Votes, got {type(votes).__name__}; see Votes.from_counts.")
+    rule = default_rule(votes.mechanism) if method is None else method
+    threat = votes.mechanism.threat if threat is None else threat
+    _validate.one_of(tuple(Threat), threat=threat)
+    _validate.one_of(tuple(Scope), scope=scope)
+    _validate.one_of(("votes", "scores"), on=on)
+    _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+    if is_exact(rule):
+        return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
+    if not isinstance(rule, Method):
+        raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
+    if isinstance(votes.mechanism, Deterministic):
+        raise UnsupportedMechanismError(
+            f"Votes of {type(votes.mechanism).__name__} are no random draws, which {rule.name} needs; leave method out."
+        )
+    return _bounded(votes, rule, Threat(threat), failure_prob, on, bounds, Scope(scope), progress)
+
+
+def _bounded(
+    votes: Votes,
+    method: Method,
+    threat: Threat,
+    failure_prob: float,
+    on: str,
+    bounds: str | None,
+    scope: Scope,
+    progress: Progress | None,
+) -> Certificate:
+    """The certificate of a random mechanism: bounds on the counts, then the largest radius at which they suffice."""
+    kind = bounds if bounds is not None else default_bounds(on)
+    share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
+    limits = bound(votes, on=on, kind=kind, failure_prob=share)
+    accountant = method.accountant(votes.mechanism, threat)
+    radius, status = _largest_radii(accountant, limits, progress)
+    return Certificate(
+        _used(votes, on),
+        label=limits.label,
+        radius=radius,
+        status=status,
+        method=method,
+        threat=threat,
+        failure_prob=float(failure_prob),
+        scope=scope,
+        on=on,
+        bounds=kind,
+        assumptions=assumptions(method, on=on, kind=kind, votes=votes),
+        error_budget=accountant.error_budget,
+        versions=_versions(),
+    )
+
+
+def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: str | None) -> Certificate:
+    """The certificate of a deterministic mechanism: nothing is estimated, so nothing can fail."""
+    if on != "votes" or bounds not in (None, EXACT):
+        raise ConfigError(f"The rule {rule.name} decides from votes alone; leave on and bounds out.")
+    decision = rule.decide(votes, threat)
+    needed = {name: votes.evidence[name] for name in rule.reads(threat) if name in votes.evidence}
+    radius = np.minimum(decision.radius, SEARCH_LIMIT)
+    status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
+    return Certificate(
+        replace(votes, evidence=needed),
+        label=decision.label,
+        radius=radius,
+        status=status,
+        method=rule,
+        threat=threat,
+        failure_prob=0.0,
+        scope=Scope.ALL,
+        on=on,
+        bounds=EXACT,
+        assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
+        versions=_versions(),
+    )
+
+
+def default_bounds(on: str) -> str:
+    """The confidence bounds that are used where none are named."""
+    return VOTE_BOUNDS[0] if on == "votes" else SCORE_BOUNDS[0]
+
+
+def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBounds:
+    """Confidence bounds on the scores of the top label and its rivals; see `bounds`."""
+    if on == "votes":
+        return bound_votes(votes.counts, failure_prob=failure_prob, kind=kind)
+    if votes.score_sums is None:
+        raise ConfigError("These votes carry no score sums; certify on='votes', or collect scores while training.")
+    return bound_scores(
+        votes.score_sums,
+        votes.score_squares,
+        votes.score_histograms,
+        instances=votes.instances,
+        failure_prob=failure_prob,
+        kind=kind,
+    )
+
+
+def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
+    """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
+    if is_exact(method):
+        sentences = [
+            "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
+            "nothing else has looked at the training data, beyond what is stated here.",
+        ]
+    else:
+        sentences = [
+            "The instances are independent runs of the stated mechanism; nothing else has looked at the training data, "
+            "beyond what is stated here.",
+            "The attacker does not know the randomness of training.",
+        ]
+    sentences.extend(method.assumptions)
+    if on == "scores":
+        sentences.append("The scores of each instance lie in [0, 1] and add up to at most one.")
+    if kind == "simuem":
+        sentences.append(
+            "simuem bounds are proved for a label fixed beforehand; for the label with most votes the claim may fail "
+            "with up to (1 + 2 / classes) times the stated probability."
+        )
+    if kind == "pointwise":
+        sentences.append(
+            "pointwise bounds are not simultaneous: they ignore that the label was picked from the same votes and that "
+            "there are several rivals. For reproduction of published numbers only."
+        )
+    sentences.extend(votes.statements)
+    return distinct(sentences)
+
+
+def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
+    """The distinct margins among the chosen examples, and which of them each example has."""
+    pairs, inverse = _distinct_pairs(limits.top_miss_upper[chosen], limits.rival_upper[chosen])
+    # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
+    top = np.full(pairs.shape[1], np.inf)
+    np.minimum.at(top, inverse, limits.top_lower[chosen])
+    return Margins.of(top, pairs[0], pairs[1]), inverse
+
+
+def _distinct_pairs(
+    first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.intp]]:
+    """Distinct pairs, as two rows, and which of them each entry is; no sort of pairs where the values are few."""
+    values = [np.unique(column) for column in (first, second)]
+    codes = np.searchsorted(values[0], first) * len(values[1]) + np.searchsorted(values[1], second)
+    if len(values[0]) * len(values[1]) <= _FEW_PAIRS:
+        present = np.zeros(len(values[0]) * len(values[1]), dtype=np.bool_)
+        present[codes] = True
+        distinct, inverse = np.flatnonzero(present), (np.cumsum(present) - 1)[codes]
+    else:
+        distinct, inverse = np.unique(codes, return_inverse=True)
+    return np.stack([values[0][distinct // len(values[1])], values[1][distinct % len(values[1])]]), inverse
+
+
+def _largest_radii(
+    accountant: Accountant, limits: LabelBounds, progress: Progress | None
+) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Radius and status of every example; examples with equal margins are searched once."""
+    radius = np.full(len(limits.label), -1, dtype=np.int64)
+    status = np.full(len(limits.label), Status.NOT_SEPARATED.value, dtype="U16")
+    separated = np.flatnonzero(limits.top_lower > limits.rival_upper)
+    if len(separated):
+        margins, inverse = distinct_margins(limits, separated)
+        try:
+            radii, statuses = _search(accountant, margins, progress)
+        finally:
+            accountant.close()
+        radius[separated], status[separated] = radii[inverse], statuses[inverse]
+    return radius, status
+
+
+def _search(
+    accountant: Accountant, margins: Margins, progress: Progress | None
+) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Largest radius at which each margin is shown to hold: doubling, then halving groups with a common bracket.
+
+    A larger radius covers every smaller one, so a yes at any radius is a certificate by itself: the search relies on
+    monotonicity for tightness only.
+    """
+    total = len(margins)
+    radius = np.zeros(total, dtype=np.int64)
+    status = np.full(total, Status.CERTIFIED.value, dtype="U16")
+    refused: set[int] = set()
+
+    def holds(at: int, points: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
+        try:
+            return accountant.holds(at, margins.take(points))
+        except NumericalError:
+            refused.add(at)
+            return np.zeros(len(points), dtype=np.bool_)
+
+    brackets: list[tuple[int, int, npt.NDArray[np.intp]]] = []
+    points, at = np.arange(total), 1
+    while len(points) and at <= SEARCH_LIMIT:
+        shown = holds(at, points)
+        if not shown.all():
+            brackets.append((at // 2, at, points[~shown]))
+        points, at = points[shown], 2 * at
+    radius[points], status[points] = SEARCH_LIMIT, Status.SEARCH_LIMIT.value
+    done = len(points)
+    while brackets:
+        low, high, points = brackets.pop()
+        if high - low <= max(1, (1 << low.bit_length()) >> _EXACT_BITS):
+            radius[points] = low
+            if high in refused:
+                status[points] = Status.NUMERICAL.value
+            done += len(points)
+            if progress is not None:
+                progress(done, total)
+            continue
+        middle = (low + high) // 2
+        shown = holds(middle, points)
+        if shown.any():
+            brackets.append((middle, high, points[shown]))
+        if not shown.all():
+            brackets.append((low, middle, points[~shown]))
+    return radius, status
+
+
+def _used(votes: Votes, on: str) -> Votes:
+    """The votes without arrays that the certificate does not depend on, so that its file stays small."""
+    if on == "scores" or (votes.score_sums is votes.score_squares is votes.score_histograms is None):
+        return votes
+    return replace(votes, score_sums=None, score_squares=None, score_histograms=None)
+
+
+def _versions() -> dict[str, str]:
+    return {"mithridate": VERSION, "numpy": np.__version__, "scipy": scipy.__version__}

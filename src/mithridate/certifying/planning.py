@@ -1,0 +1,221 @@
+"""What could be certified, before anyone trains: radii at unanimity and below, and what a wanted radius would need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from mithridate import _validate
+from mithridate.accounting import FDP, Margins, Method
+from mithridate.certifying.certification import SEARCH_LIMIT, certify, default_bounds
+from mithridate.core.bounds import bound_votes
+from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.core.votes import Votes
+from mithridate.errors import ConfigError, NumericalError
+
+TOP_SHARES = (1.0, 0.99, 0.95, 0.9, 0.8, 0.7, 0.6)
+# More instances, steps or noise than this are not looked for.
+_MOST_INSTANCES = 10_000_000
+_MOST_CLASSES = 1_000_000
+_MOST_STEPS = 10_000_000
+_MOST_NOISE = 1e6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a mechanism and a number of instances could certify.
+
+    Attributes:
+        mechanism: what each instance would run.
+        instances: how many instances would vote.
+        classes: number of labels.
+        method: how privacy would become a radius.
+        threat: how the data may have been changed.
+        failure_prob: probability with which a claim may fail.
+        bounds: confidence bounds on the votes.
+        max_radius: the radius of a prediction on which all instances agree.
+        radius_by_top_share: the radius by the share of votes for the label, the other votes all for one rival; -1
+            where nothing is certified.
+        radius: the radius that was asked for, or None.
+        needed_instances: the fewest instances with which unanimous votes reach it, all else equal.
+        needed_noise_multiplier: the least noise with which they do, all else equal (to 1 part in 1000, rounded up).
+        needed_steps: the most steps with which they do, all else equal.
+    """
+
+    mechanism: Private
+    instances: int
+    classes: int
+    method: Method
+    threat: Threat
+    failure_prob: float
+    bounds: str
+    max_radius: int
+    radius_by_top_share: dict[float, int]
+    radius: int | None = None
+    needed_instances: int | None = None
+    needed_noise_multiplier: float | None = None
+    needed_steps: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain JSON values."""
+        options = self.method.to_dict()
+        result: dict[str, Any] = {
+            "schema": "mithridate.plan/1",
+            "mechanism": self.mechanism.to_dict(),
+            "instances": self.instances,
+            "classes": self.classes,
+            "method": options.pop("name"),
+            "method_options": options,
+            "threat": self.threat.value,
+            "failure_prob": self.failure_prob,
+            "bounds": self.bounds,
+            "max_radius": self.max_radius,
+            "radius_by_top_share": {f"{share:g}": radius for share, radius in self.radius_by_top_share.items()},
+        }
+        if self.radius is not None:
+            result["radius"] = self.radius
+            result["needed_instances"] = self.needed_instances
+            result["needed_noise_multiplier"] = self.needed_noise_multiplier
+            result["needed_steps"] = self.needed_steps
+        return result
+
+
+def plan(
+    mechanism: Private,
+    *,
+    instances: int,
+    classes: int,
+    radius: int | None = None,
+    failure_prob: float = 1e-3,
+    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    method: Method | None = None,
+    bounds: str | None = None,
+) -> Plan:
+    """What could be certified with this mechanism and this many instances.
+
+    Args:
+        mechanism: what each instance would run.
+        instances: how many instances would vote, at least 1.
+        classes: number of labels, at least 2.
+        radius: a radius that is wanted for unanimous votes; the plan then says what would reach it.
+        failure_prob: probability with which a claim may fail, in (0, 1).
+        threat: how the data may have been changed.
+        method: `FDP()` (default), `RDP(...)` or `ADP(...)`.
+        bounds: confidence bounds on the votes; `simultaneous` by default.
+
+    Raises:
+        ConfigError: an argument is not what it should be.
+
+    >>> plan(SampledGaussian(20.0, 1.0, 50), instances=1000, classes=10).max_radius
+    6
+    """
+    _validate.positive_integer(instances=instances, classes=classes)
+    if not 2 <= classes <= _MOST_CLASSES:
+        raise ConfigError(f"Expected classes from 2 to {_MOST_CLASSES:,}, got {classes}.")
+    if radius is not None:
+        _validate.positive_integer(radius=radius)
+        if radius > SEARCH_LIMIT:
+            raise ConfigError(f"Expected radius of at most {SEARCH_LIMIT}, the largest that is searched, got {radius}.")
+    method, kind = FDP() if method is None else method, default_bounds("votes") if bounds is None else bounds
+    counts = [_counts(share, instances, classes) for share in TOP_SHARES]
+    certificate = certify(
+        Votes.from_counts(counts, mechanism=mechanism),
+        method=method,
+        threat=threat,
+        failure_prob=failure_prob,
+        bounds=kind,
+    )
+    radii = dict(zip(TOP_SHARES, certificate.radius.tolist(), strict=True))
+    result = Plan(
+        mechanism, instances, classes, method, Threat(threat), failure_prob, kind, radii[1.0], radius_by_top_share=radii
+    )
+    return result if radius is None else _with_needs(result, radius)
+
+
+def _counts(share: float, instances: int, classes: int) -> list[int]:
+    """Votes with a given share for the first label, all others for the second, which is the hardest case."""
+    top = math.floor(share * instances + 1e-9)
+    return [top, instances - top] + [0] * (classes - 2)
+
+
+def _with_needs(asked: Plan, radius: int) -> Plan:
+    inner = asked.mechanism.inner if isinstance(asked.mechanism, Subsampled) else asked.mechanism
+
+    def reaches(mechanism: SampledGaussian) -> bool:
+        whole = replace(asked.mechanism, inner=mechanism) if isinstance(asked.mechanism, Subsampled) else mechanism
+        return _reaches(asked, whole, asked.instances, radius)
+
+    instances = _least(lambda n: _reaches(asked, asked.mechanism, n, radius), asked.instances, _MOST_INSTANCES)
+    steps = _most(lambda n: reaches(replace(inner, steps=n)), inner.steps, _MOST_STEPS)
+    noise = _least_noise(lambda s: reaches(replace(inner, noise_multiplier=s)), inner.noise_multiplier)
+    return replace(asked, radius=radius, needed_instances=instances, needed_noise_multiplier=noise, needed_steps=steps)
+
+
+def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bool:
+    """Whether unanimous votes are certified at the radius."""
+    limits = bound_votes(
+        np.array([_counts(1.0, instances, asked.classes)]), failure_prob=asked.failure_prob, kind=asked.bounds
+    )
+    if not limits.top_lower[0] > limits.rival_upper[0]:
+        return False
+    margins = Margins.of(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
+    method = replace(asked.method, cached=False) if isinstance(asked.method, FDP) else asked.method
+    try:
+        # The two pure splits are quick and nearly always decide; all splits are asked only when they hold.
+        for threat in _quick_threats(asked.threat):
+            if not method.accountant(mechanism, threat).holds(radius, margins)[0]:
+                return False
+        return bool(method.accountant(mechanism, asked.threat).holds(radius, margins)[0])
+    except NumericalError:
+        return False
+
+
+def _quick_threats(threat: Threat) -> tuple[Threat, ...]:
+    return (Threat.ADD, Threat.REMOVE) if threat is Threat.SYMMETRIC_DIFFERENCE else ()
+
+
+def _least(holds: Callable[[int], bool], start: int, limit: int) -> int | None:
+    """The smallest whole number at which an increasing condition holds, or None up to the limit."""
+    high = start
+    while not holds(high):
+        if high >= limit:
+            return None
+        high = min(2 * high, limit)
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _most(holds: Callable[[int], bool], start: int, limit: int) -> int | None:
+    """The largest whole number at which a decreasing condition holds, or None where not even one does."""
+    low, high = 0, start
+    while high <= limit and holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low or None
+
+
+def _least_noise(holds: Callable[[float], bool], start: float) -> float | None:
+    """The least noise at which an increasing condition holds, to one part in a thousand, rounded up; None if none."""
+    high = start
+    while not holds(high):
+        high *= 2
+        if high > _MOST_NOISE:
+            return None
+    low = high / 2
+    while holds(low):
+        low, high = low / 2, low
+        if high < 1e-3:
+            return high
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return float(f"{high * 1.0005:.4g}") if holds(float(f"{high * 1.0005:.4g}")) else high

@@ -1,0 +1,1 @@
+"""Several defences on the same data, side by side."""

@@ -1,0 +1,1 @@
+"""Values that everything else is about: mechanisms, threats, votes, bounds, certificates."""

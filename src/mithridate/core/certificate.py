@@ -1,0 +1,409 @@
+"""Certificate: what is claimed about each prediction, with everything needed to check it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate import _validate
+from mithridate._io.artifacts import PathLike, decode_array, read_hashed, write_hashed
+from mithridate.core.baseline import balanced, commonest, single_label
+from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, to_plain
+from mithridate.core.mechanism import Deterministic, Threat, mechanism_from_dict
+from mithridate.core.rule import Rule, is_exact, rule_from_dict
+from mithridate.core.votes import Votes
+from mithridate.errors import ArtifactError, ConfigError
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+StatusArray = npt.NDArray[np.str_]
+
+SCHEMA = "mithridate.certificate/1"
+# What `to_dict` gives has no counts and no hash, and cannot be verified: it must not pass for a certificate file.
+OUTPUT_SCHEMA = "mithridate.certification/1"
+# Instead of confidence bounds, where the votes are no sample.
+EXACT = "exact"
+
+
+class Status(StrEnum):
+    """How the search for a radius ended, for one prediction."""
+
+    CERTIFIED = "certified"
+    NOT_SEPARATED = "not_separated"
+    SEARCH_LIMIT = "search_limit"
+    NUMERICAL = "numerical"
+
+    @property
+    def sentence(self) -> str:
+        """What the status means, in a sentence for the user."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.CERTIFIED: "The label stays the same for every change of the training data up to the radius.",
+    Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
+    Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
+    Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic is not safe; fdp goes farthest.",
+}
+
+
+class Scope(StrEnum):
+    """What the failure probability is about."""
+
+    PREDICTION = "prediction"
+    ALL = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Certified radii of many predictions.
+
+    Guarantee: for every example with `radius >= 0`, the label with the largest score under the mechanism on D is
+    `label`, and it stays the largest on every D' that differs from D by up to `radius` units of `threat`. For each
+    single example this holds with probability at least `1 - failure_prob` over the training of the instances
+    (`scope="prediction"`), or for all examples at once (`scope="all"`). Of a deterministic mechanism, `label` is what
+    is predicted, and stays so; `failure_prob` is 0.
+
+    Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it. Where
+    something followed the training data, or looked at it, outside of the mechanism, the claim is `conditional` on that.
+
+    Attributes:
+        votes: the votes that were certified.
+        label: the majority label of each example (on scores: the one with the largest mean score); ties go to the
+            smaller label.
+        radius: the certified radius of each example, -1 where nothing is certified.
+        status: how each search ended; compare with `Status`.
+        method: the rule that turned votes into radii.
+        threat: how D' may differ from D.
+        failure_prob: probability with which the claim may fail, over training; 0 for a deterministic mechanism.
+        scope: whether `failure_prob` is about one prediction or all of them at once.
+        on: `votes` or `scores`.
+        bounds: the confidence bounds that were used, or `exact`.
+        assumptions: what else is taken for granted, a sentence each.
+        error_budget: numerical errors that were added in the safe direction.
+        versions: versions of mithridate and of what it computed with.
+    """
+
+    votes: Votes
+    label: IntArray
+    radius: IntArray
+    status: StatusArray
+    method: Rule
+    threat: Threat
+    failure_prob: float
+    scope: Scope
+    on: str
+    bounds: str
+    assumptions: tuple[str, ...] = ()
+    error_budget: dict[str, float] = field(default_factory=dict[str, float])
+    versions: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def conditions(self) -> tuple[Statement, ...]:
+        """What the claim is conditional on, given the threat; each has an `id`, a sentence and a `remedy`."""
+        return conditions_of(self.assumptions, self.threat)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether the claim rests on something that followed the training data, or looked at it."""
+        return bool(self.conditions)
+
+    def accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
+        """Certified accuracy: the share of all examples that are correct and certified at least to each radius.
+
+        Compare it with the baseline, `summary(labels)["baseline"]`: what always saying the commonest label scores, at
+        every radius.
+
+        Args:
+            labels: the true label of each example, as the training data had them: names where the classes have names
+                (`votes.class_names`), else positions. None takes the labels that the votes carry.
+            radii: radii of 0 or more, one or many.
+
+        Raises:
+            ConfigError: the labels do not fit the examples or are none of the classes, or a radius is below 0.
+
+        >>> from mithridate import SampledGaussian, Votes, certify
+        >>> votes = Votes.from_counts([[1000, 0], [600, 400]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> certify(votes).accuracy([0, 1], [0, 100])
+        array([0.5, 0.5])
+        """
+        counted, shown = self._counted(self._truth(labels)), _checked_radii(radii)
+        return np.array([np.mean(counted >= radius) for radius in shown])
+
+    def balanced_accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
+        """Certified accuracy within each class, averaged over the classes that occur among the true labels.
+
+        Always saying the same label scores one part in as many as classes occur, however rare the others are.
+
+        Args:
+            labels: see `accuracy`.
+            radii: see `accuracy`.
+
+        Raises:
+            ConfigError: see `accuracy`.
+
+        >>> from mithridate import SampledGaussian, Votes, certify
+        >>> votes = Votes.from_counts([[1000, 0]] * 10, mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> certify(votes).accuracy([0] * 9 + [1], 0), certify(votes).balanced_accuracy([0] * 9 + [1], 0)
+        (array([0.9]), array([0.5]))
+        """
+        truth = self._truth(labels)
+        return balanced(self._counted(truth), truth, _checked_radii(radii))
+
+    def summary(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
+        """The numbers of a report: radii, abstentions; with true labels also what is correct, beside the baseline.
+
+        Args:
+            labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
+            radii: radii at which accuracy is reported; by default round ones.
+
+        Raises:
+            ConfigError: see `accuracy`.
+        """
+        result: dict[str, Any] = {
+            "median_radius": float(np.median(self.radius)),
+            "max_radius": int(self.radius.max()),
+            "abstained": int((self.radius < 0).sum()),
+            "single_label": single_label(self.label) is not None,
+        }
+        if labels is None and self.votes.labels is None:
+            return result
+        truth, shown = self._truth(labels), list(radii) if radii is not None else self.round_radii()
+        counted, listed = self._counted(truth), _checked_radii(shown)
+        result["baseline"] = commonest(truth).share
+        result["median_radius_correct"] = float(np.median(counted))
+        result["certified_accuracy"] = _keyed(shown, np.array([np.mean(counted >= radius) for radius in listed]))
+        result["certified_balanced_accuracy"] = _keyed(shown, balanced(counted, truth, listed))
+        return result
+
+    def round_radii(self, parts: int = 5) -> list[int]:
+        """Zero and about `parts` round numbers up to the largest radius, for a table or an axis."""
+        largest = int(self.radius.max())
+        if largest <= parts:
+            return list(range(max(largest, 0) + 1))
+        rough = largest / parts
+        magnitude = 10 ** int(np.log10(rough))
+        step = next(int(m * magnitude) for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough and m * magnitude >= 1)
+        return list(range(0, largest + 1, step))
+
+    def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
+        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
+
+        Args:
+            labels: see `summary`.
+            radii: see `summary`.
+
+        Raises:
+            ConfigError: see `accuracy`.
+        """
+        return {
+            "schema": OUTPUT_SCHEMA,
+            **self._claim(),
+            "examples": self.votes.examples,
+            "instances": self.votes.instances,
+            "classes": self.votes.classes,
+            "label": self.label.tolist(),
+            "radius": self.radius.tolist(),
+            "status": self.status.tolist(),
+            "summary": self.summary(labels, radii),
+        }
+
+    def save(self, path: PathLike) -> None:
+        """Write a certificate file: claims, counts, assumptions, versions, and a hash of every byte.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        votes = {name: getattr(self.votes, name) for name in _VOTE_ARRAYS}
+        if self.votes.evidence:
+            votes["evidence"] = dict(self.votes.evidence)
+        content = {
+            **self._claim(),
+            "data_fingerprint": self.votes.data_fingerprint,
+            "run_ids": list(self.votes.run_ids),
+            **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
+            **({"devices": dict(self.votes.devices)} if self.votes.devices else {}),
+            **({"planned": dict(self.votes.planned)} if self.votes.planned else {}),
+            "training_assumptions": to_plain(self.votes.assumptions),
+            "recipe": self.votes.recipe,
+            "label": self.label,
+            "radius": self.radius,
+            "status": self._status_table(),
+            "votes": votes,
+        }
+        write_hashed(path, SCHEMA, content)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Certificate:
+        """Read what `save` wrote.
+
+        Raises:
+            TamperedError: a byte of the file was changed.
+            ArtifactError: the file is missing, truncated, or not a certificate.
+        """
+        return cls.from_content(read_hashed(path, SCHEMA))
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> Certificate:
+        """A certificate from the content of its file.
+
+        Raises:
+            ArtifactError: something is missing or of the wrong kind.
+        """
+        try:
+            arrays = {name: decode_array(content["votes"][name]) for name in _VOTE_ARRAYS}
+            votes = Votes(
+                mechanism=mechanism_from_dict(content["mechanism"]),
+                data_fingerprint=content["data_fingerprint"],
+                run_ids=tuple(content["run_ids"]),
+                shards=content.get("shards", {}),
+                devices=content.get("devices", {}),
+                planned=content.get("planned", {}),
+                assumptions=from_plain(content["training_assumptions"]),
+                recipe=content["recipe"],
+                evidence=_decoded(content["votes"].get("evidence", {})),
+                **arrays,  # pyright: ignore[reportArgumentType]
+            )
+            codes = decode_array(content["status"]["code"])
+            label, radius = decode_array(content["label"]), decode_array(content["radius"])
+            if codes is None or label is None or radius is None:
+                raise ValueError("an array is missing")
+            if not codes.shape == label.shape == radius.shape == (votes.examples,):
+                raise ValueError("the arrays do not have one entry for each example")
+            if not codes.dtype == label.dtype == radius.dtype == np.int64:
+                raise ValueError("labels, radii and statuses are not whole numbers")
+            if (codes < 0).any():
+                raise ValueError("a status is unknown")
+            on, kind, failure_prob = content["on"], content["bounds"], content["failure_prob"]
+            _validate.one_of(("votes", "scores"), on=on)
+            rule = rule_from_dict({"name": content["method"], **content["method_options"]})
+            _check_confidence(votes, rule, on, kind, failure_prob)
+            _validate.sentences(assumptions=content["assumptions"])
+            _check_table("error_budget", content["error_budget"], int | float)
+            _check_table("versions", content["versions"], str)
+            if on == "scores" and votes.score_sums is None:
+                raise ValueError("it is on scores but carries none")
+            return cls(
+                votes,
+                label=label,
+                radius=radius,
+                status=np.array([Status(name).value for name in content["status"]["names"]])[codes],
+                method=rule,
+                threat=Threat(content["threat"]),
+                failure_prob=float(failure_prob),
+                scope=Scope(content["scope"]),
+                on=on,
+                bounds=kind,
+                assumptions=_with_ids(content["assumptions"], votes),
+                error_budget=dict(content["error_budget"]),
+                versions=dict(content["versions"]),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+            if isinstance(error, ArtifactError):
+                raise
+            raise ArtifactError(f"This certificate cannot be understood: {error!s:.200}.") from error
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Certificate) and self.equals(other)
+
+    def equals(self, other: Certificate) -> bool:
+        """Whether both claim the same from the same votes."""
+        same_votes = self.votes.equals(other.votes)
+        return same_votes and all(
+            np.array_equal(getattr(self, f.name), getattr(other, f.name)) if f.name in _ARRAYS
+            else getattr(self, f.name) == getattr(other, f.name)
+            for f in fields(Certificate) if f.name != "votes"
+        )  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        """The report, for notebooks; without the comparison of methods, which takes seconds."""
+        from mithridate.reporting import Report
+
+        return Report.of(self, methods=())._repr_html_()
+
+    def _claim(self) -> dict[str, Any]:
+        options = self.method.to_dict()
+        return {
+            "method": options.pop("name"),
+            "method_options": options,
+            "threat": self.threat.value,
+            "failure_prob": self.failure_prob,
+            "scope": self.scope.value,
+            "mechanism": self.votes.mechanism.to_dict(),
+            "on": self.on,
+            "bounds": self.bounds,
+            **in_json(self.assumptions, self.threat),
+            "assumptions": list(map(str, self.assumptions)),
+            "error_budget": self.error_budget,
+            "versions": self.versions,
+        }
+
+    def _status_table(self) -> dict[str, Any]:
+        names = [status.value for status in Status]
+        codes = np.zeros(len(self.status), dtype=np.int64)
+        for code, name in enumerate(names):
+            codes[self.status == name] = code
+        return {"names": names, "code": codes}
+
+    def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
+        """True labels as positions among the classes."""
+        if labels is not None:
+            return self.votes.positions(labels)
+        if self.votes.labels is None:
+            raise ConfigError("These votes carry no true labels, which accuracy needs; give them as labels.")
+        return self.votes.labels
+
+    def _counted(self, truth: IntArray) -> IntArray:
+        """The radius of every correct prediction, -1 for the others."""
+        return np.where(truth == self.label, self.radius, -1)
+
+
+def _checked_radii(radii: npt.ArrayLike) -> IntArray:
+    shown = np.atleast_1d(np.asarray(radii))
+    if not (shown >= 0).all():
+        raise ConfigError(f"Expected radii of 0 or more, got {shown.tolist()}.")
+    return shown
+
+
+def _keyed(radii: Iterable[int], shares: FloatArray) -> dict[str, float]:
+    return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
+
+
+def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
+    """The assumptions of a file; which of them are conditions, its votes know."""
+    stated = from_plain(sentences)
+    known = {str(each): each for each in votes.statements}
+    return distinct(known.get(str(each), each) for each in stated)
+
+
+def _check_table(name: str, value: Any, kind: Any) -> None:
+    """Require names with values of one kind, as a certificate writes them."""
+    if not isinstance(value, dict) or not all(isinstance(each, kind) for each in value.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
+        raise ValueError(f"{name} is not what it should be")
+
+
+def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:
+    arrays = {name: decode_array(value) for name, value in evidence.items()}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
+    """Require bounds that fit the rule, and a probability that fits the bounds."""
+    if is_exact(rule) != isinstance(votes.mechanism, Deterministic):
+        raise ValueError(f"the rule {rule.name} does not fit the mechanism {type(votes.mechanism).__name__}")
+    if is_exact(rule):
+        _validate.one_of((EXACT,), bounds=bounds)
+        _validate.number_in(0, 0, failure_prob=failure_prob)
+        return
+    _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=bounds)
+    _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+
+
+_ARRAYS = ("label", "radius", "status")
+_VOTE_ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")

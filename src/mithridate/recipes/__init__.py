@@ -1,0 +1,1 @@
+"""What to train, and how, where that is left open; presets and project files."""

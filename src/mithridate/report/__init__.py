@@ -1,5 +1,0 @@
-"""A certificate as a page worth showing: one self-contained HTML file, or Markdown, JSON, SVG, PNG."""
-
-from mithridate.report.report import FORMATS, Report
-
-__all__ = ["FORMATS", "Report"]

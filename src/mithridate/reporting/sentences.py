@@ -1,0 +1,575 @@
+"""What a certificate says, in plain words that are true for it: the headline, the confidence, and what weakens it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context, Decimal
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.certifying.bounded_search import certify_up_to
+from mithridate.core.baseline import Commonest, commonest, single_label
+from mithridate.core.certificate import Certificate, Scope, Status
+from mithridate.core.conditions import before, conditions_of, explained
+from mithridate.core.mechanism import Threat
+from mithridate.core.rule import is_exact
+from mithridate.core.votes import Votes
+
+# From this share of all predictions on, a weakness is worth a sentence.
+_MANY = 0.1
+# How many times the instances are asked for when they are too few.
+_MORE = 4
+# A piece of advice is worth the search up to this radius.
+_FARTHEST = 1024
+# Longer names are cut where no reader can point at them to see the rest.
+_NAME_LENGTH = 60
+# Below this, a confidence in per cent would be a row of nines.
+_TINY = 1e-6
+
+HEADLINE_RULE = (
+    "The number in the headline is the largest radius to which 9 of 10 predictions are certified; where that is below "
+    "1, the largest for half of them; where that is below 1 too, it counts the predictions that withstand one change. "
+    "Where true labels are known, only correct predictions count. The baseline is what always saying the commonest of "
+    "these labels would score, at every radius."
+)
+
+_NOT_COVERED = (
+    "Whether a label is correct. A certificate is about the label staying the same, and a wrong label can be stable.",
+    "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones.",
+    "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
+    "cleaning that compares examples, early stopping, an encoder trained on it.",
+    "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls.",
+    "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that decide what is "
+    "correct.",
+    "Other test points. Shares are exact for the points in this report and an estimate for any others.",
+)
+# What could defeat a sample of models, but not a function of the data.
+_NOT_COVERED_BY_SAMPLES = (
+    "An attacker who knows the randomness of training, such as its seeds.",
+    "Inputs that somebody chose by what these very models answered to others. The claim is about each input by itself.",
+)
+# What the narrower threats leave out.
+_NOT_COVERED_BY_THREAT = {
+    Threat.LABELS: (
+        "Anything but changed labels: nothing is said about training examples that were added or removed, or whose "
+        "inputs were changed.",
+    ),
+    Threat.FEATURES: (
+        "Anything but inputs that were changed by at most the declared distance: nothing is said about larger changes, "
+        "changed labels, and training examples that were added or removed.",
+    ),
+}
+
+# What one unit of a threat is about, and what happened to it.
+_UNITS = {
+    Threat.SYMMETRIC_DIFFERENCE: ("training example", "added or removed"),
+    Threat.ADD: ("training example", "added"),
+    Threat.REMOVE: ("training example", "removed"),
+    Threat.REPLACE: ("training example", "changed"),
+    Threat.EDIT: ("training example", "inserted, deleted or changed"),
+    Threat.LABELS: ("training label", "changed"),
+    Threat.FEATURES: ("training input", "changed by at most the declared distance"),
+}
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What a report says first.
+
+    Guarantee: at least `reached` predictions of the certificate have a radius of at least `radius` and, where true
+    labels are known, are correct; the share that `text` names is not larger than their share.
+
+    Attributes:
+        text: that there is but one label, where that is so; the claim, beside the baseline; its confidence.
+        radius: the radius that is claimed, 0 where no change is survived, -1 where nothing is certified.
+        reached: how many predictions have at least this radius, and are correct where that is known.
+    """
+
+    text: str
+    radius: int
+    reached: int
+
+
+def headline(certificate: Certificate, names: Sequence[str] | None = None) -> Headline:
+    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`, and what it is conditional on.
+
+    Args:
+        certificate: what is claimed.
+        names: what the classes are called; by default what training recorded.
+    """
+    found = _headline(certificate, names)
+    return replace(found, text=before(found.text, certificate.conditions))
+
+
+def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline:
+    radius = _headline_radius(certificate)
+    reached = int((counted_radii(certificate) >= max(radius, 0)).sum())
+    opening = one_label(certificate, names)
+    claim = _claim(certificate, radius, reached) + ("" if opening else _beside_baseline(certificate))
+    sure = f"; {confidence(certificate)}"
+    if radius < 0 or (radius == 0 and is_exact(certificate.method)):  # what is predicted on this very data is no claim
+        sure = ""
+    elif radius > 0 and not certificate.method.is_sound:  # a radius of 0 rests on the bounds alone
+        claim = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
+        claim, sure = f"Not a guarantee: by a rule that is not valid for DP-SGD, {claim}", ""
+    return Headline(" ".join([*opening, f"{claim}{sure}."]), radius, reached)
+
+
+def counted_radii(certificate: Certificate) -> npt.NDArray[np.int64]:
+    """The radius of every prediction that counts: of correct ones where true labels are known, else of all; else -1."""
+    truth = certificate.votes.labels
+    return certificate.radius if truth is None else np.where(certificate.label == truth, certificate.radius, -1)
+
+
+def _headline_radius(certificate: Certificate) -> int:
+    for share in (0.9, 0.5):
+        radius = radius_reached_by(certificate, share)
+        if radius >= 1:
+            return radius
+    return min(int(counted_radii(certificate).max()), 1)
+
+
+def radius_reached_by(certificate: Certificate, share: float) -> int:
+    """The largest radius to which at least this share of the predictions is certified (and correct); -1 if none is."""
+    counted = counted_radii(certificate)
+    needed = max(math.ceil(share * len(counted) - 1e-9), 1)
+    return int(np.sort(counted)[-needed])
+
+
+def _claim(certificate: Certificate, radius: int, reached: int) -> str:
+    total, known = len(certificate.radius), certificate.votes.labels is not None
+    # What is certified and wrong is no reason to speak of a correct prediction.
+    which = "correct prediction" if known and certificate.radius.max() > radius else "prediction"
+    if radius < 0 and certificate.radius.max() >= 0:
+        return f"No {which} is certified"
+    if radius < 0:
+        return "Nothing is certified: the votes are not clear enough for any prediction"
+    if radius == 0 and is_exact(certificate.method):
+        return f"No {which} is certified against a change of the training data: a single one may be too many"
+    verb = "is" if total == 1 or reached == 1 else "are"
+    if radius == 0:
+        who = _how_many(reached, total, lower=True)
+        but = f"for {who} the label is shown to be the leading one on this very data"
+        if known:
+            but = f"{who} {verb} correct, with a label that is shown to be the leading one on this very data"
+        return f"No {which} is certified against a change of the training data, but {but}"
+    stay = f"stay the same if {changes(certificate.threat, radius)}"
+    if not known:
+        return f"{_how_many(reached, total)} would {stay}"
+    return f"{_how_many(reached, total)} {verb} correct and certified to {stay}"
+
+
+def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
+    if total == 1:
+        phrase = "The one prediction"
+    elif reached == total == 2:
+        phrase = "Both predictions"
+    elif reached == total:
+        phrase = f"All {total:,} predictions"
+    elif reached >= 0.9 * total and total >= 10:
+        phrase = "9 of 10 predictions"
+    elif reached >= 0.5 * total and total >= 10:
+        phrase = "Half of the predictions"
+    else:
+        phrase = f"{reached:,} of {total:,} predictions"
+    return phrase[0].lower() + phrase[1:] if lower else phrase
+
+
+def _beside_baseline(certificate: Certificate) -> str:
+    known = baseline(certificate)
+    return "" if known is None else f" (baseline: {percent(known.count, known.total)})"
+
+
+# --- beside the baseline --------------------------------------------------------------------------------------------
+
+
+def class_names(votes: Votes) -> tuple[str, ...]:
+    """What the classes are called, for people: as training recorded it, else by their numbers."""
+    names = votes.class_names
+    return tuple(printable(str(name)) for name in (range(votes.classes) if names is None else names))
+
+
+def baseline(certificate: Certificate) -> Commonest | None:
+    """The commonest true label; None where true labels are unknown."""
+    return None if certificate.votes.labels is None else commonest(certificate.votes.labels)
+
+
+def one_label(certificate: Certificate, names: Sequence[str] | None = None) -> list[str]:
+    """That nearly all predictions are one and the same label, where that is so, and what the baseline is."""
+    return one_label_of(certificate.votes, certificate.label, names)
+
+
+def one_label_of(votes: Votes, predictions: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> list[str]:
+    """The same for votes that nobody has certified yet."""
+    found = single_label(predictions)
+    if found is None:
+        return []
+    called = class_names(votes) if names is None else names
+    every = found.count == found.total
+    who = ("Both" if found.total == 2 else f"All {found.total:,}") if every else f"{found.count:,} of {found.total:,}"
+    sentence = f"{who} predictions are the same label, {_quoted(called, found.label)}."
+    if votes.labels is None:
+        return [sentence]
+    return [sentence, f"{_always(commonest(votes.labels), called)} (the baseline)."]
+
+
+def baseline_sentence(votes: Votes, names: Sequence[str] | None = None) -> list[str]:
+    """What the baseline is, where true labels are known."""
+    if votes.labels is None:
+        return []
+    return [f"Baseline: {_always(commonest(votes.labels), class_names(votes) if names is None else names, start='a')}."]
+
+
+def not_above_baseline(certificate: Certificate) -> list[str]:
+    """From which radius on, of those to which something is certified, no more is than the baseline."""
+    known, counted = baseline(certificate), counted_radii(certificate)
+    if known is None or counted.max() < 0:
+        return []
+    # The share falls with the radius: the first radius at which it is not above the baseline ends what is gained.
+    first = max(int(np.sort(counted)[-known.count - 1]) + 1, 0) if known.count < known.total else 0
+    if first > counted.max():
+        return []
+    where = "At no radius is more" if first == 0 else f"From r = {first:,} on, no more is"
+    return [f"{where} correct and certified than the baseline of {percent(known.count, known.total)}."]
+
+
+def _always(known: Commonest, names: Sequence[str], start: str = "A") -> str:
+    return f"{start}lways saying {_quoted(names, known.label)} is correct on {percent(known.count, known.total)}"
+
+
+def _quoted(names: Sequence[str], label: int) -> str:
+    """A name in quotes; forged certificates may name classes that there are not."""
+    return f"'{shortened(names[label])}'" if 0 <= label < len(names) else str(label)
+
+
+def changes(threat: Threat, radius: int) -> str:
+    """What up to `radius` units of a threat do to the training data, as a clause.
+
+    >>> changes(Threat.SYMMETRIC_DIFFERENCE, 120)
+    'up to 120 training examples were added or removed'
+    """
+    what, happened = _UNITS[threat]
+    if radius == 1:
+        return f"one {what} was {happened}"
+    return f"up to {radius:,} {what}s were {happened}"
+
+
+def unit(threat: Threat) -> str:
+    """What the radius counts, for the axis of a chart."""
+    what, happened = _UNITS[threat]
+    return f"{what}s {happened}"
+
+
+def failure(certificate: Certificate) -> float | None:
+    """The probability with which a claim may fail, as far as the bounds guarantee it; None where they do not."""
+    if certificate.bounds == "pointwise":
+        return None
+    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1.0
+    probability = factor * certificate.failure_prob
+    return probability if probability < 1 else None
+
+
+def confidence(certificate: Certificate) -> str:
+    """How sure the claims are, as a clause that promises no more than the bounds do."""
+    if is_exact(certificate.method):
+        one = len(certificate.radius) == 1
+        return f"{'this claim is' if one else 'these claims are'} certain, given what is assumed"
+    probability = failure(certificate)
+    if probability is None:
+        nominal = percent_confidence(certificate.failure_prob)
+        return f"the confidence of {nominal}% is nominal and not guaranteed"
+    holds, fails = _claims(certificate)
+    if probability < _TINY:
+        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}"
+    return f"{holds} with {percent_confidence(probability)}% confidence"
+
+
+def _claims(certificate: Certificate) -> tuple[str, str]:
+    """Which claims hold with the stated confidence, and which fail with the rest, as two clauses."""
+    if len(certificate.radius) == 1:
+        return "this claim holds", "this claim fails"
+    if certificate.scope is Scope.ALL:
+        return "all of these claims together hold", "any of these claims fails"
+    return "each of these claims holds", "each of these claims fails"
+
+
+def percent_confidence(failure_prob: float) -> str:
+    """One minus a failure probability in per cent, never rounded up.
+
+    >>> percent_confidence(1e-3), percent_confidence(0.05), percent_confidence(1 / 3)
+    ('99.9', '95', '66.6')
+    """
+    return f"{100 - _rounded_up(failure_prob, 3) * 100:f}".rstrip("0").rstrip(".")
+
+
+def _rounded_up(number: float, digits: int) -> Decimal:
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(number))
+
+
+def printable(text: str) -> str:
+    """Text that may hold what others wrote, without characters that a terminal would obey."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
+def one_line(text: str) -> str:
+    r"""A sentence from a file, so that on a terminal it cannot pass for more than one, nor for a code.
+
+    >>> one_line("Tuned here.\nThe certificate holds.\x1b[2J")
+    'Tuned here. The certificate holds.\\x1b[2J'
+    """
+    return printable(" ".join(text.split()))
+
+
+def percent(count: int, total: int) -> str:
+    """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
+
+    >>> percent(9999, 10000), percent(99999, 100000), percent(0, 7)
+    ('>99.9%', '>99.9%', '0.0%')
+    """
+    if 0 < count < total:
+        if count / total >= 0.9995:
+            return ">99.9%"
+        if count / total < 0.0005:
+            return "<0.1%"
+    return f"{count / total:.1%}"
+
+
+def shortened(name: str, length: int = _NAME_LENGTH) -> str:
+    """A name on one line, ending in an ellipsis where it is longer than this.
+
+    >>> shortened("golden retriever", 8)
+    'golden…'
+    """
+    line = " ".join(name.split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+def how(certificate: Certificate) -> str:
+    """By which means the radii were found, as a clause."""
+    name = f"By {certificate.method.in_words()}"
+    if is_exact(certificate.method):
+        return name
+    return f"{name} with {certificate.bounds} bounds on {certificate.on}"
+
+
+def precise_claim(certificate: Certificate) -> str:
+    """What a radius means, without abbreviation."""
+    what, happened = _UNITS[certificate.threat]
+    changed = f"any r {what}s were {happened}, or fewer"
+    if is_exact(certificate.method):
+        return (
+            f"A radius r says: this label is predicted from this data, and would also be if {changed}. "
+            f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single change "
+            "may be too many."
+        )
+    return (
+        f"A radius r says: a model trained on this data gives this label {_most_often(certificate.on)}, and would also "
+        f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
+        "data and no change."
+    )
+
+
+def _chosen(certificate: Certificate) -> str:
+    """How a label is predicted."""
+    kind = certificate.votes.mechanism.words
+    if not kind.voters:
+        return f"the one with the largest sum over all {kind.in_full}"
+    voters = f"{certificate.votes.instances:,} {kind.in_full}"
+    if is_exact(certificate.method) and certificate.method.choice:
+        return certificate.method.choice.format(voters=voters)
+    most = "most votes" if certificate.on == "votes" else "the largest mean score"
+    return f"the one with {most} among the {voters}{certificate.votes.mechanism.tie_break()}"
+
+
+def _most_often(on: str) -> str:
+    return "more often than any other" if on == "votes" else "a larger score on average than any other"
+
+
+def not_covered(certificate: Certificate) -> tuple[str, ...]:
+    """What a certificate of this kind says nothing about, a sentence or two each."""
+    samples = () if is_exact(certificate.method) else _NOT_COVERED_BY_SAMPLES
+    return (*_NOT_COVERED_BY_THREAT.get(certificate.threat, ()), *_NOT_COVERED, *samples)
+
+
+def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
+    """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share.
+
+    A line each for a terminal: `Condition size: ...` where the claim is conditional on it, else `Note: ...`.
+    """
+    shared = 1 if is_exact(certificate.method) else 2
+    return noted(certificate.assumptions[shared:], certificate.threat)
+
+
+def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str, ...]:
+    """Statements as lines for a terminal."""
+    ids = {str(each): each.id for each in conditions_of(statements, threat)}
+    return tuple(
+        f"Condition {ids[str(each)]}: {one_line(str(each))}" if str(each) in ids else f"Note: {one_line(str(each))}"
+        for each in statements
+    )
+
+
+def conditional_on(certificate: Certificate) -> list[str]:
+    """What a claim is conditional on and what lifts it, a line each."""
+    return [one_line(line) for line in explained(certificate.conditions)]
+
+
+# For one prediction, and for several.
+_ENDS = {
+    Status.SEARCH_LIMIT: ("reaches the end of the search", "reach the end of the search"),
+    Status.NUMERICAL: ("stops where the arithmetic does", "stop where the arithmetic does"),
+}
+
+
+def limits(certificate: Certificate) -> list[str]:
+    """A sentence for every reason other than the votes for which radii may end too early."""
+    sentences: list[str] = []
+    for status, (one_ends, several_end) in _ENDS.items():
+        number = int((certificate.status == status.value).sum())
+        if number:
+            who, end = _out_of(number, len(certificate.status)), one_ends if number == 1 else several_end
+            sentences.append(f"{_capital(who)} {end}. {status.sentence}")
+    return sentences
+
+
+def _out_of(number: int, total: int) -> str:
+    """So many of all predictions, as people say it; without a capital."""
+    if total == 1:
+        return "the one prediction"
+    return "both predictions" if number == total == 2 else f"{number:,} of {total:,} predictions"
+
+
+def _capital(phrase: str) -> str:
+    return phrase[0].upper() + phrase[1:]
+
+
+def cautions(certificate: Certificate) -> list[str]:
+    """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
+    sentences: list[str] = []
+    if not certificate.method.is_sound:
+        sentences.append(
+            "These radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them. "
+            "Certify with --method fdp for a guarantee."
+        )
+    if certificate.bounds == "pointwise":
+        sentences.append(
+            "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
+            "Certify with --bounds simultaneous for a guarantee."
+        )
+    if certificate.bounds == "simuem":
+        sentences.append(
+            "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
+            "counted in the confidence here. --bounds simultaneous has no such factor."
+        )
+    return sentences
+
+
+def weaknesses(certificate: Certificate) -> list[str]:
+    """What keeps the radii small, and which knob to turn; empty for a strong certificate."""
+    if is_exact(certificate.method):
+        return _easily_changed(certificate)
+    if _not_even_unanimity(certificate):
+        return [
+            f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
+            f"probability: train a new run with {_enough_instances(certificate)}."
+        ]
+    return [*_too_few_instances(certificate), *_abstentions(certificate), *_easily_changed(certificate)]
+
+
+def _not_even_unanimity(certificate: Certificate) -> bool:
+    if certificate.on != "votes" or certificate.radius.max() >= 0:
+        return False
+    return _radius_at_unanimity(certificate, certificate.votes.instances) == -1
+
+
+def _enough_instances(certificate: Certificate) -> str:
+    """How many instances can be certified where they agree, as a flag with its value."""
+    for power in range(1, 6):
+        more = _MORE**power * certificate.votes.instances
+        radius = _radius_at_unanimity(certificate, more)
+        if radius is None:
+            break
+        if radius >= 0:
+            return f"{_ask_for(certificate, more)} or more"
+    return f"many more {certificate.votes.mechanism.words.more.partition(' ')[0]}"
+
+
+def _too_few_instances(certificate: Certificate) -> list[str]:
+    """Where all instances agree, only their number limits what they show; said where more of them would show more."""
+    votes, total = certificate.votes, len(certificate.radius)
+    unanimous = votes.counts.max(axis=1) == votes.instances
+    if certificate.on != "votes" or unanimous.sum() < _MANY * total:
+        return []
+    limit, more = int(certificate.radius[unanimous].max()), _MORE * votes.instances
+    beyond = _radius_at_unanimity(certificate, more)
+    if beyond is None or beyond <= limit:
+        return []
+    return [
+        f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
+        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train a new run with "
+        f"{_ask_for(certificate, more)})."
+    ]
+
+
+def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
+    """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
+    votes = certificate.votes
+    counts = [[instances] + [0] * (votes.classes - 1)]
+    share = votes.examples if certificate.scope is Scope.ALL else 1
+    agreed = certify_up_to(
+        _FARTHEST,
+        Votes.from_counts(counts, mechanism=votes.mechanism),
+        method=certificate.method,
+        threat=certificate.threat,
+        failure_prob=certificate.failure_prob / share,
+        bounds=certificate.bounds,
+    )
+    return None if agreed is None else int(agreed.radius[0])
+
+
+def _abstentions(certificate: Certificate) -> list[str]:
+    abstained, total = int((certificate.radius < 0).sum()), len(certificate.radius)
+    if abstained < _MANY * total:
+        return []
+    who, instances = _out_of(abstained, total), certificate.votes.instances
+    are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
+    return [
+        f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
+        f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
+        f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
+    ]
+
+
+def _ask_for(certificate: Certificate, instances: int) -> str:
+    return certificate.votes.mechanism.words.more.format(instances)
+
+
+def _easily_changed(certificate: Certificate) -> list[str]:
+    certified = certificate.radius >= 0
+    if not certified.any() or np.median(certificate.radius[certified]) >= 1:
+        return []
+    return [
+        "At least half of the certified predictions are not shown to withstand a single change: "
+        f"{certificate.votes.mechanism.words.remedy}"
+    ]
+
+
+def tighter(own: Certificate, others: tuple[Certificate, ...]) -> list[str]:
+    """Whether another sound method certifies more from the same votes; exact rules may predict other labels."""
+    if is_exact(own.method):
+        return []
+    sound = [other for other in others if other.method.is_sound]
+    best = max(sound, key=_median, default=own)
+    if not own.method.is_sound or _median(best) <= _median(own):
+        return []
+    return [
+        f"{best.method.in_words()} certifies more from the same votes: a median radius of {_median(best):,} instead "
+        f"of {_median(own):,}. Certify with --method {best.method.name}."
+    ]
+
+
+def _median(certificate: Certificate) -> int:
+    return radius_reached_by(certificate, 0.5)

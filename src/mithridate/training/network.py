@@ -1,0 +1,311 @@
+"""The fast path: a user's module becomes a program in which every layer serves all models in flight.
+
+Layers with parameters are replaced by those of `layers`; everything else runs unchanged on activations of shape
+[models * batch, ...], because it treats every example by itself (`conversion` sees to that).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from mithridate.training import layers, suitability
+from mithridate.training.clipping import Clipping
+from mithridate.training.conversion import NotConvertible, call, checked_shapes, last_uses, layers_of, trace
+from mithridate.training.fusion import fusion_of, is_tanh
+from mithridate.training.kernels import cpu as plain_ops
+from mithridate.training.kernels import native
+
+Model = nn.Module | Callable[[], nn.Module]
+
+
+class FastNetwork:
+    """Clipped gradient sums of many models in one forward and one backward pass.
+
+    Guarantee: one example moves the sum of its model by at most `max_grad_norm`, all roundings included (see `clipping`
+    for what that means, and for what it assumes of libraries). What it adds depends on nothing but that example and the
+    weights, up to rounding, and is zero where the example is absent or its gradient not finite.
+
+    Args:
+        module: the network; it is copied, and its own weights are not used.
+        input_shape: shape of one input.
+        input_dtype: float32, or int64 for tokens.
+
+    Raises:
+        NotConvertible: use `general.GeneralNetwork` instead.
+    """
+
+    def __init__(
+        self, module: nn.Module, input_shape: tuple[int, ...], input_dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self.size = sum(shape.numel() for shape in self.shapes.values())
+        self.clipping = Clipping("float32")
+        # A module that is a single layer is traced inside a box, which adds to the names.
+        box = "0." if layers.layer_of(module) is not None else ""
+        self._slices = _slices({f"{box}{name}": shape for name, shape in self.shapes.items()})
+        self._shapes = {f"{box}{name}": shape for name, shape in self.shapes.items()}
+        traced = trace(nn.Sequential(module) if box else module)
+        self._traced = traced
+        self._layers = layers_of(traced)
+        shapes = checked_shapes(traced, input_shape, input_dtype)
+        self._fusion = fusion_of(traced, self._layers, shapes)
+        self._tanhs = {node for node in traced.graph.nodes if is_tanh(traced, node)}
+        self._last_use = last_uses(traced.graph)
+        # One model of wide convolutions keeps a GPU busy, and its batch need not wait for the largest of others.
+        self.is_wide = any(isinstance(layer, layers.Conv) and layer.is_wide for layer in self._layers.values())
+        numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
+        stored = sum(shape.numel() for name, shape in self._shapes.items() if self._may_be_stored(name))
+        # Activations and their gradients, with a copy to work on; then the gradients that are stored.
+        self.bytes_per_example = 4 * (3 * numbers + min(stored, 2**18))
+        self.bytes_per_model = 4 * 6 * self.size
+        _rehearse(self, module, input_shape, input_dtype)
+
+    def clipped_sums(
+        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
+    ) -> Tensor:
+        """Sums over the present examples of their gradients of the cross-entropy, each clipped.
+
+        Args:
+            weights: models x parameters.
+            inputs: models x batch x input.
+            labels: models x batch.
+            present: models x batch, False for padding.
+            max_grad_norm: the largest norm of what one example adds.
+
+        Returns:
+            models x parameters, in the precision that `clipping.accumulator` names for such a batch.
+        """
+        models, batch = present.shape
+        if batch == 0:
+            return torch.zeros_like(weights)
+        frame = self._frame(models, _extents(present), recording=True)
+        with torch.enable_grad():
+            logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
+        with torch.no_grad():
+            errors = _loss_gradients(logits, labels.flatten(), present.flatten())
+            gradients = torch.autograd.grad(logits, [tap.outputs for tap in taps], errors)
+            return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
+
+    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        """Scores before the softmax, models x inputs x classes; every model sees the same inputs."""
+        if weights.device.type == "cpu":  # One model after another: nothing is gained by taking them together.
+            # In memory of its own, so that what comes out does not depend on a model's place among the others.
+            alone = [weights[at : at + 1].clone() for at in range(len(weights))]
+            return torch.stack([self._logits(each, inputs)[0] for each in alone])
+        return self._logits(weights, inputs)
+
+    def _logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
+        models = weights.shape[0]
+        extents = torch.full((models,), len(inputs), dtype=torch.int32, device=inputs.device)
+        with torch.no_grad():
+            repeated = inputs if models == 1 else inputs.unsqueeze(0).expand(models, *inputs.shape).flatten(0, 1)
+            frame = self._frame(models, extents, recording=False)
+            return self._run(weights, repeated, frame, record=False)[0].unflatten(0, (models, -1))
+
+    def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Frame:
+        on_cpu, kernels = extents.device.type == "cpu", kernels_for(extents.device)
+        return layers.Frame(
+            models,
+            self.clipping,
+            extents,
+            kernels,
+            native=native.library() if on_cpu and self._fusion.stem is not None else None,
+            recording=recording,
+            wide=self.is_wide and kernels is not None,
+        )
+
+    def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Frame, *, record: bool) -> tuple[Tensor, list[_Tap]]:
+        values: dict[fx.Node, Any] = {}
+        taps: list[_Tap] = []
+        fusion = self._fusion
+        stem_runs = False
+        for node in self._traced.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = inputs
+            elif node.op == "output":
+                return values[node.args[0]], taps
+            elif node is fusion.stem_start and fusion.stem is not None and fusion.stem.suits(frame):
+                stem_runs = True
+                values[node] = self._run_layer("", fusion.stem, values[node.args[0]], weights, frame, taps, record)
+            elif stem_runs and node in fusion.stem_nodes:
+                values[node] = values[node.args[0]]
+            elif node.op == "call_module" and node.target in self._layers:
+                layer = self._layers[node.target]
+                if node in fusion.addends:
+                    frame.addends[layer] = values[fusion.addends[node]]
+                values[node] = self._run_layer(node.target, layer, values[node.args[0]], weights, frame, taps, record)
+            elif node in fusion.passed:
+                values[node] = values[node.args[0]]
+            elif node in fusion.followers and fusion.followers[node].norm in frame.completed:
+                values[node] = values[fusion.followers[node].source]
+            elif node in self._tanhs and inputs.device.type == "cpu":
+                values[node] = plain_ops.Tanh.apply(values[node.args[0]])
+            elif node in fusion.pools:
+                values[node] = fusion.pools[node](values[node.args[0]], frame)
+            else:
+                values[node] = call(self._traced, node, values)
+            for finished in self._last_use.get(node, ()):
+                del values[finished]
+        raise AssertionError("a traced graph ends with its output")
+
+    def _may_be_stored(self, parameter: str) -> bool:
+        """Whether gradients with respect to a parameter may be held for every example."""
+        layer, _, name = parameter.rpartition(".")
+        return name == "bias" or not isinstance(self._layers.get(layer), layers.Linear | layers.Embedding)
+
+    @property
+    def has_stem(self) -> bool:
+        """Whether it starts with stages of convolution, activation and pooling."""
+        return self._fusion.stem is not None
+
+    def _run_layer(
+        self,
+        name: str,
+        layer: layers.Layer,
+        inputs: Tensor,
+        weights: Tensor,
+        frame: layers.Frame,
+        taps: list[_Tap],
+        record: bool,
+    ) -> Tensor:
+        parameters = [self._view(weights, _full_name(name, parameter)) for parameter in layer.names]
+        outputs = layer.forward(inputs, parameters, frame)
+        if record:
+            if not outputs.requires_grad:  # Nothing before it has parameters: the backward pass ends here.
+                outputs.requires_grad_()
+            taps.append(_Tap(name, layer, inputs.detach(), parameters, outputs))
+        return outputs
+
+    def _clip_and_sum(
+        self,
+        weights: Tensor,
+        taps: list[_Tap],
+        gradients: Sequence[Tensor],
+        present: Tensor,
+        frame: layers.Frame,
+        max_grad_norm: float,
+    ) -> Tensor:
+        parts = [
+            located
+            for tap, gradient in zip(taps, gradients, strict=True)
+            for located in self._located(tap, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame))
+        ]
+        squares = torch.stack([part.squared_norms() for part, _ in parts]).sum(dim=0)
+        trusted = torch.isfinite(squares)
+        factors = self.clipping.factors(squares, trusted & present, max_grad_norm)
+        sums = new_sums(weights, self.clipping.accumulator(present.shape[1]))
+        # On a GPU the question whether any is not trusted would cost more than the cure.
+        if trusted.device.type != "cpu" or not bool(trusted.all()):
+            for part, _ in parts:
+                part.forget(trusted)
+        for part, where in parts:
+            part.write_sums(factors, sums[:, where])
+        return sums
+
+    def _located(self, tap: _Tap, parts: Sequence[layers.Parts]) -> list[tuple[layers.Parts, slice]]:
+        """Each part with its place in the flat row of a model; the parameters of one layer lie side by side."""
+        slices = [self._slices[_full_name(tap.name, parameter)] for parameter in tap.layer.names]
+        if len(parts) == 1:
+            return [(parts[0], slice(slices[0].start, slices[-1].stop))]
+        return list(zip(parts, slices, strict=True))
+
+    def _view(self, weights: Tensor, name: str) -> Tensor:
+        return weights[:, self._slices[name]].view(len(weights), *self._shapes[name])
+
+
+@dataclass(frozen=True)
+class _Tap:
+    """What passed through a layer: its inputs, and the outputs whose gradient the backward pass gives."""
+
+    name: str
+    layer: layers.Layer
+    inputs: Tensor
+    parameters: Sequence[Tensor]
+    outputs: Tensor
+
+
+def _full_name(layer: str, parameter: str) -> str:
+    return f"{layer}.{parameter}" if layer else parameter
+
+
+def _extents(present: Tensor) -> Tensor:
+    """For each model, the position in the batch from which there is only padding."""
+    return (present * torch.arange(1, present.shape[1] + 1, device=present.device)).amax(dim=1).int()
+
+
+def new_sums(weights: Tensor, accumulator: torch.dtype) -> Tensor:
+    """Zeros in the shape of the weights; on the CPU where their device lacks double precision."""
+    lacks_double = accumulator == torch.float64 and layers.wide(weights.device) != torch.float64
+    return torch.zeros(weights.shape, dtype=accumulator, device="cpu" if lacks_double else weights.device)
+
+
+def kernels_for(device: torch.device) -> ModuleType | None:
+    """The Triton kernels where they can run: on an NVIDIA GPU, or anywhere in Triton's interpreter (for tests)."""
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return None
+    try:
+        from mithridate.training.kernels import triton as kernels
+    except ImportError:  # Triton is not made for every system; plain torch does the same.
+        return None
+    return kernels
+
+
+def _loss_gradients(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
+    """Gradient of the summed cross-entropy with respect to the logits: softmax minus the label, 0 where absent."""
+    # Classes first: a CPU works along the examples then, and not along a handful of classes.
+    errors = torch.softmax(logits.detach().t().contiguous(), dim=0)
+    errors.scatter_add_(0, labels.unsqueeze(0), errors.new_full((1, 1), -1.0).expand(1, len(labels)))
+    return torch.where(present, errors, 0.0).t()
+
+
+def _slices(shapes: dict[str, torch.Size]) -> dict[str, slice]:
+    """Where each parameter lies in the flat row of a model."""
+    result: dict[str, slice] = {}
+    start = 0
+    for name, shape in shapes.items():
+        result[name] = slice(start, start + shape.numel())
+        start += shape.numel()
+    return result
+
+
+def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, ...], input_dtype: torch.dtype) -> None:
+    """Compare the program with the module itself, one example at a time: results, and one gradient.
+
+    Everything above says that they agree; this would notice if it were wrong.
+    """
+    own = copy.deepcopy(module).cpu().float()
+    inputs = suitability.random_inputs(own, input_shape, input_dtype, 5)
+    weights = torch.cat([value.detach().flatten() for value in own.parameters()]).unsqueeze(0)
+    with torch.no_grad():
+        alone = torch.cat([own(example.unsqueeze(0)) for example in inputs])
+    for count in (2, 5):
+        together = network.logits(weights, inputs[:count])[0]
+        if not _agree(together, alone[:count]):
+            raise NotConvertible("its results for one example depend on others")
+    label = torch.zeros(1, 1, dtype=torch.int64)
+    present = torch.ones(1, 1, dtype=torch.bool)
+    found = network.clipped_sums(weights, inputs[:1].unsqueeze(0), label, present, 1e30)[0]
+    with torch.enable_grad():
+        loss = F.cross_entropy(own(inputs[:1]), label[0])
+        gradients = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
+    expected = [
+        torch.zeros_like(value).flatten() if gradient is None else gradient.flatten()
+        for value, gradient in zip(own.parameters(), gradients, strict=True)
+    ]
+    if not _agree(found, torch.cat(expected)):
+        raise NotConvertible("its gradients are not those of its layers")
+
+
+def _agree(found: Tensor, expected: Tensor) -> bool:
+    """Whether two ways to compute differ by rounding only."""
+    return bool((found - expected).norm() <= 1e-3 * expected.norm() + 1e-6)
