@@ -10,12 +10,13 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constr
 # Without a network it gives up soon.
 APT    := apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 # A process for every core, each on one thread; tests of one file share what they set up.
-PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+PYTEST   := python -m pytest -n auto --dist loadfile
+PARALLEL := OMP_NUM_THREADS=1 $(BIN)/$(PYTEST)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test cluster lint docs browser bench reproduce figures slow dist format clean help
+.PHONY: demo test more slow cluster lint docs browser lowest bench reproduce figures dist format clean help
 
 demo: $(TRAIN)  ## train, certify and report on handwritten digits
 	@$(BIN)/mithridate demo
@@ -23,13 +24,20 @@ demo: $(TRAIN)  ## train, certify and report on handwritten digits
 test: $(DEV)  ## run the fast tests and the doctests
 	@$(PARALLEL)
 
-cluster: $(DEV)  ## test the Ray back end on a cluster of three nodes on this machine
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow' tests/test_ray.py tests/test_ray_faults.py
+more: $(DEV)  ## run the tests of whole programs: kills, browser, documentation, packages, experiments, Ray
+	@$(PARALLEL) -m 'more and not slow and not gpu'
 
-lint: $(DEV)  ## check style, format and types
+slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files
+	@$(PARALLEL) -m '(slow or hypothesis) and not gpu' --hypothesis-profile=thorough
+
+cluster: $(DEV)  ## run what `make more` has about Ray, by itself
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'more and not slow and not gpu' tests/test_ray.py tests/test_ray_faults.py
+
+lint: $(DEV)  ## check style, format, types and which way imports point
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 docs: $(DEV)  ## build the documentation into site/, strictly
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -39,6 +47,12 @@ browser:  ## install Chromium for the tests of the report, where apt may
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(APT) update && \
 	    $(APT) install -y --no-install-recommends chromium >/dev/null; } || \
 	  echo "There is no Chromium and apt may not install it here; the browser tests will be skipped."
+
+lowest:  ## run the fast tests with the lowest versions that pyproject.toml promises; KEEP=torch leaves torch as it is
+	@$(PYTHON) -m venv --clear build/lowest
+	@$(PYTHON) tests/lowest.py $(KEEP) > build/lowest.txt
+	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,test]'
+	@OMP_NUM_THREADS=1 build/lowest/bin/$(PYTEST)
 
 bench: $(DEV)  ## time certification, and training next to Opacus
 	@$(PIP) -e '.[bench]'
@@ -52,9 +66,6 @@ reproduce: $(DEV)  ## train what the experiments need; needs a GPU and the data
 figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the raw results
 	@$(BIN)/python experiments/figures.py
 	@$(BIN)/python benchmarks/scaling.py --page
-
-slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files
-	@$(PARALLEL) -m slow
 
 dist: $(DEV)  ## build wheel and sdist, install [all] into an empty environment, run the demo there
 	@rm -rf dist build/empty

@@ -1,7 +1,7 @@
 """Speed of certification on this machine, next to dp-accounting in the same run: `make bench`, or with `--json`.
 
 Every timing of `certify` comes from a fresh process, so that "cold" means cold. Votes are the real ones of 1,000
-LeNet-5 instances on MNIST where `../shared/votes` (or $MITHRIDATE_SHARED) has them, else drawn at random.
+LeNet-5 instances on MNIST, of experiments/aaai2023.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from mithridate import SampledGaussian, Votes
 from mithridate.accounting.privacy_loss import compose
 from mithridate.auditing.exact_curves import ExactTradeoff
 
+VOTES = Path(__file__).parents[1] / "experiments" / "aaai2023" / "raw" / "mnist-lenet5-sigma3.npz"
 MECHANISM = SampledGaussian(noise_multiplier=3.0, sample_rate=0.001, steps=1000)
 _CHILD = """
 import json, re, sys, time
@@ -56,13 +57,13 @@ def machine() -> dict[str, Any]:
 
 
 def certification(folder: Path) -> dict[str, Any]:
-    votes, source = real_or_drawn_votes()
+    votes = Votes.load(VOTES)
     small, large = folder / "small.npz", folder / "large.npz"
     votes.save(small)
     rows = np.random.default_rng(0).integers(0, votes.examples, 1_000_000)
     # Every row is shaken a little, so that a million points have many more distinct counts than ten thousand.
     Votes.from_counts(shaken(votes.counts[rows]), mechanism=MECHANISM).save(large)
-    results: dict[str, Any] = {"votes": source}
+    results: dict[str, Any] = {"votes": "MNIST, LeNet-5, real"}
     results["fdp_cold"] = run(small, "fdp", folder / "cache")
     results["fdp_cached"] = run(small, "fdp", folder / "cache")
     if votes.score_sums is not None:
@@ -72,18 +73,6 @@ def certification(folder: Path) -> dict[str, Any]:
     for method in ("rdp", "rdp-paper", "adp"):
         results[f"{method}_cold"] = run(small, method, folder / "unused")
     return results
-
-
-def real_or_drawn_votes() -> tuple[Votes, str]:
-    shared = Path(os.environ.get("MITHRIDATE_SHARED", Path(__file__).parents[2] / "shared"))
-    path = shared / "votes" / "mnist-lenet5-sigma3.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {"score_sums": file["sum"], "score_squares": file["sumsq"]}
-            return Votes.from_counts(file["counts"], mechanism=MECHANISM, **arrays), "MNIST, LeNet-5, real"
-    random = np.random.default_rng(0)
-    shares = random.dirichlet(np.full(10, 0.05), 10_000)
-    return Votes.from_counts(random.multinomial(1000, shares), mechanism=MECHANISM), "drawn at random"
 
 
 def shaken(counts: np.ndarray) -> np.ndarray:

@@ -22,8 +22,11 @@ from typing import Any
 import numpy as np
 
 from mithridate.core.votes import Votes
+from mithridate.data.examples import Examples
 from mithridate.data.named import load_named
-from mithridate.defences.neighbourhood import UNIT, Exponential, Kernel, Within, kernel_votes, neighbour_votes
+from mithridate.defences._nearness import StoredExamples
+from mithridate.defences.kernel import FULL_WEIGHT, Exponential, Kernel, Within, kernel_votes
+from mithridate.defences.neighbours import neighbour_votes
 from mithridate.features import OrientedGradients
 
 RADII = (0, 10, 50, 80, 150, 300, 500, 1000, 1500, 2000)
@@ -62,30 +65,27 @@ def main() -> None:
 
 
 def measure(name: str, folder: Path | None, *, held_out: bool) -> dict[str, Any]:
-    data = load_named(name, data_dir=folder, download=folder is None)
-    train, test = data.train, data.test
+    train, test = load_named(name, data_dir=folder, download=folder is None)
     if held_out:
-        test = (train[0][-HELD_OUT:], train[1][-HELD_OUT:])
-        train = (train[0][:-HELD_OUT], train[1][:-HELD_OUT])
-    features = OrientedGradients()
+        train, test = train.part(slice(-HELD_OUT)), train.part(slice(-HELD_OUT, None))
     results: dict[str, Any] = {
         "data": name,
-        "examples": len(train[0]),
-        "inputs": len(test[0]),
+        "examples": len(train.x),
+        "inputs": len(test.x),
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "radii": RADII,
         "kernels": {},
     }
     for title, kernel in KERNELS[name].items():
         start = time.perf_counter()
-        votes = kernel_votes(train, test, features=features, kernel=kernel, classes=10)
+        votes = kernel_votes(stored(train), (test.x, test.y), kernel=kernel)
         results["kernels"][title] = {
             **kernel.to_dict(),
             "seconds": time.perf_counter() - start,
             "certified": certified(votes),
         }
     start = time.perf_counter()
-    votes = neighbour_votes(train, test, features=features, neighbours=NEIGHBOURS, classes=10)
+    votes = neighbour_votes(stored(train), (test.x, test.y), neighbours=NEIGHBOURS)
     results["neighbours"] = {
         "neighbours": NEIGHBOURS,
         "seconds": time.perf_counter() - start,
@@ -93,6 +93,10 @@ def measure(name: str, folder: Path | None, *, held_out: bool) -> dict[str, Any]
     }
     results["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return results
+
+
+def stored(train: Examples) -> StoredExamples:
+    return StoredExamples.of((train.x, train.y), features=OrientedGradients(), classes=10)
 
 
 def certified(votes: Votes) -> list[float]:
@@ -104,7 +108,7 @@ def certified(votes: Votes) -> list[float]:
     leads = votes.counts[rows, labels][:, None] - votes.counts - needed
     leads[rows, labels] = np.iinfo(np.int64).max
     lead = leads.min(axis=1)
-    return [round(float((lead >= radius * UNIT).mean()), 4) for radius in RADII]
+    return [round(float((lead >= radius * FULL_WEIGHT).mean()), 4) for radius in RADII]
 
 
 def table(results: dict[str, Any]) -> str:

@@ -22,9 +22,11 @@ import torch
 from train import Memory, machine  # the benchmark beside this one
 
 from mithridate.core.votes import Votes
+from mithridate.defences.bagging import Bootstrap
+from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.training.config import PRECISIONS
-from mithridate.training.plain import train_plain
-from mithridate.training.plain_config import Bootstrap, Parts, PlainConfig, Plan, SpreadParts
+from mithridate.training.plain_config import PlainConfig, ViewPlan
+from mithridate.training.run import train_plain
 
 CLASSES = 10
 MODELS = {"dpa": 1200, "finite-aggregation": 1200, "bagging": 1000}
@@ -85,9 +87,9 @@ def benchmark(arguments: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     return {
         "what": arguments.what,
-        "models": plan.instances,
+        "models": plan.models,
         "seconds": seconds,
-        "model_steps_per_s": plan.instances * config.steps / seconds,
+        "model_steps_per_s": plan.models * config.steps / seconds,
         "majority_accuracy": None if arguments.data is None else accuracy(votes),
         "peak_memory_gib": memory.peak_gib(),
         "test_inputs": votes.examples,
@@ -96,7 +98,7 @@ def benchmark(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def plan_of(arguments: argparse.Namespace) -> Plan:
+def plan_of(arguments: argparse.Namespace) -> ViewPlan:
     count = arguments.models or MODELS[arguments.what]
     if arguments.what == "dpa":
         return Parts(count)

@@ -19,20 +19,13 @@ import numpy.typing as npt
 
 from mithridate import ADP, FDP, RDP, SampledGaussian, Threat, Votes, certify
 from mithridate.accounting import Method
-from mithridate.core.mechanism import (
-    Bagged,
-    KernelSum,
-    Mechanism,
-    NearestExamples,
-    NoisyFeatures,
-    NoisyLabels,
-    Partitioned,
-    SpreadPartitions,
-)
-from mithridate.defences.partition_rules import RunOffRule
-from mithridate.defences.smoothing_rules import FeatureNoiseRule
-from mithridate.defences.statistical_bound import statistical_dp
-from mithridate.training.plain_config import SpreadParts
+from mithridate.core.mechanism import Mechanism
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.kernel import KernelSum
+from mithridate.defences.neighbours import NearestExamples
+from mithridate.defences.partitions import Partitioned, RunOffRule, SpreadPartitions, SpreadParts
+from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
+from mithridate.defences.statistical import statistical_dp
 
 POINTS, CLASSES = 10_000, 10
 GAUSSIAN = SampledGaussian(3.0, 0.001, 1000)

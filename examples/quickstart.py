@@ -8,16 +8,15 @@ import sys
 
 from mithridate import CertifiedClassifier
 from mithridate.data.named import load_named
-from mithridate.reporting import Report
 
 
 def main(instances: int) -> None:
     """Fit, predict, certify, report."""
-    digits = load_named("digits")
-    x_test, y_test = digits.test
+    train, test = load_named("digits")
+    x_test, y_test = test.x, test.y
 
     classifier = CertifiedClassifier(instances=instances, classes=range(10))
-    classifier.fit(*digits.train)
+    classifier.fit(train.x, train.y)
     print(f"{classifier.score(x_test, y_test):.1%} of {len(x_test)} predictions are correct.")
 
     certificate = classifier.certify(x_test, y_test)
@@ -27,7 +26,7 @@ def main(instances: int) -> None:
     print(f"The baseline, always saying the commonest digit, is {certificate.summary()['baseline']:.1%}.")
 
     certificate.save("certificate.json")
-    Report.of(certificate, pictures=x_test, certificate_path="certificate.json").write("report.html")
+    certificate.report(pictures=x_test, certificate_path="certificate.json").write("report.html")
     print("Written to report.html and certificate.json; check it with: mithridate verify certificate.json")
 
 

@@ -32,13 +32,13 @@ import torch
 
 from mithridate import Certificate, Votes
 from mithridate._io.artifacts import write_atomically
-from mithridate.cli._training import Work
-from mithridate.comparing.file import read_comparison
 from mithridate.core.mechanism import Private
-from mithridate.data.readers import Examples
-from mithridate.defences.base import Defence
+from mithridate.data.examples import Examples
+from mithridate.defences import Defence
 from mithridate.errors import MithridateError
-from mithridate.recipes.project import Project, read_project
+from mithridate.projects.comparison import read_comparison
+from mithridate.projects.project import Project, read_project
+from mithridate.training.order import RuntimeOptions, compose
 from mithridate.training.run import pick_device
 
 HERE = Path(__file__).parent
@@ -105,12 +105,14 @@ def _place(one: Experiment) -> int:
 def _private(path: Path) -> Experiment:
     """A private ensemble: what `mithridate train` does with this file."""
     project = read_project(path)
+    project.defence()  # or it says what is wrong, before anything is trained
 
     def run(data: Data, instances: int, device: str) -> Votes:
-        options = {**project.options, "instances": instances, "device": device, "keep_models": False}
+        wanted = replace(project, options={**project.options, "instances": instances})
+        order = compose(wanted.defence(), *data, device=pick_device(device).type)
         with tempfile.TemporaryDirectory() as folder:
-            work = Work(*data, Path(folder) / "run", options)
-            return work.train(work.recipe())[0]
+            runtime = {**project.runtime(), "device": device, "run_dir": Path(folder) / "run"}
+            return order.run(RuntimeOptions(**runtime, progress=_lines(path.stem)))
 
     instances = project.options.get("instances")
     if not isinstance(instances, int):
@@ -123,7 +125,7 @@ def _compared(path: Path) -> Iterator[Experiment]:
     file = read_comparison(path)
     start = path.stem.removesuffix(BASELINES).removeprefix(BEST)
     for row, defence in file.defences().items():
-        constants = defence.recipe
+        constants = defence.to_dict()
         is_random = "draws" in constants
         numbers = ("draws", "partitions", "spread", "neighbours")
         sizes = [_size(constants[name]) for name in numbers if name in constants]
@@ -142,14 +144,7 @@ def _defended(defence: Any, name: str) -> Callable[[Data, int, str], Votes]:
     def run(data: Data, instances: int, device: str) -> Votes:
         training, test = data
         trained: Defence = replace(defence, instances=instances) if "instances" in vars(defence) else defence
-        return trained.train(
-            (training.x, training.y),
-            (test.x, test.y),
-            device=device,
-            source=training.source,
-            assumptions=training.assumptions,
-            progress=_lines(name),
-        )
+        return trained.train(training, test, device=device, progress=_lines(name))
 
     return run
 

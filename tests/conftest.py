@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 # The same examples on every run and every machine: a failure that comes and goes teaches nobody.
 # Nor does it depend on how busy the machine is.
 settings.register_profile(
-    "mithridate",
+    "quick",
+    max_examples=50,
     derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("mithridate")
+# `make slow` looks for failures that nobody has met: new examples every time, and how to repeat one that fails.
+settings.register_profile(
+    "thorough", settings.get_profile("quick"), max_examples=1000, derandomize=False, print_blob=True
+)
+settings.load_profile("quick")
+
+# It registers a defence when it is imported, which only its own tests should know.
+collect_ignore = ["toy_defence.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,6 @@ import gzip
 import io
 import json
 import logging
-import lzma
 import os
 import random
 import resource
@@ -42,11 +41,11 @@ from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
 from mithridate.cli.predict import read_alike
-from mithridate.comparing.file import read_comparison
 from mithridate.data import Images, named, read
-from mithridate.data import publishers as originals
+from mithridate.data import published_formats as formats
 from mithridate.errors import MithridateError
-from mithridate.recipes.project import read_project
+from mithridate.projects.comparison import read_comparison
+from mithridate.projects.project import read_project
 from mithridate.training import prediction
 from mithridate.training import run as training
 from mithridate.training.run_directory import Manifest, RunDirectory, read_models, read_seed
@@ -187,24 +186,18 @@ def _data(world: Path) -> Iterator[Target]:
     blind = (mutations.blindly,)
     image, labels = test_named.GREY[1]
     idx = test_named.idx(image[:2, :5, :5].copy())
-    yield Target("idx", idx, world / "i", blind, lambda p: originals.read_idx(p, limit=LIMIT))
+    yield Target("idx", idx, world / "i", blind, lambda p: formats.read_idx(p, limit=LIMIT))
     packed = gzip.compress(idx, mtime=0)
     yield Target(
-        "idx.gz", packed, world / "i.gz", (*blind, mutations.in_gzip), lambda p: originals.read_idx(p, limit=LIMIT), 2
+        "idx.gz", packed, world / "i.gz", (*blind, mutations.in_gzip), lambda p: formats.read_idx(p, limit=LIMIT), 2
     )
     pixels, labels = test_named.COLOUR[1]
     records = test_named.records(pixels, labels)
-    yield Target("cifar", records, world / "b.bin", blind, lambda p: originals.read_cifar(p, limit=LIMIT))
-    # Labels, then residuals: any bytes are some images.
-    residuals = lzma.compress(labels.tobytes() + pixels.tobytes(), preset=0)
-    ways = (*blind, mutations.in_xz)
-    yield Target(
-        "cifar.xz", residuals, world / "b.xz", ways, lambda p: originals.read_cifar_residuals(p, limit=LIMIT), 0.3
-    )
+    yield Target("cifar", records, world / "b.bin", blind, lambda p: formats.read_cifar(p, limit=LIMIT))
     archive = test_named.archive({"test_batch.bin": records})
 
     def read_archive(path: Path) -> Any:
-        return originals.read_cifar_archive(path, ["test_batch.bin"], limit=LIMIT)
+        return formats.read_cifar_archive(path, ["test_batch.bin"], limit=LIMIT)
 
     yield Target("cifar.tar.gz", archive, world / "b.tar.gz", (*blind, mutations.in_gzip), read_archive, 1)
     yield from _pictures(world)
@@ -340,6 +333,11 @@ def prepared() -> Iterator[Path]:
 
 
 def _peak_bytes() -> int:
+    """Of this program alone: on Linux, the usage of a process counts the memory of whoever started it, too."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -324,12 +324,12 @@ def check_squared_norms(device: torch.device) -> None:
 
 def check_group_norm(device: torch.device) -> None:
     kernels = kernels_on(device)
-    before = kernels.normalisation._MOST
+    before = kernels.group_norm._MOST
     try:
-        for kernels.normalisation._MOST in (before, dict.fromkeys(before, 0)):  # all at once, and piece by piece
+        for kernels.group_norm._MOST in (before, dict.fromkeys(before, 0)):  # all at once, and piece by piece
             _check_group_norm(kernels, device)
     finally:
-        kernels.normalisation._MOST = before
+        kernels.group_norm._MOST = before
 
 
 def _check_group_norm(kernels: Any, device: torch.device) -> None:
@@ -342,9 +342,9 @@ def _check_group_norm(kernels: Any, device: torch.device) -> None:
         images = draw(1, MODELS * BATCH, channels, height, width) * 3 + 5
         addend = draw(5, *images.shape)
         weight, bias = draw(2, MODELS, channels), draw(3, MODELS, channels)
-        require(kernels.normalisation.supports(images.shape, groups), "not supported")
+        require(kernels.group_norm.supports(images.shape, groups), "not supported")
         ours, kept = [values.to(device).requires_grad_() for values in (images, addend)][: 1 + adds], {}
-        found = kernels.normalisation.GroupNorm.apply(
+        found = kernels.group_norm.GroupNormFunction.apply(
             ours[0], ours[1] if adds else None, weight.to(device), bias.to(device), extents, groups, 1e-5, relu, kept,
             "key",
         )  # fmt: skip
@@ -384,7 +384,9 @@ def check_ghost_norms(device: torch.device) -> None:
             images[3] *= 1e-30
             places = Conv(conv).places(images.to(device))
             extents = torch.tensor([4], dtype=torch.int32, device=device)
-            found = kernels.wide.ghost_norms(images.to(device), upstream.to(device), places, extents, slack).cpu()
+            found = kernels.library_convolutions.ghost_norms(
+                images.to(device), upstream.to(device), places, extents, slack
+            ).cpu()
             require(found.dtype == torch.float64 and float(found[4]) == 0.0, "padding has a norm")
             for example in range(4):
                 image, error = images[example : example + 1], upstream[example : example + 1]
@@ -396,7 +398,7 @@ def check_ghost_norms(device: torch.device) -> None:
                 most = math.sqrt(norm**2 + (channels + outputs + 2) * 2.0**-22 * lengths**2) + slack * lengths
                 require(estimate <= 1.01 * most + 1e-12, f"{estimate} is too long for {norm} and {lengths}")
     images[1, 0, 0, 0], upstream[0, 0, 0, 0] = math.inf, math.nan
-    found = kernels.wide.ghost_norms(images.to(device), upstream.to(device), places, extents, slack)
+    found = kernels.library_convolutions.ghost_norms(images.to(device), upstream.to(device), places, extents, slack)
     require(found.cpu().isfinite().tolist() == [False, False, True, True, True], "what is not finite has a norm")
 
 
@@ -452,7 +454,7 @@ def check_ghost_sums(device: torch.device) -> None:
         images = draw(1, 5, 3, height, width).double()
         upstream = draw(2, *conv.double()(images).shape).double()
         pixels, errors = images.flatten(2), upstream.flatten(2)
-        squares, sizes = kernels.wide.ghost_sums(
+        squares, sizes = kernels.library_convolutions.ghost_sums(
             torch.bmm(pixels.mT, pixels).to(device),
             torch.bmm(errors.mT, errors).to(device),
             Conv(conv).places(images.to(device)),
@@ -468,7 +470,7 @@ def check_channels_first(device: torch.device) -> None:
     kernels = kernels_on(device)
     for shape in ((3, 70, 9, 11), (1, 1, 1, 1), (2, 64, 8, 8), (2, 3, 65, 1)):
         images = draw(1, *shape).to(device).contiguous(memory_format=torch.channels_last)
-        found = kernels.wide.channels_first(images)
+        found = kernels.library_convolutions.channels_first(images)
         require(found.is_contiguous() and torch.equal(found, images), "turned wrongly")
 
 
@@ -754,10 +756,10 @@ def _sum_of_equals(kind: str, count: int, size: float, bound: float, precision: 
     from mithridate.training import layers
 
     extents = torch.tensor([count], dtype=torch.int32, device=device)
-    frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+    frame = layers.Layout(1, Clipping(precision), extents, kernels_on(device))
     numbers = torch.full((1, count, 1), size, device=device)
     with arithmetic(precision):
-        parts: layers.Parts = layers.Stored(numbers, frame)
+        parts: layers.Pieces = layers.Stored(numbers, frame)
         if kind == "outer":
             parts = layers.Outer(torch.ones_like(numbers), numbers, frame, has_bias=False)
         squares = parts.squared_norms()
@@ -779,7 +781,7 @@ def check_operands_of_every_size(device: torch.device) -> None:
     ]
     extents = torch.tensor([len(inputs)], dtype=torch.int32, device=device)
     for precision in ("float32", "tf32"):
-        frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+        frame = layers.Layout(1, Clipping(precision), extents, kernels_on(device))
         parts = layers.Outer(operands[0], operands[1], frame, has_bias=False)
         squares = parts.squared_norms()
         parts.forget(torch.isfinite(squares))
@@ -805,7 +807,7 @@ def check_cancelling_positions(device: torch.device) -> None:
                 inputs = a.expand(-1, -1, -1, -1, 2).contiguous().to(device)
                 gradients = torch.cat([g, -g * (1 - cancel)], 4).to(device)
                 extents = torch.ones(1, dtype=torch.int32, device=device)
-                frame = layers.Frame(1, Clipping(precision), extents, kernels_on(device))
+                frame = layers.Layout(1, Clipping(precision), extents, kernels_on(device))
                 with arithmetic(precision):
                     part = layers.Contraction(inputs, gradients, frame)
                     squares = part.squared_norms()

@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import io
 import json
-import lzma
 import random
 import struct
 import zipfile
@@ -147,7 +146,7 @@ def _repack(content: Any, rng: random.Random) -> None:
         chosen["dtype"] = rng.choice(("int64", "float64", "uint8", "uint16", "object", "U9"))
 
 
-# --- zip, gzip, xz --------------------------------------------------------------------------------------------------
+# --- zip, gzip ------------------------------------------------------------------------------------------------------
 
 
 def in_members(data: bytes, rng: random.Random) -> bytes:
@@ -236,11 +235,6 @@ def _other_text(member: bytes, rng: random.Random) -> bytes:
 def in_gzip(data: bytes, rng: random.Random) -> bytes:
     """What a gzip file holds, changed."""
     return gzip.compress(blindly(gzip.decompress(data), rng), compresslevel=1)
-
-
-def in_xz(data: bytes, rng: random.Random) -> bytes:
-    """What an xz file holds, changed."""
-    return lzma.compress(blindly(lzma.decompress(data), rng), preset=0)
 
 
 def in_safetensors(data: bytes, rng: random.Random) -> bytes:

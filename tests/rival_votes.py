@@ -7,19 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import Certificate, Threat, Votes, certify
-from mithridate.core.mechanism import (
-    Bagged,
-    KernelSum,
-    Lead,
-    Mechanism,
-    NearestExamples,
-    NoisyFeatures,
-    NoisyLabels,
-    Partitioned,
-    SpreadPartitions,
-)
-from mithridate.defences.partition_rules import RunOffRule
-from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.core.mechanism import Mechanism
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.kernel import KernelSum
+from mithridate.defences.neighbours import Lead, NearestExamples
+from mithridate.defences.partitions import Partitioned, RunOffRule, SpreadPartitions
+from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
 
 LABELS = [0, 1, 2, 0]
 CLASSES = 3

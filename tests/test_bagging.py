@@ -14,8 +14,9 @@ from scipy import stats
 
 from mithridate.accounting import Margins
 from mithridate.core.bounds import bound_votes
-from mithridate.core.mechanism import Bagged, NoisyFeatures, SampledGaussian, Threat
-from mithridate.defences.bagging_rule import BaggingRule, _room, _worst_splits
+from mithridate.core.mechanism import SampledGaussian, Threat
+from mithridate.defences.bagging import Bagged, BaggingRule, _room, _worst_splits
+from mithridate.defences.smoothing import NoisyFeatures
 from mithridate.errors import UnsupportedMechanismError
 
 FALSE_ALARM = 1e-6

@@ -16,7 +16,8 @@ from mithridate.certifying import certification
 from mithridate.certifying.certification import SEARCH_LIMIT
 from mithridate.core.bounds import bound_votes
 from mithridate.core.certificate import Certificate, Scope, Status
-from mithridate.core.mechanism import Partitioned, SampledGaussian, Subsampled, Threat
+from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
+from mithridate.defences.partitions import Partitioned
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
 
 INSTANCES = 60
@@ -89,10 +90,10 @@ class Limit:
         return margins.top.map(lambda top: np.round((top - 0.5) * 2**30)) >= radius
 
 
-def searched(limits: list[int], accountant: Limit) -> tuple[list[int], list[str]]:
+def searched(limits: list[int], accountant: Limit, end: int = SEARCH_LIMIT) -> tuple[list[int], list[str]]:
     top = 0.5 + np.array(limits, dtype=float) / 2**30
     margins = Margins.of(top, 1 - top, 1 - top)
-    radii, statuses = certification._search(accountant, margins, None)  # pyright: ignore[reportPrivateUsage]
+    radii, statuses = certification._search(accountant, margins, end, None)  # pyright: ignore[reportPrivateUsage]
     return radii.tolist(), statuses.tolist()
 
 
@@ -104,6 +105,16 @@ def test_the_search_finds_every_limit(limits: list[int]) -> None:
         assert found <= limit
         assert found == limit if limit <= 4096 else found > limit * (1 - 1 / 2048)
     assert set(statuses) == {Status.CERTIFIED}
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=8), st.integers(1, 4096))
+def test_the_search_asks_for_nothing_beyond_its_end(limits: list[int], end: int) -> None:
+    accountant = Limit()
+    radii, statuses = searched(limits, accountant, end)
+    assert radii == [min(limit, end) for limit in limits]
+    assert statuses == [Status.SEARCH_LIMIT if limit >= end else Status.CERTIFIED for limit in limits]
+    assert max(accountant.asked) <= end
 
 
 def test_large_radii_are_rounded_down_by_less_than_promised() -> None:
@@ -224,6 +235,7 @@ def test_all_predictions_at_once_is_the_stronger_claim(counts: list[list[int]]) 
     assert np.array_equal(certify(votes, failure_prob=0.05 / len(counts)).radius, all_of_them.radius)
 
 
+@pytest.mark.more
 @settings(max_examples=6)
 @given(TABLES)
 @pytest.mark.parametrize("method", SOUND, ids=repr)
@@ -263,6 +275,7 @@ def test_ties_are_not_separated_and_go_to_the_smaller_label(top: int) -> None:
     assert set(found.status) == {Status.NOT_SEPARATED}
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("method", METHODS, ids=repr)
 def test_subsampling_never_shrinks_the_radius(method: Method) -> None:
     if method.assumptions:

@@ -26,6 +26,7 @@ from mithridate.training import prediction
 from mithridate.training import run as training
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
+pytestmark = pytest.mark.more
 SECONDS = 600  # a call takes less than one; a busy machine must not look like a hang
 TABLE = "p,q,kind\n" + "".join(f"{number % 17},{'xy'[number % 2]},{'ab'[number % 2]}\n" for number in range(40))
 PROJECT = """
@@ -58,6 +59,7 @@ GARBAGE = {
     "json": b'{"schema": "mithridate.certificate/1", "hash": 3}',
     "numbers": b"1,2\n3,4\n",
 }
+NEAR = ["--train", "train.npz", "--test", "test.npz", "--method", "nearest-neighbours"]
 ENDS = (".toml", ".csv", ".tsv", ".npz", ".parquet", ".json", ".png", "")
 
 
@@ -94,12 +96,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "Engine", FakeEngine)
         patch.setattr(prediction, "Engine", FakeEngine)
-        patch.setattr("mithridate.reporting.report.METHODS", (ADP(),))
+        patch.setattr("mithridate.certifying.advice.METHODS", (ADP(),))
         patch.delenv("MITHRIDATE_DATA", raising=False)
         for name, published in named.PUBLISHED.items():
             patch.setitem(named.PUBLISHED, name, replace(published, hosts=("http://127.0.0.1:9/",)))
         patch.chdir(good)
         assert attempt("train", "p.toml", "--run-dir", "run").code == 0
+        assert attempt("train", *NEAR, "--run-dir", "near").code == 0
         yield folder
 
 
@@ -176,19 +179,27 @@ WORKING = {
     "init": [["train.csv", "--label", "kind", "-o", "../out/i.toml"], ["train.npz", "-o", "../out/i.toml"]],
     "merge": [["votes.npz", "more.npz", "-o", "../out/m.npz"]],
     "plan": [[*_MECHANISM, "--instances", "200", "--classes", "3"]],
-    "predict": [["run", "test.csv"]],
+    "predict": [["run", "test.csv"], ["near", "test.npz"]],
     "report": [["certificate.json", "-o", "../out/r.html"], ["run", "-o", "../out/r.html"]],
     "split": [["run", "--into", "1", "-o", "../out/parts"]],
-    "train": [["p.toml", "--run-dir", "../out/run"], ["--train", "train.npz", "--run-dir", "../out/run"]],
+    "train": [
+        ["p.toml", "--run-dir", "../out/run"],
+        ["--train", "train.npz", "--run-dir", "../out/run"],
+        [*NEAR, "--run-dir", "../out/run"],
+    ],
     "verify": [["certificate.json"]],
 }
+
+
+def small(name: str, words: list[str]) -> list[str]:
+    return [] if "nearest-neighbours" in words else SMALL.get(name, [])  # where nothing is trained
 
 
 def test_the_commands_that_others_are_made_of_work(world: Path) -> None:
     for name, all_words in WORKING.items():
         for words in all_words:
             _prepare(world)
-            assert check(name, *words, *SMALL.get(name, [])) == 0, (name, words)
+            assert check(name, *words, *small(name, words)) == 0, (name, words)
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -216,7 +227,7 @@ def arguments(draw: st.DrawFn) -> list[str]:
             continue
         count = action.nargs if isinstance(action.nargs, int) else 1
         words += [draw(_values(action)) for _ in range(count if draw(st.integers(0, 9)) else count - 1)]
-    return [name, *words, *SMALL.get(name, [])]
+    return [name, *words, *small(name, words)]
 
 
 def _values(action: argparse.Action) -> st.SearchStrategy[str]:
@@ -243,7 +254,7 @@ def test_any_arguments(world: Path, typed: list[str]) -> None:
 @given(typed=st.lists(st.sampled_from([*COMMANDS, *ODD, *PATHS[:12], "--help", "--json", "--version"]), max_size=5))
 def test_words_in_any_order(world: Path, typed: list[str]) -> None:
     _prepare(world)
-    outcome = attempt(*typed, *SMALL.get(typed[0], []) if typed else [])
+    outcome = attempt(*typed, *small(typed[0], typed) if typed else [])
     assert outcome.code in (0, 1, 2)
     assert "Traceback" not in outcome.err
 
@@ -289,7 +300,10 @@ def test_garbage_wherever_a_file_is_named(world: Path, kind: str) -> None:
     assert everything_in(world / "bad" / f"run-{kind}").items() >= before.items()
 
 
-DAMAGED = ("p.toml", "train.csv", "train.npz", "certificate.json", "votes.npz", "run/run.json")
+DAMAGED = (
+    "p.toml", "train.csv", "train.npz", "certificate.json", "votes.npz", "run/run.json", "near/run.json",
+    "near/examples.npz",
+)  # fmt: skip
 
 
 @settings(max_examples=150)
@@ -319,5 +333,7 @@ def test_damaged_files(world: Path, name: str, changes: list[tuple[int, bytes]],
             ["merge", path, "more.npz", "-o", "../out/m.npz"],
         ],
         "run/run.json": [["predict", path.parent, "train.csv"], ["train", "p.toml", "--run-dir", path.parent]],
+        "near/run.json": [["predict", path.parent, "test.npz"], ["train", *NEAR, "--run-dir", path.parent]],
+        "near/examples.npz": [["predict", path.parent, "test.npz"], ["train", *NEAR, "--run-dir", path.parent]],
     }[name]:
         check(*map(str, typed))

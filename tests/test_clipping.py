@@ -27,7 +27,7 @@ from mithridate.errors import ConfigError
 from mithridate.training import layers
 from mithridate.training.clipping import MOST_EXAMPLES, Clipping, examples_together
 from mithridate.training.general import GeneralNetwork
-from mithridate.training.layers import Conv, Frame
+from mithridate.training.layers import Conv, Layout
 
 PRECISIONS = ("float32", "tf32")
 MANTISSA = {"float32": 23, "tf32": 10}
@@ -125,15 +125,15 @@ def products_rounding(rounding: Rounding) -> Iterator[None]:
 _matmul = torch.matmul
 
 
-def frame(precision: str, models: int = 1, batch: int = 1) -> layers.Frame:
-    return layers.Frame(models, Clipping(precision), torch.full((models,), batch, dtype=torch.int32), None)
+def frame(precision: str, models: int = 1, batch: int = 1) -> layers.Layout:
+    return layers.Layout(models, Clipping(precision), torch.full((models,), batch, dtype=torch.int32), None)
 
 
 @dataclass(frozen=True)
 class Case:
     """Gradients of one example with respect to some parameters, and the sizes of these."""
 
-    make: Callable[[layers.Frame], list[layers.Parts]]
+    make: Callable[[layers.Layout], list[layers.Pieces]]
     sizes: tuple[int, ...]
 
 
@@ -175,7 +175,7 @@ def stored(seed: int, scale: float) -> Case:
 def outer(seed: int, scale: float) -> Case:
     inputs, gradients = scale * draw(seed, 1, 1, 50), draw(seed + 1, 1, 1, 10)
 
-    def make(shared: layers.Frame) -> list[layers.Parts]:
+    def make(shared: layers.Layout) -> list[layers.Pieces]:
         bias = layers.Stored(gradients, shared, torch.zeros(1, 1, dtype=torch.float64))
         return [layers.Outer(inputs, gradients, shared, has_bias=True), bias]
 
@@ -293,7 +293,7 @@ def test_ghost_norms_of_convolutions_cover_what_is_summed_when_positions_cancel(
         channels = torch.randn(4, 48, 1, 1, generator=generator)
         images = torch.cat([channels, -channels * (1.0 + size)], dim=3)
         gradients = torch.randn(4, 40, 1, 1, generator=generator).expand(4, 40, 1, 2).contiguous()
-        frame = Frame(1, Clipping("float32"), torch.tensor([4]), None)
+        frame = Layout(1, Clipping("float32"), torch.tensor([4]), None)
         parts = layer.parts(images, gradients, [torch.zeros(1, 40, 48, 1, 1), torch.zeros(1, 40)], frame)[0]
         assert type(parts).__name__ == "GhostConvolution"
         factors = frame.clipping.factors(parts.squared_norms(), torch.ones(1, 4, dtype=torch.bool), 1e-6)
@@ -316,7 +316,7 @@ def test_ghost_norms_of_convolutions_are_those_of_the_gradients() -> None:
     for conv in convolutions:
         images = torch.randn(6, 30, 5, 4, generator=generator)
         gradients = torch.randn(conv(images).shape, generator=generator)
-        frame = Frame(2, Clipping("float32"), torch.tensor([3, 3]), None)
+        frame = Layout(2, Clipping("float32"), torch.tensor([3, 3]), None)
         weights = torch.randn(2, *conv.weight.shape, generator=generator)
         parts = Conv(conv).parts(images, gradients, [weights, torch.zeros(2, 40)], frame)[0]
         assert type(parts).__name__ == "GhostConvolution"
@@ -330,7 +330,7 @@ def test_ghost_norms_of_convolutions_are_those_of_the_gradients() -> None:
 
 def test_squares_that_are_too_small_for_single_precision_are_not_lost() -> None:
     # |g|^2 is below the smallest float, |a| is huge: the product of the norms is not 0.
-    frame = Frame(1, Clipping("float32"), torch.tensor([1]), None)
+    frame = Layout(1, Clipping("float32"), torch.tensor([1]), None)
     parts = layers.Outer(torch.full((1, 1, 1), 1e17), torch.full((1, 1, 1), 5e-17 / 1e6), frame, has_bias=False)
     tiny = layers.Outer(torch.full((1, 1, 1), 1e18), torch.full((1, 1, 1), 1e-23), frame, has_bias=False)
     for part, exact in ((parts, 5e-6), (tiny, 1e-5)):
@@ -338,7 +338,7 @@ def test_squares_that_are_too_small_for_single_precision_are_not_lost() -> None:
 
 
 def test_an_example_with_a_token_that_does_not_exist_adds_nothing_to_any_model() -> None:
-    frame = Frame(2, Clipping("float32"), torch.tensor([2, 2]), None)
+    frame = Layout(2, Clipping("float32"), torch.tensor([2, 2]), None)
     tokens = torch.tensor([[[0, 1], [2, -1]], [[1, 1], [3, 0]]])
     gradients = torch.randn(2, 2, 2, 4, generator=torch.Generator().manual_seed(0))
     parts = layers.Lookups(tokens, gradients, 3, frame)
@@ -376,14 +376,14 @@ def present(batch: int) -> Tensor:
     return torch.ones(1, batch, dtype=torch.bool)
 
 
-def summed(parts: layers.Parts, numbers: Tensor, entries: int, bound: float) -> Tensor:
+def summed(parts: layers.Pieces, numbers: Tensor, entries: int, bound: float) -> Tensor:
     squares = parts.squared_norms()
     out = torch.zeros(1, entries, dtype=CLIPPING.accumulator(len(numbers)))
     parts.write_sums(CLIPPING.factors(squares, torch.isfinite(squares), bound), out)
     return out.double()
 
 
-def shared(numbers: Tensor) -> layers.Frame:
+def shared(numbers: Tensor) -> layers.Layout:
     return frame("float32", 1, len(numbers))
 
 

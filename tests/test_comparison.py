@@ -1,5 +1,6 @@
 """Comparisons: who leads where against plain counting, what is marked and how, sharing, resuming, and bad input."""
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -31,10 +32,13 @@ from hypothesis import strategies as st
 
 import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
-from mithridate.comparing.result import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers, notes_on
+from mithridate.comparing.result import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers
 from mithridate.comparing.running import compare
-from mithridate.core.mechanism import SEARCH_LIMIT, NoisyFeatures, Partitioned
-from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.comparing.sentences import notes_on
+from mithridate.core.conditions import classes_read_off
+from mithridate.core.mechanism import SEARCH_LIMIT
+from mithridate.defences.partitions import Partitioned
+from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures
 from mithridate.reporting.comparison_chart import COLOURS, DASHES
 
 DATA = (TRAIN, TEST)
@@ -83,7 +87,7 @@ def comparison_of(*radii: list[int], names: str = "abcdefgh") -> Comparison:
 def all_kinds() -> Comparison:
     """One entry of every kind that a chart tells apart."""
     unsound = private("rdp-paper")
-    object.__setattr__(unsound, "certify", lambda votes, **claim: certify(votes, method=RDP("paper"), **claim))
+    object.__setattr__(unsound, "rule", lambda: RDP("paper"))
     methods = [parts(), kernel(), private(), labels_only(), private("statistical-dp", FakeMean), unsound]
     return compare(methods, DATA)
 
@@ -181,7 +185,7 @@ def test_nobody_leads_where_nobody_beats_the_baseline(radii: list[list[int]]) ->
     )
     assert comparison.best([0, 9]) == [(), ()]
     assert comparison.crossings() == comparison.leaders[0] == ()
-    assert 'class="leader"' not in comparison.svg()
+    assert paths(comparison.svg(), "leader") == []
 
 
 def test_one_method_alone_is_not_ranked_against_nobody() -> None:
@@ -393,13 +397,13 @@ def test_match_chooses_the_draws_that_certify_as_much_at_zero() -> None:
 def test_the_time_of_matching_is_that_of_all_its_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each training takes one second more than the last, by a clock that only training moves."""
     clock = [0.0]
-    train = Fake.train
+    run = Fake.run
 
-    def slow(self: Fake, *arguments: Any, **options: Any) -> Votes:
+    def slow(self: Fake, *arguments: Any) -> Votes:
         clock[0] += 1 + len(Fake.trained)
-        return train(self, *arguments, **options)
+        return run(self, *arguments)
 
-    monkeypatch.setattr(Fake, "train", slow)
+    monkeypatch.setattr(Fake, "run", slow)
     monkeypatch.setattr("mithridate.comparing.running.time.monotonic", lambda: clock[0])
     entry = compare([kernel(), FakeBagging()], DATA, match=0).entries[1]
     times = range(1, 1 + len(Fake.trained))
@@ -448,14 +452,14 @@ def test_what_cannot_be_matched_is_refused_before_training(methods: Any, options
 # --- the chart ------------------------------------------------------------------------------------------------------
 
 
+def paths(svg: str, kind: str) -> list[ElementTree.Element]:
+    """The paths of a kind, in their order."""
+    return [path for path in ElementTree.fromstring(svg).iter(f"{SVG}path") if kind in path.get("class", "").split()]
+
+
 def curves(svg: str) -> dict[str, ElementTree.Element]:
     """The line of every entry, by name."""
-    root = ElementTree.fromstring(svg)
-    groups = [group for group in root.iter(f"{SVG}g") if "method" in group.get("class", "").split()]
-    return {
-        entry.name: next(path for path in group.iter(f"{SVG}path") if path.get("class") == "curve")
-        for entry, group in zip(all_kinds().entries, groups, strict=True)
-    }
+    return {entry.name: path for entry, path in zip(all_kinds().entries, paths(svg, "curve"), strict=True)}
 
 
 def test_lines_are_solid_dashed_dotted_by_what_they_claim() -> None:
@@ -486,14 +490,27 @@ def test_the_legend_says_what_sets_a_line_apart() -> None:
 
 def test_colours_and_marks_differ() -> None:
     methods = [parts(21 + 2 * number) for number in range(16)]
-    root = ElementTree.fromstring(compare(methods, DATA).svg())
-    groups = [group for group in root.iter(f"{SVG}g") if "method" in group.get("class", "").split()]
-    looks = [
-        (group.get("color"), next(p.get("d") for p in group.iter(f"{SVG}path") if p.get("class") == "mark"))
-        for group in groups
-    ]
+    svg = compare(methods, DATA).svg()
+    marks = {path.get("color"): (outline(path), path.get("fill")) for path in paths(svg, "mark")}
+    looks = [(path.get("color"), marks[path.get("color")]) for path in paths(svg, "curve")]
     assert len(set(looks)) == 16
+    assert len({look for _, look in looks}) == 12  # five areas, full and hollow, and two crosses
     assert len({colour for colour, _ in looks}) == 16
+
+
+def corners(path: ElementTree.Element) -> list[tuple[float, float]]:
+    """The points of a path."""
+    points: list[tuple[float, float]] = []
+    for move, first, second in re.findall(r"([MLHV])([\d.]+)(?: ([\d.]+))?", path.get("d", "")):
+        x, y = points[-1] if points else (0.0, 0.0)
+        points.append({"H": (float(first), y), "V": (x, float(first))}.get(move) or (float(first), float(second)))
+    return points
+
+
+def outline(path: ElementTree.Element) -> tuple[tuple[int, int], ...]:
+    """The shape of a mark, wherever it is; a round one has many corners."""
+    (x, y), *rest = corners(path)
+    return tuple((round(across - x), round(down - y)) for across, down in rest) if len(rest) < 10 else ()
 
 
 def contrast_on_white(colour: str) -> float:
@@ -515,14 +532,8 @@ def test_colours_are_seen_on_white_and_have_twins_for_dark_pages() -> None:
 
 def heights(path: ElementTree.Element) -> list[tuple[float, float]]:
     """The ends of the level parts of a step curve, with their heights."""
-    steps = re.findall(r"([MHV])([\d.]+)(?: ([\d.]+))?", path.get("d", ""))
-    y, ends = float(steps[0][2]), []
-    for command, value, _ in steps[1:]:
-        if command == "H":
-            ends.append((float(value), y))
-        else:
-            y = float(value)
-    return ends
+    points = corners(path)
+    return [end for start, end in itertools.pairwise(points) if start[1] == end[1]]
 
 
 def test_a_line_goes_through_the_shares_that_the_table_holds() -> None:
@@ -530,12 +541,12 @@ def test_a_line_goes_through_the_shares_that_the_table_holds() -> None:
     comparison = comparison_of([0, 2, 2, 7], [7, 7, 7, 7])
     assert not comparison.is_logarithmic
     root = ElementTree.fromstring(comparison.svg())
-    line = next(path for path in root.iter(f"{SVG}path") if path.get("class") == "curve")
+    line = paths(comparison.svg(), "curve")[0]
     grid = [text for text in root.iter(f"{SVG}text") if (text.text or "") in ("0%", "100%")]
     bottom, top = (float(text.get("y", "0")) - 4 for text in grid)
     found = heights(line)
     assert [round((bottom - y) / (bottom - top), 3) for _, y in found] == [1.0, 0.75, 0.25]
-    left = float(re.match(r"M([\d.]+)", line.get("d", "")).group(1))  # pyright: ignore[reportOptionalMemberAccess]
+    left = corners(line)[0][0]
     width = found[-1][0] - left
     assert [round((x - left) / width * 8) for x, _ in found] == [1, 3, 8]
 
@@ -549,18 +560,17 @@ def test_an_axis_by_powers_shows_methods_that_end_early() -> None:
 
 def test_the_strip_shows_who_leads() -> None:
     comparison = comparison_of([47] * 10, [310] * 8 + [-1] * 2)
-    root = ElementTree.fromstring(comparison.svg())
-    strips = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "leader"]
-    lines = [path for path in root.iter(f"{SVG}path") if path.get("class") == "crossing"]
+    strips, lines = paths(comparison.svg(), "leader"), paths(comparison.svg(), "crossing")
     assert len(strips) == 2
     assert len(lines) == 1
-    assert float(strips[1].get("x", "0")) == float(re.match(r"M([\d.]+)", lines[0].get("d", "")).group(1))  # pyright: ignore[reportOptionalMemberAccess]
+    assert corners(strips[1])[0][0] == corners(lines[0])[0][0]
+    assert [strip.get("color") for strip in strips] == [COLOURS[0], COLOURS[1]]
 
 
 def test_names_beside_lines_do_not_cover_each_other() -> None:
     methods = [parts(21 + 10 * number, name=f"method-{number}") for number in range(8)]
     root = ElementTree.fromstring(compare(methods, DATA).svg())
-    names = [text for text in root.iter(f"{SVG}text") if text.get("class") == "name"]
+    names = [text for text in root.iter(f"{SVG}text") if "name" in text.get("class", "").split()]
     boxes = [(float(t.get("x", "0")), float(t.get("y", "0")), 7.4 * len(t.text or "")) for t in names]
     assert len(boxes) >= 4
     for i, (x, y, width) in enumerate(boxes):
@@ -578,6 +588,7 @@ def test_every_comparison_can_be_drawn(radii: list[list[int]]) -> None:
     json.dumps(comparison.to_dict(), allow_nan=False)
 
 
+@pytest.mark.more
 def test_a_curve_of_many_steps_stays_small() -> None:
     steps = np.random.default_rng(4).integers(0, 20_000, 10_000).tolist()
     assert len(comparison_of(steps, [1] * 10_000).svg()) < 60_000
@@ -693,7 +704,7 @@ def test_all_methods_have_the_same_keys_and_a_curve_that_promises_no_more() -> N
     bound = next(method for method in content["methods"] if method["name"] == "statistical-dp")
     assert bound["method"] == {"name": "statistical-dp", "delta": 1e-5}
     assert bound["mechanism"]["type"] == "sampled-gaussian"
-    assert len(bound["assumptions"]) == 3
+    assert bound["assumptions"][3:] == [classes_read_off(2)]
     shares = bound["certified_accuracy"].values()
     for right, share in zip(bound["curve"]["right"], shares, strict=True):
         assert right <= share * POINTS < right + 1
@@ -800,7 +811,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         ([parts()], DATA, {"scope": None}, "Expected scope to be one of"),
         ([parts()], (TRAIN, TEST[0]), {}, "needs the true labels of the test inputs"),
         ([parts()], (TRAIN, (TEST[0], None)), {}, "needs the true labels of the test inputs"),
-        ([parts()], (TRAIN[0], TEST), {}, "Expected the training set as a pair"),
+        ([parts()], (TRAIN[0], TEST), {}, "Expected training data as a pair"),
         ([parts()], TRAIN[0], {}, "Expected data as a pair"),
         ([parts()], "no-such-data", {}, "Expected name to be one of digits"),
         ([parts()], DATA, {"radii": [0, 5, 5]}, "that increase"),
@@ -826,12 +837,12 @@ def test_data_is_passed_on_with_its_source_and_assumptions() -> None:
     pytest.importorskip("sklearn")
     from mithridate.data.named import load_named
 
-    named = load_named("digits")
-    few = replace(named, test=(named.test[0][:POINTS], LABELS))
-    compare([parts()], few)
-    assert Fake.seen[0]["source"]["class_names"] == list("0123456789")
+    training, test = load_named("digits")
+    compare([parts()], (training, replace(test, x=test.x[:POINTS], y=LABELS)))
+    assert Fake.seen[0].training.source["class_names"] == list("0123456789")
+    assert Fake.seen[0].statements == training.assumptions
     compare([parts()], DATA)
-    assert Fake.seen[1]["source"] is None
+    assert Fake.seen[1].training.class_names is None
 
 
 # --- the real ones --------------------------------------------------------------------------------------------------

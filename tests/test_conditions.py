@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,13 @@ from mithridate.core.conditions import (
     to_plain,
     tuned_constants,
 )
-from mithridate.core.mechanism import Partitioned, Threat
-from mithridate.data.arrays import fitted_preprocessing
+from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Arrays, Images, Number, Table
+from mithridate.data.fitted_scaling import fitted_preprocessing
 from mithridate.data.readers import read
 from mithridate.defences import defence
-from mithridate.defences.statistical_bound import statistical_dp
+from mithridate.defences.partitions import Partitioned
+from mithridate.defences.statistical import statistical_dp
 from mithridate.errors import ArtifactError
 from mithridate.features import Frozen
 from mithridate.training.config import TrainConfig
@@ -75,7 +77,6 @@ def trained(x: Any = X, y: Any = Y, **changes: Any) -> Votes:
 
 def test_the_ids_are_those_that_are_promised_and_documented() -> None:
     assert IDS == (
-        "size",
         "class-list",
         "proposed-schema",
         "fitted-preprocessing",
@@ -114,7 +115,8 @@ def test_statements_survive_files_copies_and_processes(given: list[tuple[str, st
         [7],
         [""],
         [{"id": "luck", "sentence": "A."}],
-        [{"id": "size"}],
+        [{"id": "size", "sentence": "A."}],  # what follows the size limits the radius, and is no condition
+        [{"id": "class-list"}],
         [{"sentence": "A.", "id": None}],
     ],
 )
@@ -124,20 +126,19 @@ def test_what_is_no_list_of_statements_is_refused(value: Any) -> None:
 
 
 def test_of_equal_sentences_the_condition_is_kept() -> None:
-    size = Statement("A.", "size")
-    for order in (["A.", size, "B."], [size, "A.", "B."]):
-        assert to_plain(distinct(order)) == [{"id": "size", "sentence": "A."}, "B."]
+    seed = Statement("A.", "seed-known")
+    for order in (["A.", seed, "B."], [seed, "A.", "B."]):
+        assert to_plain(distinct(order)) == [{"id": "seed-known", "sentence": "A."}, "B."]
 
 
 def test_what_a_user_says_is_a_condition_and_what_we_say_stays() -> None:
-    said = of_user(["The rate was tuned here.", Statement("Ours."), Statement("Size.", "size")])
-    assert [each.id for each in said] == ["tuned-on-training-data", None, "size"]
+    said = of_user(["The rate was tuned here.", Statement("Ours."), Statement("Seed.", "seed-known")])
+    assert [each.id for each in said] == ["tuned-on-training-data", None, "seed-known"]
 
 
 @pytest.mark.parametrize(
     ("id", "lifted"),
     [
-        ("size", {Threat.REPLACE, Threat.LABELS, Threat.FEATURES}),
         ("class-list", {Threat.FEATURES}),
         ("proposed-schema", set()),
         ("tuned-on-training-data", set()),
@@ -173,11 +174,10 @@ def test_with_everything_declared_a_claim_is_unconditional() -> None:
     assert not certify(trained()).conditional
 
 
-def test_size_and_classes_that_are_read_off() -> None:
-    assert ids(trained(num_train=None)) == {"size"}
+def test_classes_that_are_read_off() -> None:
+    assert ids(trained(num_train=None)) == set()  # the radius ends with the size step instead
     assert ids(trained(classes=None)) == {"class-list"}
-    assert ids(trained(num_train=None, classes=None)) == {"size", "class-list"}
-    assert ids(trained(num_train=None, divisor=30.0)) == set()  # then nothing follows the number
+    assert ids(trained(num_train=None, classes=None)) == {"class-list"}
 
 
 def test_a_seed_of_the_callers_and_a_trusted_encoder() -> None:
@@ -203,22 +203,6 @@ def test_class_names_that_are_read_off() -> None:
     assert [each.id for each in conditions_of(found.assumptions)] == ["class-list"]
     found = read((X, np.where(Y, "yes", "no")), Arrays(classes=("no", "yes")), labels=True)
     assert conditions_of(found.assumptions) == ()
-
-
-@pytest.mark.parametrize("name", ["dpa", "finite-aggregation", "bagging", "nearest-neighbours", "fdp"])
-def test_constants_that_follow_the_number_of_examples(name: str) -> None:
-    few: dict[str, Any] = {"classes": 2, **({"instances": 3} if name in ("bagging", "fdp") else {})}
-    if name not in ("fdp", "nearest-neighbours"):
-        few["steps"] = 1
-    assert "size" in ids(defence(name, **few).train((X, Y), X[:3], device="cpu"))
-    declared = {
-        "dpa": {"partitions": 5},
-        "finite-aggregation": {"partitions": 5},
-        "bagging": {"draws": 5},
-        "nearest-neighbours": {"neighbours": 5},
-        "fdp": {"num_train": 60},
-    }[name]
-    assert "size" not in ids(defence(name, **few, **declared).train((X, Y), X[:3], device="cpu"))
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (28, 28), (3, 32, 32), (8, 8)])
@@ -296,8 +280,7 @@ def estimator(**changes: Any) -> CertifiedClassifier:
 @weak
 def test_an_estimator_is_conditional_on_what_is_left_open_alone() -> None:
     assert ids(estimator(**BY_HAND).fit(X, Y).certify(X[:3])) == set()
-    assert ids(estimator(num_train=None).fit(X, Y).certify(X[:3])) == {"size"}
-    assert ids(estimator(num_train=None, **BY_HAND).fit(X, Y).certify(X[:3])) == {"size"}
+    assert ids(estimator(num_train=None).fit(X, Y).certify(X[:3])) == set()
     assert ids(estimator(classes=None).fit(X, Y).certify(X[:3])) == {"class-list"}
     assert ids(estimator(random_state=1).fit(X, Y).certify(X[:3])) == {"seed-known"}
     assert ids(estimator(assumptions=["Tried here."]).fit(X, Y).certify(X[:3])) == {"tuned-on-training-data"}
@@ -375,7 +358,7 @@ def test_votes_without_names_that_are_merged_are_conditional() -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     """A run directory of votes that are conditional, with its certificate."""
-    trained(num_train=None, run_dir=tmp_path / "run", root_seed=bytes(32))
+    trained(classes=None, run_dir=tmp_path / "run", root_seed=bytes(32))
     return tmp_path / "run"
 
 
@@ -386,11 +369,11 @@ def test_commands_say_it_last_and_in_json(saved: Path, capsys: pytest.CaptureFix
         ["verify", saved / "certificate.json"],
     ):
         lines = run(capsys, *command).out.splitlines()
-        assert lines[-1].startswith("Conditional on size and seed-known. Declare num_train"), command
+        assert lines[-1].startswith("Conditional on class-list and seed-known. Declare the classes"), command
     for command in (["certify", saved], ["verify", saved / "certificate.json"]):
         values = run_json(capsys, *command)
         assert values["conditional"] is True
-        assert [each["id"] for each in values["conditions"]] == ["size", "seed-known"]
+        assert [each["id"] for each in values["conditions"]] == ["class-list", "seed-known"]
         assert all(each["sentence"] and each["remedy"] for each in values["conditions"])
     assert "conditional" in (saved / "certificate.json").read_text()
 
@@ -406,21 +389,21 @@ def test_a_comparison_and_a_bound_say_it() -> None:
     assert found.headline.startswith("Conditional on class-list (declare classes). ")
     assert "Conditional on class-list (declare classes). " in found.html()
     assert "Conditional on class-list (declare classes)" in found.markdown()
-    votes = replace(
-        Votes.from_counts([[9, 1]], mechanism=MECHANISM, labels=[0]), assumptions=(Statement("A.", "size"),)
-    )
+    said = (Statement("A.", "seed-known"),)
+    votes = replace(Votes.from_counts([[9, 1]], mechanism=MECHANISM, labels=[0]), assumptions=said)
     assert statistical_dp(votes).to_dict()["conditional"] is True
 
 
 # --- verify ---------------------------------------------------------------------------------------------------------
 
 
-def forged(path: Path, **changes: Any) -> Path:
-    """The certificate with other content and a hash that is right again."""
+def forged(path: Path, of_votes: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """The certificate with other content, or other votes, and a hash that is right again."""
     content = read_hashed(path, SCHEMA)
     for name in ("schema", "size", "sha256"):
         content.pop(name)
-    write_hashed(path.with_name("forged.json"), SCHEMA, {**content, **changes})
+    votes = {**content["votes"], **(of_votes or {})}
+    write_hashed(path.with_name("forged.json"), SCHEMA, {**content, "votes": votes, **changes})
     return path.with_name("forged.json")
 
 
@@ -431,7 +414,7 @@ def failed(path: Path, run: Path | None = None) -> set[str]:
 def test_a_file_that_hides_its_conditions_does_not_hold(saved: Path) -> None:
     certify(Votes.load(saved / "votes.npz")).save(saved / "c.json")
     assert verify(saved / "c.json").valid
-    assert {each.id for each in verify(saved / "c.json").conditions} == {"size", "seed-known"}
+    assert {each.id for each in verify(saved / "c.json").conditions} == {"class-list", "seed-known"}
     assert failed(forged(saved / "c.json", conditional=False)) == {"conditions"}
     assert failed(forged(saved / "c.json", conditions=[])) == {"conditions"}
     assert failed(forged(saved / "c.json", conditional=False, conditions=[])) == {"conditions"}
@@ -440,9 +423,9 @@ def test_a_file_that_hides_its_conditions_does_not_hold(saved: Path) -> None:
 def test_with_its_run_a_file_can_hide_nothing(saved: Path) -> None:
     certify(Votes.load(saved / "votes.npz")).save(saved / "c.json")
     content = read_hashed(saved / "c.json", SCHEMA)
-    plain = [each["sentence"] if isinstance(each, dict) else each for each in content["training_assumptions"]]
+    plain = [each["sentence"] if isinstance(each, dict) else each for each in content["votes"]["assumptions"]]
     hidden = {"conditional": False, "conditions": []}
-    stripped = forged(saved / "c.json", training_assumptions=plain, **hidden)
+    stripped = forged(saved / "c.json", {"assumptions": plain}, **hidden)
     assert failed(stripped) == set()  # alone, it can only be believed
     assert failed(stripped, saved) == failed(stripped, saved / "votes.npz") == {"source"}
     assert failed(saved / "c.json", saved) == failed(saved / "c.json", saved / "votes.npz") == set()
@@ -450,9 +433,9 @@ def test_with_its_run_a_file_can_hide_nothing(saved: Path) -> None:
         {"data_fingerprint": "sha256:0"},
         {"run_ids": ["other"]},
         {"recipe": None},
-        {"recipe": {**content["recipe"], "model": "mlp"}},
+        {"recipe": {**content["votes"]["recipe"], "model": "mlp"}},
     ):
-        assert failed(forged(saved / "c.json", **changes), saved) == {"source"}
+        assert failed(forged(saved / "c.json", changes), saved) == {"source"}
 
 
 def test_counts_of_another_run_are_noticed(saved: Path) -> None:
@@ -485,7 +468,7 @@ def test_verify_takes_the_run_on_the_command_line(saved: Path, capsys: pytest.Ca
     assert run(capsys, "certify", saved).code == 0
     outcome = run(capsys, "verify", saved / "certificate.json", "--run", saved)
     assert outcome.code == 0
-    assert "✓ source: counts, mechanism, recipe, fingerprint and conditions are those of" in " ".join(
+    assert "✓ source: counts, mechanism, recipe, fingerprint, size and conditions are those of" in " ".join(
         outcome.out.split()
     )
     refused = run(capsys, "verify", saved / "certificate.json", "--run", saved / "nowhere")
@@ -503,6 +486,6 @@ def test_a_proposed_declaration_needs_its_condition(tmp_path: Path) -> None:
 
 def test_conditions_that_nobody_knows_are_refused(saved: Path) -> None:
     certify(Votes.load(saved / "votes.npz")).save(saved / "c.json")
-    path = forged(saved / "c.json", training_assumptions=[{"id": "luck", "sentence": "A."}])
-    with pytest.raises(ArtifactError, match="cannot be understood"):
+    path = forged(saved / "c.json", {"assumptions": [{"id": "luck", "sentence": "A."}]})
+    with pytest.raises(ArtifactError, match="cannot be read"):
         verify(path)

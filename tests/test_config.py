@@ -92,12 +92,17 @@ def test_what_is_declared_is_not_read_off_the_data() -> None:
 
 
 def test_what_is_inferred_is_said_to_be_assumed() -> None:
-    resolved, assumptions = TrainConfig(**BASE).resolve(num_train=500, classes=4)
-    assert (resolved.num_train, resolved.classes, resolved.divisor) == (500, 4, pytest.approx(5.0))
-    assert [each.id for each in assumptions] == ["size", "class-list"]
-    assert "num_train = 500" in assumptions[0]
-    assert "classes = 4" in assumptions[1]
-    assert all("public" in each for each in assumptions)
+    resolved, (assumed,) = TrainConfig(**BASE).resolve(num_train=500, classes=4)
+    assert (resolved.num_train, resolved.classes, resolved.divisor) == (340, 4, pytest.approx(3.4))  # the size step
+    assert assumed.id == "class-list"
+    assert "classes = 4" in assumed
+    assert "public" in assumed
+
+
+def test_the_divisor_follows_the_number_of_examples_only_where_nothing_is_declared() -> None:
+    assert TrainConfig(**BASE).follows_size
+    assert not TrainConfig(**BASE, num_train=500).follows_size
+    assert not TrainConfig(**BASE, divisor=5.0).follows_size
 
 
 def test_a_divisor_makes_the_number_of_examples_irrelevant() -> None:
@@ -111,7 +116,7 @@ def test_a_divisor_makes_the_number_of_examples_irrelevant() -> None:
 
 def test_the_divisor_of_a_part_is_that_of_the_part() -> None:
     resolved, _ = TrainConfig(**BASE, keep=0.2).resolve(num_train=500, classes=4)
-    assert resolved.divisor == pytest.approx(0.01 * 500 * 0.2)
+    assert resolved.divisor == pytest.approx(0.01 * 340 * 0.2)
 
 
 @settings(max_examples=50)

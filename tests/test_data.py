@@ -11,14 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mithridate import ArtifactError, ConfigError
-from mithridate.data.arrays import (
-    Preparation,
-    check_inputs,
-    check_labels,
-    fingerprint,
-    kind_of,
-    read_arrays,
-)
+from mithridate.data.examples import Examples, as_examples, check_inputs, check_labels, fingerprint, kind_of
+from mithridate.data.preparation import Preparation
+from mithridate.data.readers import read
 from mithridate.features import Frozen
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -29,10 +24,10 @@ def test_inputs_and_labels_of_a_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "both.npz", x=x, y=y, other=np.ones(3))
     np.savez(tmp_path / "inputs.npz", x=x)
     for labels in (True, False):
-        found = read_arrays(tmp_path / "both.npz", labels=labels)
-        assert np.array_equal(found[0], x)
-        assert np.array_equal(np.asarray(found[1]), y)
-    assert read_arrays(tmp_path / "inputs.npz", labels=False)[1] is None
+        found = read(tmp_path / "both.npz", labels=labels or None)
+        assert np.array_equal(found.x, x)
+        assert np.array_equal(np.asarray(found.y), y)
+    assert read(tmp_path / "inputs.npz").y is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +43,7 @@ def test_inputs_and_labels_of_a_file(tmp_path: Path) -> None:
 def test_files_that_lack_an_array(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(ArtifactError) as caught:
-        read_arrays(tmp_path / "data.npz", labels=True)
+        read(tmp_path / "data.npz", labels=True)
     assert says in str(caught.value)
 
 
@@ -56,11 +51,51 @@ def test_files_that_lack_an_array(tmp_path: Path, arrays: dict[str, Any], says: 
 def test_files_of_another_kind(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "data.npz").write_bytes(data)
     with pytest.raises(ArtifactError, match="arrays 'x'"):
-        read_arrays(tmp_path / "data.npz", labels=True)
-    with pytest.raises(ArtifactError, match="no file"):
-        read_arrays(tmp_path / "missing.npz", labels=True)
-    with pytest.raises(ArtifactError, match="folder"):
-        read_arrays(tmp_path, labels=True)
+        read(tmp_path / "data.npz", labels=True)
+    with pytest.raises(ArtifactError, match="no file or folder"):
+        read(tmp_path / "missing.npz", labels=True)
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+def test_examples_go_through_the_door_whole() -> None:
+    given = Examples(np.ones((2, 1)), np.array([0, 1]), ("no", "yes"), ids=("line 2", "line 3"))
+    found = as_examples(given, "training", need_labels=True, classes=2)
+    assert (found.x is given.x, found.class_names, found.ids) == (True, ("no", "yes"), ("line 2", "line 3"))
+    assert found.part(np.array([False, True])).ids == ("line 3",)
+
+
+@pytest.mark.parametrize(
+    "given", [([[1], [2]], [0, 1]), [[[1], [2]], [0, 1]], (np.array([[1], [2]]), np.array([0.0, 1]))]
+)
+def test_pairs_become_examples(given: Any) -> None:
+    found = as_examples(given, "training", need_labels=True)
+    assert (found.x.tolist(), found.y.tolist() if found.y is not None else None) == ([[1], [2]], [0, 1])
+
+
+def test_inputs_alone_have_no_labels() -> None:
+    for data in ([[1, 2], [3, 4]], ([[1, 2], [3, 4]], None), Examples(np.array([[1, 2], [3, 4]]), None)):
+        found = as_examples(data, "test", need_labels=False)
+        assert (found.x.tolist(), found.y) == ([[1, 2], [3, 4]], None)
+
+
+@pytest.mark.parametrize(
+    ("given", "need_labels", "says"),
+    [
+        (np.ones((3, 2)), True, "Expected training data as a pair (inputs, labels), got ndarray"),
+        ((np.ones((3, 2)),), False, "Expected training data as a pair (inputs, labels), got tuple"),
+        ((np.ones((3, 2)), None), True, "The training data has no labels"),
+        (Examples(np.ones((3, 2)), None), True, "The training data has no labels"),
+        ((np.ones((3, 2)), [0, 1]), True, "There are 3 training inputs but 2 labels"),
+        ((np.ones((3, 2)), [0, 1, 5]), False, "Label 2 of the training data is 5"),
+        (Examples(np.ones(3), None), False, "one row per example"),
+    ],
+)
+def test_what_is_no_data_stays_outside(given: Any, need_labels: bool, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        as_examples(given, "training", need_labels=need_labels, classes=3)
+    assert says in str(caught.value)
 
 
 # --- labels ---------------------------------------------------------------------------------------------------------
@@ -258,5 +293,5 @@ def test_the_fingerprint_sees_every_byte(x: Any, place: int, change: int) -> Non
 def test_large_arrays_are_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(50, 7))
     whole = fingerprint(x)
-    monkeypatch.setattr("mithridate.data.arrays._HASH_BYTES", 100)
+    monkeypatch.setattr("mithridate.data.examples._HASH_BYTES", 100)
     assert fingerprint(x) == whole

@@ -135,7 +135,7 @@ def test_what_cannot_be_declared(make: Any, says: str) -> None:
         ({"kind": "images"}, "needs 'size'"),
         ({"kind": "table", "columns": 3}, "columns as a list"),
         ({"kind": "table", "columns": ["a"]}, "Expected a column as named values"),
-        ({"kind": "table", "colums": []}, "no 'colums' (did you mean 'columns'?)"),
+        ({"kind": "table", "colums": []}, "no 'colums'; did you mean 'columns'?"),
         ({"kind": "table", "columns": [{"kind": "number", "name": "a", "low": 0}]}, "needs 'high'"),
         ({"kind": "table", "columns": [{"kind": "category"}]}, "needs 'name'"),
         ({"kind": "table", "columns": [{"kind": "text", "name": "a", "low": 1}]}, "has no 'low'"),

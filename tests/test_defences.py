@@ -8,9 +8,10 @@ import pytest
 from torch import Tensor, nn
 
 from mithridate import Certificate, ConfigError, Threat, Votes, verify
+from mithridate.core.size import Size
+from mithridate.data.examples import Examples
 from mithridate.defences import (
     DPA,
-    NAMES,
     Bagging,
     Defence,
     FiniteAggregation,
@@ -18,9 +19,10 @@ from mithridate.defences import (
     PrivateEnsemble,
     RunOffElection,
     defence,
+    names,
 )
-from mithridate.defences.neighbourhood import Exponential, Within
-from mithridate.defences.statistical_bound import StatisticalBound
+from mithridate.defences.kernel import Exponential, Within
+from mithridate.defences.statistical import StatisticalBound
 from mithridate.training import run_directory
 
 # As the issue names them: outside checks call them so.
@@ -76,7 +78,7 @@ def made(request: pytest.FixtureRequest) -> tuple[Defence, Votes]:
 
 
 def test_the_names_are_those_that_were_promised() -> None:
-    assert set(NAMES) == set(METHODS)
+    assert set(names()) == set(METHODS)
 
 
 def test_each_learns_votes_and_certifies(made: tuple[Defence, Votes]) -> None:
@@ -132,29 +134,26 @@ def test_votes_survive_a_file(made: tuple[Defence, Votes], tmp_path: Any) -> Non
 
 def test_defences_that_differ_in_accounting_alone_share_their_votes() -> None:
     ensembles = [defence(name, instances=7) for name in METHODS[:6]]
-    assert all(each.recipe == ensembles[0].recipe for each in ensembles)
-    assert DPA(partitions=9).recipe == RunOffElection(partitions=9).recipe
+    assert all(each.training_key == ensembles[0].training_key for each in ensembles)
+    assert DPA(partitions=9).training_key == RunOffElection(partitions=9).training_key
     different = [DPA(partitions=9), DPA(partitions=8), DPA(partitions=9, model="mlp"), Bagging(draws=9)]
-    recipes = [str(each.recipe) for each in (*different, DPA(partitions=9, options={"steps": 3}))]
-    assert len(set(recipes)) == len(recipes)
+    keys = [str(each.training_key) for each in (*different, DPA(partitions=9, steps=3))]
+    assert len(set(keys)) == len(keys)
 
 
-def test_a_constant_that_follows_the_data_is_an_assumption() -> None:
-    options = {"steps": 1, "batch_size": 4}
-    left_open = DPA(options=options).train(TRAINING, TEST, device="cpu")
-    assert any("partitions = 10" in sentence for sentence in left_open.assumptions)
-    declared = DPA(partitions=10, options=options).train(TRAINING, TEST, device="cpu")
-    assert not any("partitions" in sentence for sentence in declared.assumptions)
+def test_a_constant_that_follows_the_number_of_examples_follows_its_step() -> None:
+    left_open = DPA(steps=1, batch_size=4).train(TRAINING, TEST, device="cpu")
+    assert left_open.instances == 10
+    assert left_open.size == Size(240, 135, 340)
+    for declared in (DPA(partitions=10, steps=1, batch_size=4), DPA(num_train=240, steps=1, batch_size=4)):
+        assert declared.train(TRAINING, TEST, device="cpu").size is None
 
 
 def test_options_reach_what_they_are_for() -> None:
     bagging = defence("bagging", draws=3, instances=4, steps=5, model="mlp", features=None)
-    assert isinstance(bagging, Bagging)
-    assert (bagging.draws, bagging.instances, bagging.model, bagging.features) == (3, 4, "mlp", None)
-    assert dict(bagging.options) == {"steps": 5}
-    private = defence("adp", on="scores", steps=9)
-    assert isinstance(private, PrivateEnsemble)
-    assert (private.method, private.on, dict(private.options)) == ("adp", "scores", {"steps": 9})
+    assert bagging == Bagging(draws=3, instances=4, steps=5, model="mlp", features="none")
+    private = defence("adp", on="scores", steps=9, delta=1e-6)
+    assert private == PrivateEnsemble(method="adp", on="scores", steps=9, delta=1e-6)
     kernel, within = defence("kernel-vote", full=0.7), defence("kernel-vote", cosine=0.7)
     assert isinstance(kernel, KernelVote)
     assert isinstance(within, KernelVote)
@@ -191,8 +190,10 @@ def test_options_reach_what_they_are_for() -> None:
         ("dpa", {"steps": "x"}, "steps"),
         *((name, {"model": "nomodel"}, "model") for name in ("fdp", "dpa")),
         *((name, {"features": "nope"}, "features") for name in ("fdp", "dpa", "kernel-vote", "nearest-neighbours")),
-        *((name, {"precision": "half"}, "precision") for name in ("fdp", "bagging")),
-        *((name, {"in_flight": -1}, "in_flight") for name in ("fdp", "bagging")),
+        *((name, {"in_flight": 3}, "no option 'in_flight'") for name in ("fdp", "bagging")),
+        ("fdp", {"delta": 1e-6}, "delta belongs to the method adp"),
+        ("rdp", {"on": 3}, "on"),
+        ("dpa", {"num_train": 0}, "num_train"),
         ("fdp", {"seconds": "x"}, "seconds"),
         *((name, {"classes": 0}, "classes") for name in ("kernel-vote", "nearest-neighbours", "dpa", "fdp")),
     ],
@@ -214,6 +215,13 @@ def test_bad_options_are_refused_in_words(name: str, options: dict[str, Any], wo
 def test_what_does_not_fit_the_data_is_refused_in_words(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         defence(name, **options).train(TRAINING, TEST, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["fdp", "bagging"])
+@pytest.mark.parametrize("runtime", [{"precision": "half"}, {"in_flight": -1}, {"nonsense": 1}, {"device": "abacus"}])
+def test_a_bad_way_to_run_is_refused_in_words(name: str, runtime: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(runtime))):
+        defence(name, **QUICK[name]).train(TRAINING, TEST, **{"device": "cpu", **runtime})
 
 
 def test_votes_of_another_defence_are_refused_in_words(made: tuple[Defence, Votes]) -> None:
@@ -254,8 +262,8 @@ def test_what_is_no_votes_is_refused_in_words(name: str) -> None:
 def test_declared_classes_are_no_assumption(name: str) -> None:
     """A class that nobody in the training data has is still a class."""
     quick = {key: value for key, value in QUICK[name].items() if key != "flip_prob"}
-    source = {"class_names": ["a", "b", "c", "never seen"], "declaration": None}
-    votes = defence(name, **quick).train(TRAINING, TEST, device="cpu", source=source)
+    named = Examples(*TRAINING, class_names=("a", "b", "c", "never seen"))
+    votes = defence(name, **quick).train(named, TEST, device="cpu")
     assert votes.classes == 4
     assert not any("read off" in sentence for sentence in votes.assumptions)
     assert defence(name, **{**quick, "classes": 5}).train(TRAINING, TEST, device="cpu").classes == 5
@@ -272,16 +280,16 @@ def test_a_handful_of_examples_will_do(name: str) -> None:
 
 def test_how_many_neighbours_vote_follows_the_data_where_it_is_left_open() -> None:
     votes = defence("nearest-neighbours").train(TRAINING, TEST)
-    assert votes.instances == 24
-    assert any("neighbours = 24" in sentence for sentence in votes.assumptions)
+    assert votes.instances == 13  # a tenth of 135, the step of 240
+    assert votes.size == Size(240, 135, 340)
 
 
 @pytest.mark.parametrize("lead", [50, [50, 60, 40]])
 def test_several_scales_from_votes_to_the_auditor(tmp_path: Any, lead: Any) -> None:
     found = defence("nearest-neighbours", neighbours=[100, 20], leads=[lead])
     assert found.title == "100 or 20 nearest neighbours"
-    assert found.recipe["neighbours"] == [100, 20]
-    assert found.recipe["leads"] == [lead]
+    assert found.to_dict()["neighbours"] == [100, 20]
+    assert found.to_dict()["leads"] == [lead]
     votes = found.train(TRAINING, TEST)
     votes.save(tmp_path / "votes.npz")
     certificate = found.certify(Votes.load(tmp_path / "votes.npz"))
@@ -299,14 +307,14 @@ def test_several_scales_from_votes_to_the_auditor(tmp_path: Any, lead: Any) -> N
 @pytest.mark.parametrize("kernel", [3, lambda cosine: cosine])
 def test_a_kernel_says_what_it_is(kernel: Any) -> None:
     with pytest.raises(ConfigError, match="to_dict"):
-        KernelVote(kernel)
+        KernelVote(kernel=kernel)
 
 
 def test_an_inserted_fraction_moves_no_other_example() -> None:
     """Lists of whole numbers become lists of fractions: every model but one must stay as it was."""
     draws = np.random.default_rng(5)
     x, y = draws.integers(-9, 9, (120, 3)), draws.integers(0, 3, 120)
-    found = FiniteAggregation(partitions=12, spread=1, options={"steps": 5, "batch_size": 8})
+    found = FiniteAggregation(partitions=12, spread=1, steps=5, batch_size=8)
     before = found.train((x.tolist(), y), x[:30], device="cpu").evidence["predictions"]
     after = found.train(([*x.tolist(), [0.5, 0.5, 0.5]], [*y, 0]), x[:30], device="cpu")
     assert (before != after.evidence["predictions"]).any(axis=0).sum() <= 1
@@ -321,7 +329,7 @@ def test_networks_that_go_by_the_same_words_have_recipes_of_their_own() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return self.layer(self.factor * inputs)
 
-    one, same, other = (DPA(partitions=3, model=Scaled(factor)).recipe for factor in (1.0, 1.0, 0.0))
+    one, same, other = (DPA(partitions=3, model=Scaled(factor)).training_key for factor in (1.0, 1.0, 0.0))
     assert one == same != other
 
 

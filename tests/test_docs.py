@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-import mithridate
 from mithridate.cli import _parser, main
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")), *sorted(DOCS.glob("*.md"))]
 NOT_RUN = "<!-- not run -->"
 # Blocks that cannot run in a test must stay the exception.
 MOST_NOT_RUN = 4
@@ -67,6 +66,7 @@ def pages(wanted: list[Path]) -> pytest.MarkDecorator:
 # --- what is shown runs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pages([page for page in PAGES if any(block.language == "python" for block in blocks(page))])
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     """From top to bottom in one interpreter and an empty folder, as a reader would type it."""
@@ -102,7 +102,7 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
             assert callable(_parser().parse_args(command).run), command
 
 
-@pytest.mark.slow
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore:Certificates will be weak")
 def test_the_quickstart_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block in its order: Python and commands, the download of data sets left out."""
@@ -146,13 +146,7 @@ def test_every_page_is_in_the_navigation() -> None:
 # --- the reference --------------------------------------------------------------------------------------------------
 
 
-def test_every_public_name_is_documented() -> None:
-    documented = set(
-        re.findall(r"^::: mithridate\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
-    )
-    assert documented == set(mithridate.__all__)
-
-
+@pytest.mark.more
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "mkdocstrings", "latex2mathml"):
         pytest.importorskip(package, reason="the documentation needs: pip install -e '.[docs]'")

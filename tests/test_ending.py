@@ -20,6 +20,7 @@ from training_doubles import TRAIN
 from mithridate.cli import main, plan
 
 # Seconds after which something hangs.
+pytestmark = pytest.mark.more
 HANGS = 600
 KEPT = "what is finished is kept, and the same command goes on from there."
 INTERRUPTED = f"mithridate: interrupted; {KEPT}\n"

@@ -3,14 +3,12 @@
 Statistical tests have fixed seeds; a right engine fails each of them with probability below 1e-8.
 """
 
-import gzip
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +21,12 @@ from torch import Tensor, nn
 
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.training.engine import Engine, initial_weights, on_threads
+from mithridate.data.named import load_named
+from mithridate.training.engine import Engine, initial_weights
 from mithridate.training.models import build
 from mithridate.training.randomness import Seeds
 from mithridate.training.sampling import blocks
+from mithridate.training.threads import on_threads
 
 SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")
@@ -516,19 +516,14 @@ def test_a_linear_model_learns_separable_data(changes: dict[str, Any]) -> None:
     assert accuracy(control, 3, inputs[400:], labels[400:]) < 0.8
 
 
-MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-
-
-def read_idx(name: str, offset: int) -> npt.NDArray[np.uint8]:
-    with gzip.open(MNIST / name) as file:
-        return np.frombuffer(file.read(), dtype=np.uint8, offset=offset)
-
-
-@pytest.mark.skipif(not MNIST.exists(), reason="the MNIST files are not here")
-def test_lenet5_learns_a_slice_of_mnist() -> None:
-    images = read_idx("train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28)[:2500]
-    labels = read_idx("train-labels-idx1-ubyte.gz", 8)[:2500].astype(np.int64)
-    inputs = ((images / 255.0 - 0.1307) / 0.3081).astype(np.float32)
+def test_lenet5_learns_digits() -> None:
+    """Scikit-learn's digits, each pixel as a square of nine, with a margin: 28 x 28 as LeNet-5 wants them."""
+    train, test = load_named("digits")
+    assert train.y is not None
+    assert test.y is not None
+    large = [np.kron(part.x, np.ones((3, 3))) for part in (train, test)]
+    margin = [np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2))) for images in large]
+    inputs, unseen = (((images / 255.0 - 0.1307) / 0.3081).astype(np.float32) for images in margin)
     config, _ = TrainConfig(
         instances=2,
         noise_multiplier=0.5,
@@ -537,10 +532,10 @@ def test_lenet5_learns_a_slice_of_mnist() -> None:
         max_grad_norm=1.0,
         learning_rate=0.6,
         momentum=0.5,
-    ).resolve(num_train=2000, classes=10)
-    trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs[:2000], labels[:2000], ""), config, device=CPU)
+    ).resolve(num_train=len(inputs), classes=10)
+    trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs, train.y, ""), config, device=CPU)
     assert trainer.path == "fast"
-    assert accuracy(trainer, 2, inputs[2000:], labels[2000:]) > 0.6
+    assert accuracy(trainer, 2, unseen, test.y) > 0.6
 
 
 def test_batches_that_are_too_large_to_be_added_up_are_refused() -> None:

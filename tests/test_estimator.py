@@ -29,7 +29,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from mithridate import FDP, RDP, ConfigError, Threat, certify, predict
+from mithridate import RDP, ConfigError, Threat, certify, predict
+from mithridate.core.conditions import conditions_of
+from mithridate.core.size import Size
 from mithridate.estimator import CertifiedClassifier
 from mithridate.features import Frozen, UnitNorm
 
@@ -57,35 +59,40 @@ def fitted() -> CertifiedClassifier:
 
 # --- scikit-learn's conventions -------------------------------------------------------------------------------------
 
-# The contract of this class has frozen values of mithridate as defaults (method=FDP(), threat=Threat...), which is
-# stricter than strings; scikit-learn allows only plain types there, for fear of defaults that can change.
-EXPECTED = {"check_parameters_default_constructible": "the defaults of method and threat are frozen values"}
 
-
-def test_scikit_learn_finds_nothing_to_object() -> None:
+@pytest.mark.more
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        CertifiedClassifier(),
+        CertifiedClassifier("fdp", instances=20, device="cpu", random_state=0),
+        CertifiedClassifier("kernel-vote"),
+    ],
+    ids=["auto", "fdp", "kernel-vote"],
+)
+def test_scikit_learn_finds_nothing_to_object(estimator: CertifiedClassifier) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        results = check_estimator(small(instances=20), expected_failed_checks=EXPECTED, on_fail="raise", on_skip=None)
-    names = {result["check_name"] for result in results if result["status"] == "xfail"}
-    assert names == set(EXPECTED)
+        results = check_estimator(estimator, on_fail="raise", on_skip=None)
+    assert not [result["check_name"] for result in results if result["status"] in ("xfail", "failed")]
 
 
-def test_what_the_failed_check_is_about_holds_all_the_same() -> None:
-    """Defaults are hashable and frozen, the constructor keeps what it is given, and two estimators share nothing."""
+def test_two_estimators_share_nothing() -> None:
+    """Defaults are hashable and frozen, and the constructor keeps what it is given."""
     signature = inspect.signature(CertifiedClassifier)
     first, second = CertifiedClassifier(), CertifiedClassifier()
     for name, parameter in signature.parameters.items():
         assert hash(parameter.default) is not None
         assert first.get_params()[name] is parameter.default
     first.set_params(method=RDP())
-    assert second.method == FDP()
+    assert second.method == "auto"
 
 
 def test_a_clone_has_equal_parameters_and_no_models(fitted: CertifiedClassifier) -> None:
     original = small(method=RDP(group="mixture"), threat=Threat.ADD, features=UnitNorm(bias=0.5), classes=[0, 1, 2])
     twin = clone(original)
     assert twin.get_params() == original.get_params()
-    assert not hasattr(clone(fitted), "recipe_")
+    assert not hasattr(clone(fitted), "defence_")
 
 
 def test_it_works_inside_a_pipeline_and_under_cross_validation() -> None:
@@ -126,7 +133,7 @@ def test_predictions_shares_and_certificates_agree(fitted: CertifiedClassifier) 
 
 
 def test_no_radius_is_beyond_what_was_said_before_training(fitted: CertifiedClassifier) -> None:
-    assert 0 < fitted.certify(POINTS).radius.max() <= fitted.recipe_.plan.max_radius <= fitted.recipe_.reach[1.0]
+    assert 0 < fitted.certify(POINTS).radius.max() <= fitted.choice_.details["reach"]["1"]
 
 
 def test_names_of_labels_change_no_radius(fitted: CertifiedClassifier) -> None:
@@ -149,22 +156,26 @@ def test_method_threat_and_failure_probability_reach_the_certificate() -> None:
 
 
 def test_what_was_inferred_is_assumed_and_what_was_declared_is_not() -> None:
-    inferred = " ".join(small().fit(POINTS, LABELS).certify(NEW).assumptions)
-    assert "chosen for 120 training examples" in inferred
-    assert "The set of classes (0, 1, 2) was read off" in inferred
+    inferred = small().fit(POINTS, LABELS).certify(NEW)
+    assert Size.of(120).sentence in inferred.assumptions
+    assert "The set of classes (0, 1, 2) was read off" in " ".join(inferred.assumptions)
+    assert [each.id for each in inferred.conditions] == ["class-list", "seed-known"]
     for classes in ([2, 0, 1], range(3), {0, 1, 2}, np.arange(3)):
-        declared = " ".join(small(classes=classes).fit(POINTS, LABELS).certify(NEW).assumptions)
-        assert "chosen for 120 training examples" in declared
-        assert "classes" not in declared
+        declared = small(classes=classes, num_train=120).fit(POINTS, LABELS).certify(NEW)
+        assert declared.votes.size is None
+        assert "The set of classes" not in " ".join(declared.assumptions)
+        assert [each.id for each in declared.conditions] == ["seed-known"]
 
 
-def test_where_nothing_is_chosen_the_number_of_examples_alone_is_assumed() -> None:
+def test_where_nothing_is_chosen_the_divisor_alone_follows_the_number_of_examples() -> None:
     constants = small(
         noise_multiplier=4.0, sample_rate=0.2, steps=20, learning_rate=1.0, max_grad_norm=1.0, classes=[0, 1, 2]
     )
-    assumptions = " ".join(constants.fit(POINTS, LABELS).certify(NEW).assumptions)
-    assert "num_train = 120" in assumptions
-    assert "chosen for" not in assumptions
+    votes = constants.fit(POINTS, LABELS).votes(NEW)
+    assert votes.size == Size.of(120)
+    assert votes.recipe is not None
+    assert votes.recipe["config"]["divisor"] == pytest.approx(0.2 * 67)  # the step of 120
+    assert [each.id for each in conditions_of(votes.assumptions)] == ["seed-known"]
 
 
 def test_one_example_more_or_less_trains_by_the_same_recipe() -> None:
@@ -218,7 +229,7 @@ def test_images() -> None:
     digits: Any = load_digits()
     images, labels = (digits.images * 255 / 16).astype(np.uint8), digits.target
     classifier = small(instances=60).fit(images[:900], labels[:900])
-    assert classifier.recipe_.features.name == "oriented-gradients"  # pyright: ignore[reportOptionalMemberAccess]
+    assert getattr(classifier.defence_, "features").name == "oriented-gradients"  # noqa: B009
     assert classifier.score(images[900:], labels[900:]) > 0.85
     expected = classifier.predict(images[900:])
     for container in (list, torch.tensor):
@@ -231,7 +242,7 @@ def test_images_of_floats_are_rows_of_numbers() -> None:
     images = np.zeros((120, 4, 4))
     images[np.arange(120), LABELS, LABELS] = 1.0
     classifier = small().fit(images, LABELS)
-    assert isinstance(classifier.recipe_.features, UnitNorm)
+    assert isinstance(getattr(classifier.defence_, "features"), UnitNorm)  # noqa: B009
     assert classifier.score(images, LABELS) == 1.0
 
 
@@ -407,13 +418,17 @@ class NoTorch:
         if name == "torch":
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
 sys.meta_path.insert(0, NoTorch())
+from mithridate.core.conditions import conditions_of
+from mithridate.core.size import Size
 from mithridate.estimator import CertifiedClassifier
+print(CertifiedClassifier().fit([[-1.0], [1.0]] * 20, [0, 1] * 20).predict([[-1.0], [1.0]]).tolist())
 try:
-    CertifiedClassifier().fit([[0.0], [1.0]], [0, 1])
+    CertifiedClassifier("fdp").fit([[0.0], [1.0]], [0, 1])
 except ModuleNotFoundError as error:
     print(error)
 """
     outcome = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert outcome.stdout.startswith("[0, 1]")  # nothing is trained there
     assert "pip install 'mithridate[train]'" in outcome.stdout
 
 
@@ -545,7 +560,7 @@ def test_what_was_chosen_is_logged_and_never_printed(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="mithridate.estimator"):
         classifier = small().fit(POINTS, LABELS)
-    assert classifier.recipe_.in_words() in caplog.text
+    assert classifier.choice_.words in caplog.text
     assert capfd.readouterr() == ("", "")
 
 

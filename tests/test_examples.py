@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from mithridate import Certificate, Votes, verify
 
+pytestmark = pytest.mark.more
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

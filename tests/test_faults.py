@@ -173,6 +173,7 @@ def check_fuzz(inputs: int, seed: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.more
 def test_a_slice_of_all_mutated_files() -> None:
     check_fuzz(SLICE, 0)
 

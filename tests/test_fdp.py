@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from oracles import ComposedLoss, one_step_curve
 from scipy import optimize, special, stats
 
+from mithridate._io.cache import cache_folder
 from mithridate.accounting import fdp
 from mithridate.accounting.accountant import Margins
-from mithridate.accounting.curve_store import CurveStore, cache_folder
+from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import FDP, CurveFamily, FdpAccountant, SubsampledCurveFamily, curve_family
 from mithridate.accounting.plausibility import check_lines, check_plausible, least_curves
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
@@ -183,6 +184,7 @@ def test_keeping_everything_is_the_inner_mechanism_and_less_never_hurts() -> Non
         assert np.all(curves[-1] >= LEVELS)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("keep", [0.08, 0.5])
 @pytest.mark.parametrize("changes", [1, 5, 20])
 def test_without_noise_to_speak_of_the_random_part_alone_protects(keep: float, changes: int) -> None:
@@ -428,13 +430,13 @@ def test_a_new_folder_is_private_whatever_the_umask(cache: Path) -> None:
 def test_unfinished_files_go_when_they_are_old(cache: Path) -> None:
     """Those of a process that was killed while it wrote; one that is being written stays."""
     cache.mkdir(mode=0o700)
-    for name in ("curves-old.tmp", "curves-new.tmp", "mine.tmp"):
+    for name in (".curves-old.tmp", ".curves-new.tmp", "mine.tmp"):
         (cache / name).write_bytes(b"half of it")
     long_ago = time.time() - 86_400
-    for name in ("curves-old.tmp", "mine.tmp"):
+    for name in (".curves-old.tmp", "mine.tmp"):
         os.utime(cache / name, (long_ago, long_ago))
     fill()
-    assert {file.name for file in cache.iterdir() if file.suffix == ".tmp"} == {"curves-new.tmp", "mine.tmp"}
+    assert {file.name for file in cache.iterdir() if file.suffix == ".tmp"} == {".curves-new.tmp", "mine.tmp"}
 
 
 def test_a_pipe_in_place_of_the_file_is_not_waited_for(cache: Path) -> None:
@@ -477,6 +479,7 @@ def _writer(folder: str, first: int) -> None:
         family.close()
 
 
+@pytest.mark.more
 def test_concurrent_writers_leave_a_valid_file(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_writer, args=(str(cache), first)) for first in (1, 2, 3, 4)]

@@ -1,6 +1,5 @@
 """Fixed encoders: every row by itself, the formulas against slow loops, and what is refused."""
 
-import gzip
 import hashlib
 import json
 import math
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError
+from mithridate.data.named import load_named
 from mithridate.features import (
     NAMES,
     Frozen,
@@ -29,10 +29,9 @@ from mithridate.features import (
     UnitNorm,
     encoder,
     from_dict,
+    pick_encoder,
 )
 
-SHARED = Path(__file__).parents[2] / "shared"
-MNIST = SHARED / "data" / "mnist"
 DOCS = Path(__file__).parents[1] / "docs" / "features.md"
 
 
@@ -108,8 +107,8 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made_of_images = (OrientedGradients(), ObjectGradients(), PhotoGradients(), layered, UnitNorm())
     cases = [*((made, images) for made in made_of_images), (HashedNgrams(dimension=32), texts)]
     whole = [made.transform(inputs) for made, inputs in cases]
-    monkeypatch.setattr("mithridate.features._CHUNK_NUMBERS", 600)
-    monkeypatch.setattr("mithridate.features._REMEMBERED_NGRAMS", 10)
+    monkeypatch.setattr("mithridate.features._rows._CHUNK_NUMBERS", 600)
+    monkeypatch.setattr("mithridate.features.ngrams._REMEMBERED_NGRAMS", 10)
     for (made, inputs), expected in zip(cases, whole, strict=True):
         np.testing.assert_array_equal(made.transform(inputs), expected)
 
@@ -733,7 +732,7 @@ def test_constants_survive_json(made: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "constants", "says"),
     [
-        ("pca", {}, "Expected features to be one of oriented-gradients"),
+        ("pca", {}, "Expected features to be one of frozen, hashed-ngrams"),
         ("unit-norm", {"mean": 3}, "unit-norm has no mean; it has bias, center, scale"),
         ("frozen", {"title": "a"}, "needs function, trained_on"),
         ("frozen", {"title": "", "function": double, "trained_on": "b"}, "title"),
@@ -811,16 +810,30 @@ def test_the_documented_constants_are_the_defaults() -> None:
                 assert f"| `{made.name}` | `{key}` | `{shown!r}` |" in text
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST in shared/data/mnist beside the repository")
-def test_a_plain_linear_model_reads_mnist_from_the_features() -> None:
-    """Class means of 2,000 images suffice for more than four of five digits; chance is one of ten."""
-    images = np.frombuffer(gzip.open(MNIST / "t10k-images-idx3-ubyte.gz").read(), np.uint8, offset=16)
-    labels = np.frombuffer(gzip.open(MNIST / "t10k-labels-idx1-ubyte.gz").read(), np.uint8, offset=8)
-    features = OrientedGradients().transform(images.reshape(-1, 28, 28)[:4000])
-    train, test = features[:2000], features[2000:]
-    means = np.stack([train[labels[:2000] == digit].mean(axis=0) for digit in range(10)])
-    guesses = (test @ means.T - 0.5 * (means**2).sum(axis=1)).argmax(axis=1)
-    assert (guesses == labels[2000:4000]).mean() > 0.85
+def test_class_means_of_the_features_read_digits() -> None:
+    """A mean of each class suffices for nine of ten of scikit-learn's digits; chance is one of ten."""
+    train, test = load_named("digits")
+    features, unseen = (OrientedGradients().transform(part.x) for part in (train, test))
+    means = np.stack([features[train.y == digit].mean(axis=0) for digit in range(10)])
+    guesses = (unseen @ means.T - 0.5 * (means**2).sum(axis=1)).argmax(axis=1)
+    assert (guesses == test.y).mean() > 0.85
+
+
+def test_an_encoder_from_elsewhere_must_be_trusted() -> None:
+    """Nobody knows whether it treats every row by itself; and a name of ours does not let it in."""
+
+    class Mine(UnitNorm):
+        name = "mine"
+
+    class Disguised(UnitNorm):
+        name = "unit-norm"
+
+    for made in (Mine(), Disguised()):
+        with pytest.raises(ConfigError, match=r"put an encoder of your own into features\.Frozen"):
+            pick_encoder(made)
+    assert pick_encoder("unit-norm") == UnitNorm()
+    assert type(from_dict({"name": "unit-norm"})) is UnitNorm
+    assert "mine" not in NAMES
 
 
 def test_the_order_in_memory_does_not_matter() -> None:

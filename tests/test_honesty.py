@@ -4,7 +4,9 @@ import inspect
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,16 +19,15 @@ from test_cli import run, run_json
 
 from mithridate import Certificate, CertifiedClassifier, ConfigError, SampledGaussian, Threat, Votes, certify, plan
 from mithridate.cli import _parser
-from mithridate.cli._training import Work
 from mithridate.comparing.result import Comparison, Entry
 from mithridate.comparing.running import compare
 from mithridate.core.baseline import single_label
-from mithridate.core.mechanism import Partitioned
 from mithridate.data import Examples
-from mithridate.defences import PrivateEnsemble
+from mithridate.defences import defence, names
+from mithridate.defences.partitions import Partitioned
 from mithridate.recipes.choosing import choose
-from mithridate.reporting import Report
 from mithridate.reporting import sentences as words
+from mithridate.training.order import Order
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 NAMED = {"source": {"declaration": None, "class_names": ["no", "yes"]}}
@@ -107,7 +108,7 @@ def test_a_constant_answer_is_called_so_on_the_terminal(capsys: pytest.CaptureFi
 
 
 def test_a_constant_answer_is_called_so_in_every_report() -> None:
-    report = Report.of(certify(always_no()))
+    report = certify(always_no()).report()
     assert report.headline.startswith(
         "All 100 predictions are the same label, 'no'. Always saying 'no' is correct on 91.0% (the baseline). 9 of 10 "
         "predictions are correct and certified to stay the same if up to "
@@ -121,7 +122,7 @@ def test_a_constant_answer_is_called_so_in_every_report() -> None:
     assert (yes["points"], yes["right"], yes["median_radius"]) == (9, 0, -1)
     assert "| baseline: always 'no' | 91.0% |" in report.markdown()
     assert "Baseline: always saying 'no' is correct on 91.0%." in report.markdown()
-    assert "baseline: always &#x27;no&#x27;</dt><dd>91.0%" in report.html()
+    assert "baseline: always 'no'</dt><dd>91.0%" in unescape(report.html())
     assert any("At no radius is more correct" in sentence for sentence in report.warnings)
 
 
@@ -139,7 +140,7 @@ def test_headlines_count_what_is_correct_and_certified() -> None:
 
 @pytest.mark.parametrize(("truth", "share"), [(RARE, 0.91), ([0, 1] * 50, 0.5), ([0] * 100, 1.0)])
 def test_every_chart_has_the_line_of_the_baseline(truth: Any, share: float) -> None:
-    report = Report.of(certify(always_no(truth)), methods=())
+    report = certify(always_no(truth)).report(methods=())
     comparison = Comparison((by_parts(truth, truth, 5, "a"),), Threat.SYMMETRIC_DIFFERENCE, np.array(truth))
     for svg in (report.svg(), comparison.svg()):
         drawn = ElementTree.fromstring(svg)
@@ -157,7 +158,7 @@ def test_every_chart_has_the_line_of_the_baseline(truth: Any, share: float) -> N
         assert name.text == f"baseline {share:.1%}"
     page = json.loads(re.findall(r'id="report-data">(.*?)</script>', report.html())[0])
     assert page["baseline"] == {"share": share, "label": f"baseline {share:.1%}"}
-    assert "baseline" not in Report.of(certify(always_no(truth, labels=None)), methods=()).svg()
+    assert "baseline" not in certify(always_no(truth, labels=None)).report(methods=()).svg()
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
@@ -273,45 +274,70 @@ COMPLETE = {"noise_multiplier": 4.0, "sample_rate": 0.3, "steps": 5, "max_grad_n
 
 @pytest.mark.filterwarnings("ignore:Certificates will be weak")
 @pytest.mark.parametrize(
-    "options",
+    ("method", "options"),
     [
-        {},
-        {"instances": 7},
-        {"steps": 9, "noise_multiplier": 3.0},
-        {"max_grad_norm": 1.0},
-        {"model": "mlp"},
-        {"features": "unit-norm", "learning_rate": 2.0},
-        COMPLETE,
-        {**COMPLETE, "model": "linear"},
-        {**COMPLETE, "model": "mlp", "features": "unit-norm"},
+        ("auto", {}),
+        ("auto", {"radius": 4}),
+        ("auto", {"private": True}),
+        ("auto", {"instances": 7}),
+        ("auto", {"steps": 9, "noise_multiplier": 3.0}),
+        ("auto", {"model": "mlp"}),
+        ("fdp", {}),
+        ("fdp", {"max_grad_norm": 1.0}),
+        ("fdp", {"features": "unit-norm", "learning_rate": 2.0}),
+        ("fdp", COMPLETE),
+        ("fdp", {**COMPLETE, "model": "linear"}),
+        ("fdp", {**COMPLETE, "model": "mlp", "features": "unit-norm", "num_train": 137}),
+        *((name, {}) for name in names() if name != "fdp"),
+        ("dpa", {"partitions": 5, "steps": 3}),
+        ("feature-smoothing", {"noise": 0.25, "features": "none"}),
+        ("nearest-neighbours", {"neighbours": [9, 4], "leads": [3]}),
+        ("kernel-vote", {"cosine": 0.5}),
+        ("statistical-dp", {"delta": 1e-6, "instances": 9}),
     ],
 )
-def test_the_same_order_by_the_command_line_and_in_python(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: dict[str, Any]
+def test_the_same_order_through_every_door(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, method: str, options: Any
 ) -> None:
-    ordered: list[dict[str, Any]] = []
+    """By the command line, the estimator, Python and `compare`: the same defence, statements and size."""
+    orders: list[Order] = []
 
-    def instead(training_set: Any, test_set: Any, **order: Any) -> Any:
-        ordered.append(order)
+    def instead(order: Order, runtime: Any = None) -> Any:
+        orders.append(order)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mithridate.training.run.train", instead)
-    training = Examples(POINTS, LABELS, class_names=("0", "1"))
-    roads = (
-        lambda: CertifiedClassifier(**options, classes=[0, 1], device="cpu").fit(POINTS, LABELS),
-        lambda: PrivateEnsemble(options=options).train(
-            (POINTS, LABELS), POINTS[:1], device="cpu", source=training.source
-        ),
-    )
-    work = Work(training, training, tmp_path, {**options, "device": "cpu"})
-    expected = work._order(work.recipe(), None)
+    monkeypatch.setattr(Order, "run", instead)
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=POINTS, y=LABELS)
+    lines = [f"{name} = {json.dumps(value)}" for name, value in {"method": method, "classes": 2, **options}.items()]
+    Path("p.toml").write_text('[data]\ntrain = "data.npz"\ntest = "data.npz"\n[train]\n' + "\n".join(lines))
+    assert run(capsys, "train", "p.toml", "--device", "cpu").code == 130
+    wanted = ("radius", "private")
+    constants = {name: value for name, value in options.items() if name not in wanted}
+    parameters = inspect.signature(CertifiedClassifier).parameters
+    by_name = CertifiedClassifier(method, **options) if parameters.keys() >= options.keys() else None
+    pair, called = (POINTS, LABELS), ("0", "1")
+    roads: list[Callable[[], Any]] = [] if by_name is None else [lambda: fit(by_name)]
+    if method != "auto":
+        one = defence(method, **constants)
+        roads += [
+            lambda: fit(CertifiedClassifier(one)),
+            lambda: one.train(Examples(*pair, called), POINTS, device="cpu"),
+            lambda: compare([one], (Examples(*pair, called), pair), device="cpu"),
+        ]
     for road in roads:
         with pytest.raises(KeyboardInterrupt):
             road()
-    assert len(ordered) == 2
-    for order in ordered:
-        for name in ("model", "features", "config", "assumptions"):
-            assert order[name] == expected[name], name
+    assert len(orders) == 1 + len(roads)
+    first = orders[0]
+    for other in orders[1:]:
+        assert other.choice == first.choice
+        assert other.facts == first.facts
+        assert (other.statements, other.size) == (first.statements, first.size)
+
+
+def fit(estimator: CertifiedClassifier) -> Any:
+    return estimator.set_params(classes=[0, 1], device="cpu").fit(POINTS, LABELS)
 
 
 def _defaults(function: Any) -> dict[str, Any]:
@@ -327,10 +353,11 @@ def test_defaults_have_one_value_each() -> None:
         "plan": _defaults(plan),
         "compare": _defaults(compare),
     }
-    for name in ("model", "features", "instances", "noise_multiplier", "sample_rate", "steps", "max_grad_norm"):
+    for name in ("model", "features", "failure_prob"):
         assert python["choose"][name] == python["estimator"][name], name
-    for name in ("learning_rate", "threat", "failure_prob"):
-        assert python["choose"][name] == python["estimator"][name], name
+    # What is None there is left to the method, and by that to `choose` and `certify`.
+    for name in ("instances", "noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate", "threat"):
+        assert python["estimator"][name] is None, name
     given_flags = {
         "certify": ["votes.npz"],
         "plan": "--noise-multiplier 1 --sample-rate 1 --steps 1 --instances 1 --classes 2".split(),

@@ -14,6 +14,7 @@ import gpu_checks
 import pytest
 import torch
 
+pytestmark = pytest.mark.more
 TESTS = Path(__file__).parent
 
 

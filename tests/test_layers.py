@@ -16,11 +16,11 @@ def draw(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def frame(models: int = MODELS, batch: int = BATCH) -> layers.Frame:
-    return layers.Frame(models, Clipping("float32"), torch.full((models,), batch, dtype=torch.int32), None)
+def frame(models: int = MODELS, batch: int = BATCH) -> layers.Layout:
+    return layers.Layout(models, Clipping("float32"), torch.full((models,), batch, dtype=torch.int32), None)
 
 
-def assert_parts(part: layers.Parts, gradients: Tensor) -> None:
+def assert_parts(part: layers.Pieces, gradients: Tensor) -> None:
     """`part` is what these gradients (models x batch x entries, float64) are, for norms and for sums."""
     squares = part.squared_norms()
     assert squares.dtype == torch.float64
@@ -89,7 +89,7 @@ def test_lookups_add_up_positions_of_the_same_word() -> None:
     assert_parts(layers.Lookups(tokens, gradients, 3, frame()), exact.flatten(2))
 
 
-def makers() -> dict[str, layers.Parts]:
+def makers() -> dict[str, layers.Pieces]:
     inputs, gradients = draw(1, MODELS, BATCH, 6), draw(2, MODELS, BATCH, 5)
     inputs[1, 2], gradients[0, 0] = torch.inf, torch.nan
     wide, tall = inputs[:, :, None, :, None], gradients[:, :, None, :, None]

@@ -274,7 +274,7 @@ def test_a_mechanism_that_cannot_be_read_comes_with_its_file(
     capsys: pytest.CaptureFixture[str], parts: list[Path], tmp_path: Path
 ) -> None:
     header = {"schema": "mithridate.votes/1", "mechanism": {"type": "magic"}, "data_fingerprint": None, "run_ids": []}
-    header["assumptions"] = []
+    header |= {"assumptions": [], "recipe": None}
     np.savez(tmp_path / "bad.npz", mithridate=np.array(json.dumps(header)), counts=np.array([[9, 0]]))
     message = refused(capsys, "merge", *parts, tmp_path / "bad.npz", "-o", tmp_path / "votes.npz")
     assert "bad.npz: The mechanism" in message

@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import http.server
 import io
-import lzma
 import sys
 import tarfile
 import threading
@@ -20,13 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mithridate.data import download, named
-from mithridate.data import publishers as originals
+from mithridate.data import published_formats as formats
 from mithridate.data.download import PublishedFile
-from mithridate.data.named import NAMES, NamedData, Part, Published, load_named
+from mithridate.data.examples import Examples
+from mithridate.data.named import NAMES, Part, Published, load_named
 from mithridate.errors import ArtifactError, ConfigError
-
-SHARED = Path(__file__).parents[2] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the original files are not here")
 
 RANDOM = np.random.default_rng(5)
 TRAIN, TEST = 10, 4
@@ -110,12 +107,6 @@ def _tiny_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(named.PUBLISHED, "cifar10", tiny(REAL["cifar10"], COLOUR, CIFAR_FILES))
 
 
-@pytest.fixture
-def _real_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, published in REAL.items():
-        monkeypatch.setitem(named.PUBLISHED, name, published)
-
-
 class Host:
     """A host on this machine that counts what it is asked for."""
 
@@ -161,13 +152,16 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[P
     host.stop()
 
 
-def assert_same(found: NamedData, data: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    for (x, y), (images, labels) in zip((found.train, found.test), data, strict=True):
+def assert_same(found: tuple[Examples, Examples], data: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    for part, (images, labels) in zip(found, data, strict=True):
+        x, y = part.x, part.y
         assert x.dtype == np.uint8
+        assert y is not None
         assert y.dtype == np.int64
         assert np.array_equal(x, images if images.ndim == 4 else images[:, None])
         assert np.array_equal(y, labels)
-    assert len(found.class_names) == 10
+        assert len(part.class_names or ()) == 10
+        assert part.source["class_names"] == part.source["declaration"]["classes"]
 
 
 # --- digits ---------------------------------------------------------------------------------------------------------
@@ -177,10 +171,12 @@ def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     images, labels = (np.asarray(array) for array in load_digits(return_X_y=True))
-    found = load_named("digits")
-    x, y = (np.concatenate([found.train[k], found.test[k]]) for k in (0, 1))
-    assert found.train[0].shape == (1397, 1, 8, 8)
-    assert found.test[0].shape == (400, 1, 8, 8)
+    train, test = load_named("digits")
+    assert train.x.shape == (1397, 1, 8, 8)
+    assert test.x.shape == (400, 1, 8, 8)
+    assert train.y is not None
+    assert test.y is not None
+    x, y = np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y])
     assert y.dtype == np.int64
     assert np.array_equal(y, labels)
     assert x.dtype == np.uint8
@@ -457,7 +453,7 @@ def outcome(read: Callable[[], Any]) -> tuple[Any, str | None]:
 
 @given(st.one_of(st.binary(max_size=64), st.builds(bytes.__add__, headers, st.binary(max_size=64))))
 def test_any_bytes_are_an_idx_array_or_an_error(content: bytes) -> None:
-    array, refusal = outcome(lambda: originals.parse_idx(content, "this"))
+    array, refusal = outcome(lambda: formats.parse_idx(content, "this"))
     assert refusal.startswith("this ") if refusal else idx(array) == content
 
 
@@ -465,28 +461,27 @@ def test_any_bytes_are_an_idx_array_or_an_error(content: bytes) -> None:
 def test_an_idx_array_comes_back(shape: list[int], data: st.DataObject) -> None:
     size = int(np.prod(shape))
     array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
-    assert np.array_equal(originals.parse_idx(idx(array), "this"), array)
+    assert np.array_equal(formats.parse_idx(idx(array), "this"), array)
 
 
 @given(st.integers(0, 3), st.integers(-2, 2), st.binary(min_size=1, max_size=16))
 def test_any_bytes_are_cifar_records_or_an_error(count: int, extra: int, pattern: bytes) -> None:
     length = max(0, count * 3073 + extra)
     content = (pattern * (length // len(pattern) + 1))[:length]
-    read, refusal = outcome(lambda: originals.parse_cifar(content, "this"))
+    read, refusal = outcome(lambda: formats.parse_cifar(content, "this"))
     right = bool(count) and not extra and max(content[::3073]) <= 9
     assert (refusal is None) == right
     assert refusal.startswith("this ") if refusal else records(*read) == content
 
 
-@given(st.binary(max_size=200), st.sampled_from(["a.gz", "a.xz", "a"]))
+@given(st.binary(max_size=200), st.sampled_from(["a.gz", "a"]))
 def test_any_file_is_read_or_named(tmp_path_factory: pytest.TempPathFactory, content: bytes, name: str) -> None:
     path = tmp_path_factory.mktemp("any") / name
     path.write_bytes(content)
     readers = (
-        partial(originals.read_idx, path, limit=1000),
-        partial(originals.read_cifar, path, limit=10_000),
-        partial(originals.read_cifar_residuals, path, limit=10_000),
-        partial(originals.read_cifar_archive, path, ["test_batch.bin"], limit=10_000),
+        partial(formats.read_idx, path, limit=1000),
+        partial(formats.read_cifar, path, limit=10_000),
+        partial(formats.read_cifar_archive, path, ["test_batch.bin"], limit=10_000),
     )
     for read in readers:
         refusal = outcome(read)[1]
@@ -506,31 +501,6 @@ def test_an_archive_with_one_other_byte_is_read_or_named(
         assert str(path.parent) in refusal
 
 
-def test_residuals_are_undone(tmp_path: Path) -> None:
-    """Against a slow encoder, written from the description: left, above, above left, one pixel at a time."""
-    images, labels = COLOUR[1]
-    planes = images.astype(int)
-    red, green, blue = planes[:, 0], planes[:, 1], planes[:, 2]
-    stored = [bytes(labels)]
-    for plane in (green, red - green, blue - (red + green) // 2):
-        residuals = np.zeros_like(plane)
-        for row in range(32):
-            for column in range(32):
-                left, above = plane[:, row, column - 1], plane[:, row - 1, column]
-                predicted = np.zeros(len(plane), int)
-                if row and column:
-                    predicted = np.median([left, above, left + above - plane[:, row - 1, column - 1]], axis=0)
-                elif row or column:
-                    predicted = above if row else left
-                residuals[:, row, column] = plane[:, row, column] - predicted
-        stored.append((residuals % 256).astype(np.uint8).tobytes())
-    path = tmp_path / "test_batch.med.xz"
-    path.write_bytes(lzma.compress(b"".join(stored)))
-    found = originals.read_cifar_residuals(path, limit=100_000)
-    assert np.array_equal(found[0], images)
-    assert np.array_equal(found[1], labels)
-
-
 # --- the real thing -------------------------------------------------------------------------------------------------
 
 
@@ -540,48 +510,6 @@ def test_real_sets_are_offered_over_https_and_pinned() -> None:
         assert all(host.startswith("https://") and host.endswith("/") for host in published.hosts)
         for pinned in [file.sha256 for file in published.files] + [published.train.images, published.test.labels]:
             assert len(bytes.fromhex(pinned)) == 32
-
-
-@needs_shared
-@pytest.mark.usefixtures("_real_sets")
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_real_originals_are_found_and_have_the_pinned_checksums(name: str) -> None:
-    for file in named.PUBLISHED[name].files:
-        content = (SHARED / name / file.name).read_bytes()
-        assert (len(content), sha256(content)) == (file.size, file.sha256)
-    found = load_named(name, data_dir=SHARED, download=False)
-    (x_train, y_train), (x_test, y_test) = found.train, found.test
-    assert (x_train.shape, x_test.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
-    first = {"mnist": (5, 7, 0.1307, 0.3081), "fashion-mnist": (9, 9, 0.2860, 0.3530)}[name]
-    assert (y_train[0], y_test[0]) == first[:2]
-    assert (x_train.mean() / 255, x_train.std() / 255) == pytest.approx(first[2:], abs=1e-4)
-
-
-@needs_shared
-@pytest.mark.usefixtures("_real_sets")
-def test_real_fashion_is_not_taken_for_digits() -> None:
-    """Both sets have files of the same names."""
-    with pytest.raises(ArtifactError, match="are not mnist as it was published"):
-        load_named("mnist", data_dir=SHARED / "fashion-mnist", download=False)
-
-
-@needs_shared
-def test_a_real_cifar_batch_has_its_published_checksum() -> None:
-    images, labels = originals.read_cifar_residuals(SHARED / "cifar10" / "test_batch.med.xz", limit=10_000 * 3073)
-    pinned = "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"
-    assert sha256(records(images, labels)) == pinned
-    assert sha256(images.tobytes()) == REAL["cifar10"].test.images
-    assert np.array_equal(np.bincount(labels), [1000] * 10)
-
-
-@needs_shared
-@pytest.mark.slow
-@pytest.mark.usefixtures("_real_sets")
-def test_real_cifar_is_found() -> None:
-    found = load_named("cifar10", data_dir=SHARED, download=False)
-    assert (found.train[0].shape, found.test[0].shape) == ((50_000, 3, 32, 32), (10_000, 3, 32, 32))
-    assert np.array_equal(np.bincount(found.train[1]), [5000] * 10)
-    assert found.train[0].mean(axis=(0, 2, 3)) / 255 == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
 
 
 # --- files that unpack to more than they should ---------------------------------------------------------------------
@@ -596,17 +524,4 @@ def test_an_archive_that_unpacks_to_more_than_was_published(tmp_path: Path) -> N
         made.addfile(member, io.BytesIO(bytes(member.size)))
     (tmp_path / "a.tar.gz").write_bytes(stream.getvalue())
     with pytest.raises(ArtifactError, match=r"not a readable \.tar\.gz"):
-        originals.read_cifar_archive(tmp_path / "a.tar.gz", ["test_batch.bin"], limit=1 << 20)
-
-
-def test_an_xz_file_that_asks_for_much_memory(tmp_path: Path) -> None:
-    """Its dictionary would be made before the first byte is unpacked."""
-    records_ = records(*COLOUR[1])
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
-    for content in (lzma.compress(records_, filters=filters), lzma.compress(records_)[:-9]):
-        (tmp_path / "b.xz").write_bytes(content)
-        with pytest.raises(ArtifactError, match="cannot be read"):
-            originals.read_cifar_residuals(tmp_path / "b.xz", limit=1 << 20)
-    (tmp_path / "b.xz").write_bytes(lzma.compress(bytes(1 << 21)))
-    with pytest.raises(ArtifactError, match="larger than what was published"):
-        originals.read_cifar_residuals(tmp_path / "b.xz", limit=1 << 20)
+        formats.read_cifar_archive(tmp_path / "a.tar.gz", ["test_batch.bin"], limit=1 << 20)

@@ -3,7 +3,6 @@
 Statistical tests have fixed seeds; a right engine fails each of them with probability below 1e-8.
 """
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,23 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from mithridate import ConfigError
-from mithridate.core.mechanism import Bagged, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
+from mithridate import ConfigError, predict
+from mithridate.core.size import Size
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
+from mithridate.defences.bagging import Bagged, Bootstrap
+from mithridate.defences.partitions import Partitioned, Parts, SpreadPartitions, SpreadParts
+from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures, NoisyFeatures, NoisyLabels
 from mithridate.features import Frozen
-from mithridate.training import plain, plain_engine
+from mithridate.training import engine as engines
+from mithridate.training import run as training
+from mithridate.training.batch_source import Seen, Views, add_normals, moved, visits
+from mithridate.training.engine import Engine
 from mithridate.training.initialisation import initial_weights
 from mithridate.training.models import build
-from mithridate.training.plain import train_plain
-from mithridate.training.plain_config import (
-    Bootstrap,
-    FlippedLabels,
-    NoisedFeatures,
-    Parts,
-    PlainConfig,
-    PlainRecipe,
-    Plan,
-    SpreadParts,
-)
-from mithridate.training.plain_engine import PlainEngine, _with_others_replaced
+from mithridate.training.plain_config import PlainConfig, PlainRecipe, ViewPlan
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.views import Sight, moved, visits
+from mithridate.training.run import train_plain
 
 SEED = bytes(range(32))
 SEEDS, PUBLIC_SEEDS = Seeds.of(SEED), Seeds.of(PUBLIC_SEED)
@@ -72,24 +66,27 @@ def small_images() -> nn.Module:
 
 
 def engine(
-    plan: Plan, data: tuple[np.ndarray, np.ndarray] = TRAIN, module: nn.Module | None = None, **changes: Any
-) -> PlainEngine:
+    plan: ViewPlan, data: tuple[np.ndarray, np.ndarray] = TRAIN, module: nn.Module | None = None, **changes: Any
+) -> Engine:
     recipe = PlainRecipe.of(replace(CONFIG, **changes), plan).resolve(num_train=len(data[1]), classes=CLASSES)[0]
     dataset = Dataset(data[0], data[1], "")
-    members = parts(content_hashes(*data), plan.instances) if isinstance(plan, Parts) else None
-    sight = Sight(recipe, dataset, members)
-    return PlainEngine(module or small(), dataset, recipe, sight, TEST[0] if data[0].ndim == 2 else data[0], device=CPU)
+    members, test = plan.members(content_hashes(*data)), TEST[0] if data[0].ndim == 2 else data[0]
+    return Engine(module or small(), dataset, recipe, parts=members, test=test, device=CPU)
 
 
-def seeds_of(plan: Plan) -> Seeds:
+def seen_by(machine: Engine, seeds: Seeds, instance: int) -> Seen:
+    return machine._source.seen(seeds, [instance])[0]
+
+
+def seeds_of(plan: ViewPlan) -> Seeds:
     return PUBLIC_SEEDS if plan.is_deterministic else SEEDS
 
 
-def trained(plan: Plan, data: tuple[np.ndarray, np.ndarray] = TRAIN, **changes: Any) -> Tensor:
-    return engine(plan, data, **changes).train(seeds_of(plan), range(plan.instances))
+def trained(plan: ViewPlan, data: tuple[np.ndarray, np.ndarray] = TRAIN, **changes: Any) -> Tensor:
+    return engine(plan, data, **changes).train(seeds_of(plan), range(plan.models))
 
 
-def train(plan: Plan, data: Any = TRAIN, test: Any = TEST, **options: Any) -> Any:
+def train(plan: ViewPlan, data: Any = TRAIN, test: Any = TEST, **options: Any) -> Any:
     config = options.pop("config", CONFIG)
     return train_plain(data, test, model="mlp", plan=plan, config=config, device="cpu", **options)
 
@@ -152,11 +149,9 @@ def test_the_votes_of_models_depend_on_their_buckets_only() -> None:
 
 def test_a_model_of_several_buckets_sees_them_in_an_order_of_their_own() -> None:
     plan, mixed = SpreadParts(4, 3), np.random.default_rng(0).permutation(60)
-    recipe = PlainRecipe.of(CONFIG, plan)
     found = []
     for x, y in (TRAIN, (TRAIN[0][mixed], TRAIN[1][mixed])):
-        task = plain.task_of((x, y), TEST, model="mlp", config=recipe, features=None)
-        found.append([[(x[i].tobytes(), y[i]) for i in part] for part in plain._members(x, task)])
+        found.append([[(x[i].tobytes(), y[i]) for i in part] for part in plan.members(content_hashes(x, y))])
     assert found[0] == found[1]
     assert sum(map(len, found[0])) == 3 * 60
 
@@ -191,13 +186,13 @@ def test_an_empty_part_leaves_its_model_as_it_started() -> None:
 
 
 @pytest.mark.parametrize("plan", FUNCTION_PLANS, ids=str)
-def test_functions_do_not_depend_on_how_many_are_in_flight_or_on_who_runs_them(plan: Plan) -> None:
+def test_functions_do_not_depend_on_how_many_are_in_flight_or_on_who_runs_them(plan: ViewPlan) -> None:
     one, two = train(plan, in_flight=2), train(plan, in_flight=5)
     assert one.equals(two)
     assert one.score_sums is None
 
 
-def replaying_engine() -> PlainEngine:
+def replaying_engine() -> Engine:
     """An engine that trains together, in places of a fixed size, as a GPU does."""
     machine = engine(Parts(6))
     machine._slots = 8
@@ -218,7 +213,7 @@ def test_the_rehearsal_replaces_all_but_what_is_kept() -> None:
     machine = engine(Parts(6))
     group = machine._group(PUBLIC_SEEDS, range(6))
     kept = torch.arange(6) % 2 == 1
-    other = _with_others_replaced(group, kept)
+    other = engines._with_others_replaced(group, kept)
     for slot in range(6):
         same = np.array_equal(group.seen[slot].members, other.seen[slot].members)
         assert same == torch.equal(group.start[slot], other.start[slot]) == bool(kept[slot])
@@ -233,7 +228,7 @@ def test_a_device_on_which_models_disturb_each_other_is_refused(leak: str, monke
         monkeypatch.setattr(network, "clipped_sums", lambda w, *rest: sums(w, *rest) + 1e-6 * w.nan_to_num().mean())
     else:
         monkeypatch.setattr(network, "logits", lambda w, x: logits(w, x) + 1e-6 * w.nan_to_num().mean())
-    with pytest.raises(ConfigError, match=r"depends on those that are trained beside it.*device='cpu'"):
+    with pytest.raises(ConfigError, match=r"depends on those that are (trained|asked) beside it.*device='cpu'"):
         machine.train(PUBLIC_SEEDS, range(6))
 
 
@@ -251,14 +246,14 @@ def test_a_network_that_starts_anew_each_time_is_refused() -> None:
 def test_too_many_in_flight_are_halved_before_the_first_group(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    class Small(PlainEngine):
+    class Small(Engine):
         def rehearse(self) -> None:
             asked.append(self.models_in_flight())
             if asked[-1] > 2:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             super().rehearse()
 
-    monkeypatch.setattr(plain, "PlainEngine", Small)
+    monkeypatch.setattr(training, "Engine", Small)
     assert train(Parts(9), in_flight=9).equals(train(Parts(9), in_flight=2))
     assert asked[:3] == [9, 4, 2]
 
@@ -271,17 +266,17 @@ def test_how_many_functions_a_gpu_trains_at_a_time_does_not_depend_on_their_data
         machine = engine(Parts(60), data)
         machine._device, machine._shapes_are_fixed = torch.device("cuda"), True
         for memory in (10**5, 2 * 10**5):
-            monkeypatch.setattr(plain_engine, "_all_memory", lambda _, memory=memory: memory)
+            monkeypatch.setattr(engines, "_all_memory", lambda _, memory=memory: memory)
             found.add((memory, machine.models_in_flight()))
     assert len(found) == 2
     assert {1, 60}.isdisjoint(count for _, count in found)
 
 
 def test_where_not_even_one_model_fits_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: PlainEngine) -> None:
+    def full(_: Engine) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(PlainEngine, "rehearse", full)
+    monkeypatch.setattr(Engine, "rehearse", full)
     with pytest.raises(ConfigError, match="Not even one model"):
         train(Parts(9))
 
@@ -301,9 +296,10 @@ def test_out_of_memory_later_ends_a_run_whose_shapes_are_fixed(monkeypatch: pyte
 # --- training, against a loop -----------------------------------------------------------------------------------------
 
 
-def slow_training(machine: PlainEngine, module: nn.Module, seeds: Seeds, instance: int, inputs: Tensor) -> Tensor:
+def slow_training(machine: Engine, module: nn.Module, seeds: Seeds, instance: int, inputs: Tensor) -> Tensor:
     """One instance in double precision by PyTorch's own loss and optimisers, on the same batches."""
     recipe = machine._recipe
+    assert isinstance(recipe, PlainRecipe)
     group = machine._group(seeds, [instance])
     row = group.start[0].double().requires_grad_()
     if recipe.optimizer == "adam":
@@ -315,7 +311,7 @@ def slow_training(machine: PlainEngine, module: nn.Module, seeds: Seeds, instanc
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
     shapes = machine.shapes
     iterates = []
-    for block in machine._visits(group, recipe.steps):
+    for block in machine._source.blocks(group, recipe.steps):
         for positions in block.indices[:, 0]:
             pieces = row.split([shape.numel() for shape in shapes.values()])
             named = {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
@@ -337,12 +333,12 @@ def slow_training(machine: PlainEngine, module: nn.Module, seeds: Seeds, instanc
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("plan", [Parts(6), Bootstrap(6, 12), FlippedLabels(6, 0.4)], ids=str)
-def test_training_is_the_slow_loop(plan: Plan, changes: dict[str, Any]) -> None:
+def test_training_is_the_slow_loop(plan: ViewPlan, changes: dict[str, Any]) -> None:
     module = small()
     machine, seeds = engine(plan, module=module, **changes), seeds_of(plan)
     rows = machine.train(seeds, range(6))
     for instance in (1, 4):
-        seen = torch.from_numpy(TRAIN[0][machine._sight.of(seeds, instance).members])
+        seen = torch.from_numpy(TRAIN[0][seen_by(machine, seeds, instance).members])
         exact = slow_training(machine, module.double(), seeds, instance, seen)
         torch.testing.assert_close(rows[instance].double(), exact, rtol=1e-3, atol=1e-4)
         module.float()
@@ -352,7 +348,7 @@ def test_convolutions_are_trained_like_the_slow_loop() -> None:
     data, module = make_data(40, shape=(1, 16, 16)), small_images()
     machine = engine(Parts(3), data, module, steps=4, shift=0)
     rows = machine.train(PUBLIC_SEEDS, range(3))
-    seen = torch.from_numpy(data[0][machine._sight.of(PUBLIC_SEEDS, 1).members])
+    seen = torch.from_numpy(data[0][seen_by(machine, PUBLIC_SEEDS, 1).members])
     exact = slow_training(machine, module.double(), PUBLIC_SEEDS, 1, seen)
     torch.testing.assert_close(rows[1].double(), exact, rtol=1e-3, atol=1e-4)
 
@@ -398,7 +394,7 @@ def test_every_example_is_visited_equally_often() -> None:
 
 def test_a_bootstrap_draws_uniformly_with_replacement_and_independently() -> None:
     machine = engine(Bootstrap(2000, 30))
-    draws = np.stack([machine._sight.of(SEEDS, instance).members for instance in range(2000)])
+    draws = np.stack([seen_by(machine, SEEDS, instance).members for instance in range(2000)])
     counts = np.bincount(draws.ravel(), minlength=60)
     assert stats.chisquare(counts).pvalue > LEVEL
     # The number of different examples among 30 draws of 60: mean 60 (1 - (59/60)^30).
@@ -413,7 +409,7 @@ def test_labels_are_replaced_with_the_probability_that_is_said_by_any_other_labe
     machine = engine(FlippedLabels(3000, 0.3))
     flips = np.zeros((CLASSES, CLASSES), int)
     for instance in range(3000):
-        seen = machine._sight.of(SEEDS, instance)
+        seen = seen_by(machine, SEEDS, instance)
         np.add.at(flips, (TRAIN[1][seen.members], seen.labels), 1)
     for label in range(CLASSES):
         expected = np.full(CLASSES, 0.15 * flips[label].sum())
@@ -426,9 +422,10 @@ def test_inputs_get_gaussian_noise_once_for_each_instance() -> None:
     group = machine._group(SEEDS, range(4))
     tables = []
     for _ in range(2):
-        table = machine._new_table(4, machine._sight.longest)
-        machine._fill(table, group)
-        tables.append(table.inputs)
+        table = machine._source.table(4)
+        table.fill(group)
+        assert isinstance(table, Views)
+        tables.append(table.own)
     assert torch.equal(*tables)
     clean = torch.from_numpy(TRAIN[0])[torch.from_numpy(np.stack([seen.members for seen in group.seen]))]
     noise = (tables[0] - clean).double().numpy()
@@ -443,16 +440,17 @@ def test_what_is_trained_on_is_the_noisy_set_at_every_visit() -> None:
     machine = engine(NoisedFeatures(6, 0.5), module=module, batch_size=25)
     row = machine.train(SEEDS, range(6))[2]
     group = machine._group(SEEDS, [2])
-    table = machine._new_table(1, machine._sight.longest)
-    machine._fill(table, group)
-    assert table.inputs is not None
-    exact = slow_training(machine, module.double(), SEEDS, 2, table.inputs[0])
+    table = machine._source.table(1)
+    table.fill(group)
+    assert isinstance(table, Views)
+    assert table.own is not None
+    exact = slow_training(machine, module.double(), SEEDS, 2, table.own[0])
     torch.testing.assert_close(row.double(), exact, rtol=1e-3, atol=1e-4)
 
 
 def test_only_what_is_visited_is_drawn_and_it_is_any_part_of_the_data() -> None:
     machine = engine(FlippedLabels(500, 0.2), steps=2, batch_size=8)
-    seen = np.stack([machine._sight.of(SEEDS, instance).members for instance in range(500)])
+    seen = np.stack([seen_by(machine, SEEDS, instance).members for instance in range(500)])
     assert seen.shape == (500, 16)
     assert all(len(set(row)) == 16 for row in seen.tolist())
     counts = np.bincount(seen.ravel(), minlength=60)
@@ -460,7 +458,7 @@ def test_only_what_is_visited_is_drawn_and_it_is_any_part_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("plan", RANDOM_PLANS, ids=str)
-def test_random_instances_come_from_the_root_seed_and_their_number(plan: Plan) -> None:
+def test_random_instances_come_from_the_root_seed_and_their_number(plan: ViewPlan) -> None:
     whole, some = engine(plan).train(SEEDS, range(6)), engine(plan).train(SEEDS, range(4, 6))
     torch.testing.assert_close(some, whole[4:], rtol=1e-4, atol=1e-5)
     assert not torch.equal(whole, engine(plan).train(Seeds.of(bytes(32)), range(6)))
@@ -468,7 +466,7 @@ def test_random_instances_come_from_the_root_seed_and_their_number(plan: Plan) -
 
 
 @pytest.mark.parametrize("plan", [*RANDOM_PLANS, Parts(6)], ids=str)
-def test_an_instance_needs_no_seed_but_its_own(plan: Plan) -> None:
+def test_an_instance_needs_no_seed_but_its_own(plan: ViewPlan) -> None:
     machine, seeds = engine(plan), seeds_of(plan)
     assert torch.equal(machine.train(seeds.only(range(2, 5)), range(2, 5)), machine.train(seeds, range(2, 5)))
     with pytest.raises(LookupError, match="lacks the seed of instance 5"):
@@ -476,7 +474,7 @@ def test_an_instance_needs_no_seed_but_its_own(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("plan", RANDOM_PLANS, ids=str)
-def test_runs_without_a_seed_differ_and_merge(plan: Plan) -> None:
+def test_runs_without_a_seed_differ_and_merge(plan: ViewPlan) -> None:
     one, two = train(plan), train(plan)
     assert not np.array_equal(one.score_sums, two.score_sums)
     assert one.merge(two).instances == 12
@@ -486,7 +484,7 @@ def test_runs_without_a_seed_differ_and_merge(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("plan", [*RANDOM_PLANS, *FUNCTION_PLANS], ids=str)
-def test_votes_say_what_was_run(plan: Plan) -> None:
+def test_votes_say_what_was_run(plan: ViewPlan) -> None:
     votes = train(plan, assumptions=("The reader is right.",), source={"kind": "arrays"})
     expected = {
         "Bootstrap": Bagged(60, 12),
@@ -541,7 +539,7 @@ def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_l
 
 
 @pytest.mark.parametrize("plan", [*RANDOM_PLANS, *FUNCTION_PLANS], ids=str)
-def test_an_interrupted_run_goes_on_to_the_same_votes(plan: Plan, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_votes(plan: ViewPlan, tmp_path: Path) -> None:
     options: dict[str, Any] = {"in_flight": 2} | ({} if plan.is_deterministic else {"root_seed": SEED})
     if isinstance(plan, Parts):
         options["preferences"] = True
@@ -558,13 +556,52 @@ def test_an_interrupted_run_goes_on_to_the_same_votes(plan: Plan, tmp_path: Path
     assert train(plan, run_dir=tmp_path, **options).equals(whole)  # from votes.npz
 
 
+@pytest.mark.parametrize("plan", [*RANDOM_PLANS, *FUNCTION_PLANS], ids=str)
+def test_shards_of_a_run_are_trained_one_by_one_and_merge(plan: ViewPlan, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"in_flight": 2, "config": replace(CONFIG, score_bins=8)}
+    if isinstance(plan, Parts):
+        options["preferences"] = True
+    seed = {} if plan.is_deterministic else {"root_seed": SEED}
+    whole = train(plan, **options, **seed)
+    planned = {**options, "model": "mlp", "device": "cpu", "plan": plan}
+    assert training.prepare(TRAIN, TEST, run_dir=tmp_path, **planned, **seed).in_flight == 2
+    pieces = [train(plan, run_dir=tmp_path, shards=number, **options) for number in (2, 0, 1)]
+    assert [piece.instances for piece in pieces] == [2, 2, 2]
+    together = train(plan, run_dir=tmp_path, **options)
+    merged = pieces[0].merge(*pieces[1:])
+    for votes in (together, merged):
+        assert np.array_equal(votes.counts, whole.counts)
+        assert votes.run_ids == whole.run_ids
+        assert votes.evidence.keys() == whole.evidence.keys()
+        assert all(np.array_equal(votes.evidence[name], whole.evidence[name]) for name in whole.evidence)
+    assert (together.score_histograms is None) == plan.is_deterministic
+    assert np.array_equal(merged.score_histograms, whole.score_histograms)
+
+
+def test_what_a_defence_adds_is_kept_with_the_run(tmp_path: Path) -> None:
+    size, extra = Size.of(60), {"defence": {"name": "dpa"}}
+    votes = train(Parts(6), run_dir=tmp_path, keep_models=True, size=size, extra=extra)
+    assert votes.recipe["defence"] == {"name": "dpa"}
+    assert votes.size == size
+    assert predict(tmp_path, TEST, device="cpu").equals(votes)
+    # The same models may be certified by another method: the run is then one of that method, and nothing is trained.
+    other = train(
+        Parts(6), run_dir=tmp_path, keep_models=True, size=size, extra={"defence": {"name": "run-off-election"}}
+    )
+    assert other.recipe["defence"] == {"name": "run-off-election"}
+    assert predict(tmp_path, TEST, device="cpu").equals(other)
+    assert np.array_equal(other.counts, votes.counts)
+    with pytest.raises(ConfigError, match=r"Size.of\(60\)"):
+        train(Parts(6), size=Size.of(61))
+
+
 def test_another_plan_or_computer_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(Parts(6), run_dir=tmp_path)
     with pytest.raises(ConfigError, match="belongs to another run"):
         train(Parts(5), run_dir=tmp_path)
     with pytest.raises(ConfigError, match="evidence"):
         train(Parts(6), run_dir=tmp_path, preferences=True)
-    monkeypatch.setattr(plain, "computer_of", lambda *_: {"name": "another"})
+    monkeypatch.setattr(training, "computer_of", lambda *_: {"name": "another"})
     with pytest.raises(ConfigError, match="computer"):
         train(Parts(6), run_dir=tmp_path)
 
@@ -574,23 +611,6 @@ def test_models_learn() -> None:
     for plan in (Parts(10), Bootstrap(10, 60), SpreadParts(5, 2), FlippedLabels(5, 0.2), NoisedFeatures(5, 0.3)):
         votes = train(plan, data, test, config=replace(CONFIG, steps=60, learning_rate=0.03))
         assert (votes.counts.argmax(axis=1) == test[1]).mean() > 0.85
-
-
-MNIST = Path(__file__).parents[2] / "shared" / "data" / "mnist"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MNIST.exists(), reason="MNIST is not here")
-def test_lenet5_on_parts_of_mnist_learns() -> None:
-    def read(name: str, offset: int) -> np.ndarray:
-        return np.frombuffer(gzip.open(MNIST / f"{name}-ubyte.gz").read(), np.uint8, offset=offset)
-
-    x, y = read("train-images-idx3", 16).reshape(-1, 28, 28), read("train-labels-idx1", 8).astype(np.int64)
-    test = (x[-1000:], y[-1000:])
-    votes = train_plain(
-        (x[:2400], y[:2400]), test, model="lenet5", plan=Parts(10), config=PlainConfig(classes=10), device="cpu"
-    )
-    assert (votes.counts.argmax(axis=1) == test[1]).mean() > 0.88
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -643,11 +663,9 @@ def test_noise_is_not_for_tokens_and_functions_are_not_for_every_device() -> Non
         train_plain(tokens, tokens[0], model=words, plan=NoisedFeatures(2, 1.0), config=config, device="cpu")
     votes = train_plain(tokens, tokens[0], model=words, plan=Parts(2), config=config, device="cpu")
     assert votes.instances == 2
-    from mithridate.training.plain_engine import _check_device
-
     for device, path in (("mps", "fast"), ("cuda", "general")):
         with pytest.raises(ConfigError, match="use device='cpu'"):
-            _check_device(torch.device(device), path)
+            engines._check_device(torch.device(device), path)
 
 
 def test_offsets_are_public_distinct_and_hold_0() -> None:
@@ -681,8 +699,6 @@ def test_on_a_gpu_a_model_is_to_the_bit_a_function_of_its_part(precision: str) -
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
 def test_noise_on_a_gpu_is_gaussian() -> None:
-    from mithridate.training.views import add_normals
-
     values = torch.zeros(2, 500_000, device="cuda")
     for instance in range(2):
         add_normals(values[instance], 2.0, SEEDS, instance)

@@ -112,6 +112,7 @@ def with_inner(mechanism: Private, **changes: Any) -> Private:
     return replace(mechanism, **changes)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(("mechanism", "method", "threat", "radius"), CASES)
 def test_what_is_needed_is_enough_and_less_is_not(mechanism: Private, method: Any, threat: Threat, radius: int) -> None:
     result = plan(mechanism, instances=200, classes=3, radius=radius, method=method, threat=threat)

@@ -12,8 +12,15 @@ from torch import nn
 from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, FakeEngine, make_config, make_data, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, predict, train
+from mithridate.data.partition import content_hashes, parts
+from mithridate.defences.bagging import Bootstrap
+from mithridate.defences.partitions import Parts, SpreadParts
+from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures
 from mithridate.features import Frozen, UnitNorm
 from mithridate.training import run as training
+from mithridate.training.network import FastNetwork
+from mithridate.training.plain_config import PlainConfig, ViewPlan
+from mithridate.training.run import train_plain
 
 
 @pytest.fixture(scope="module")
@@ -182,3 +189,72 @@ def test_weights_of_another_shape_are_refused(kept: tuple[Path, Votes], tmp_path
     save_file(weights, path, {**_metadata(manifest, manifest.ranges[0]), "sha256": _digest(weights)})
     with pytest.raises(ArtifactError, match="not those of the recipe"):
         predict(run, TEST, device="cpu")
+
+
+# --- models without privacy -------------------------------------------------------------------------------------------
+
+PLANS = [Bootstrap(7, 20), FlippedLabels(7, 0.3), NoisedFeatures(7, 0.5), Parts(7), SpreadParts(4, 2)]
+OWN = {
+    "linear": (lambda: "linear", (WIDTH,)),
+    "lenet5": (lambda: "lenet5", (16, 16)),
+    "general": (lambda: nn.Sequential(nn.Linear(WIDTH, 5), nn.Softmax(dim=1), nn.Linear(5, CLASSES)), (WIDTH,)),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=str)
+@pytest.mark.parametrize("name", OWN)
+def test_models_of_every_plan_answer_again_as_they_did(name: str, plan: ViewPlan, tmp_path: Path) -> None:
+    build, shape = OWN[name]
+    random = np.random.default_rng(0)
+    x = random.integers(0, 256, (60, *shape)).astype(np.uint8) if name == "lenet5" else TRAIN[0]
+    test = (x[:20], TRAIN[1][:20])
+    votes = train_plain(
+        (x, TRAIN[1]), test, model=build(), plan=plan, config=PlainConfig(steps=4, batch_size=8, score_bins=8),
+        device="cpu", in_flight=3, run_dir=tmp_path, keep_models=True, preferences=isinstance(plan, Parts),
+    )  # fmt: skip
+    model = None if name != "general" else build()
+    assert predict(tmp_path, test, model=model, device="cpu").equals(votes)  # type: ignore[arg-type]
+    assert set(votes.evidence) == {"Parts": {"preferences"}, "SpreadParts": {"predictions"}}.get(
+        type(plan).__name__, set()
+    )
+    new = predict(tmp_path, x[30:41], model=model, device="cpu")  # type: ignore[arg-type]
+    assert (new.instances, new.examples, new.mechanism) == (plan.models, 11, votes.mechanism)
+    assert {array.shape[0] for array in new.evidence.values()} <= {11}
+    assert new.assumptions == votes.assumptions
+
+
+def test_a_model_of_a_part_answers_whatever_the_others_became(tmp_path: Path) -> None:
+    x, y = TRAIN
+    plan, options = SpreadParts(6, 1), {"model": "mlp", "config": PlainConfig(steps=4, batch_size=8), "device": "cpu"}
+    kept = parts(content_hashes(x, y), 6)[2]
+    other = np.concatenate([x[kept], make_data(40, seed=9)[0] * 1e20]), np.concatenate([y[kept], y[:40]])
+    spare = content_hashes(*other)[:, 0] % np.uint64(6) != 2
+    spare[: len(kept)] = True
+    answers = []
+    for number, data in enumerate(((x, y), (other[0][spare], other[1][spare]))):
+        folder = tmp_path / str(number)
+        train_plain(data, TEST, plan=plan, run_dir=folder, keep_models=True, **options)  # type: ignore[arg-type]
+        answers.append(predict(folder, make_data(30, seed=4)[0], device="cpu").evidence["predictions"])
+    assert np.array_equal(answers[0][:, 2], answers[1][:, 2])
+    assert not np.array_equal(answers[0], answers[1])
+
+
+def test_an_encoder_of_the_user_takes_one_row_at_a_time_again(tmp_path: Path) -> None:
+    encoder = Frozen(lambda rows: rows * (1.0 + 1e-6 * len(rows)), title="rough", trained_on="nothing")
+    options: dict[str, Any] = {"model": "linear", "config": PlainConfig(steps=4), "device": "cpu", "features": encoder}
+    votes = train_plain(TRAIN, TEST, plan=Parts(5), run_dir=tmp_path, keep_models=True, **options)
+    assert predict(tmp_path, TEST, features=encoder, device="cpu").equals(votes)
+
+
+def test_a_device_on_which_models_disturb_each_other_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PlainConfig(steps=2)
+    for plan in (Parts(5), Bootstrap(5, 20)):
+        folder = tmp_path / plan.type
+        train_plain(TRAIN, TEST, model="linear", plan=plan, config=config, run_dir=folder, keep_models=True)
+    logits = FastNetwork.logits
+    monkeypatch.setattr(FastNetwork, "logits", lambda s, w, x: logits(s, w, x) + 1e-6 * w.nan_to_num().mean())
+    with pytest.raises(ConfigError, match=r"depends on those that are asked beside it.*device='cpu'"):
+        predict(tmp_path / "parts", TEST, device="cpu")
+    assert predict(tmp_path / "bootstrap", TEST, device="cpu").instances == 5

@@ -10,13 +10,17 @@ import pytest
 from test_cli import run
 
 from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify
+from mithridate.core.conditions import classes_read_off
+from mithridate.core.size import Size
 from mithridate.data import Examples
 from mithridate.data.named import NAMES as DATA_NAMES
-from mithridate.data.named import NamedData
+from mithridate.defences.private import PrivateDefence
 from mithridate.features import OrientedGradients, UnitNorm, from_dict
-from mithridate.recipes import presets, project
+from mithridate.projects import project
+from mithridate.projects.project import Project, read_project
+from mithridate.recipes import presets
 from mithridate.recipes.presets import Preset, preset
-from mithridate.recipes.project import Project, compose, read_project
+from mithridate.training.order import Order, compose
 
 ROOT = Path(__file__).parents[1]
 STUDIES = ROOT / "experiments" / "beyond" / "studies"
@@ -45,9 +49,10 @@ def fake_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Few made-up images under the names of the real data sets; the list says what was asked for."""
     asked: list[str] = []
 
-    def load(name: str, **_: Any) -> NamedData:
+    def load(name: str, **_: Any) -> tuple[Examples, Examples]:
         asked.append(name)
-        return NamedData(name, TRAIN, TEST, ("lying", "standing"))  # pyright: ignore[reportArgumentType]
+        train, test = (Examples(*part, ("lying", "standing")) for part in (TRAIN, TEST))
+        return train, test
 
     monkeypatch.setattr(project, "load_named", load)
     monkeypatch.chdir(tmp_path)
@@ -89,7 +94,11 @@ def test_the_constants_are_those_of_a_trial_of_the_search(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("mnist-strnog", "did you mean 'mnist-strong'"), ("zebra", "there are mnist-strong"), (7, "there are")],
+    [
+        ("mnist-strnog", "did you mean 'mnist-strong'"),
+        ("zebra", "expected one of mnist-strong"),
+        (7, "expected one of"),
+    ],
 )
 def test_a_name_that_nobody_knows_gets_a_suggestion(name: Any, remedy: str) -> None:
     with pytest.raises(ConfigError, match=remedy):
@@ -117,6 +126,21 @@ def test_sizes_that_are_none_are_refused(num_train: Any) -> None:
         preset("mnist-strong").config_for(num_train)
 
 
+@named
+@pytest.mark.parametrize("examples", [34_000, 50_000, 60_000, 66_999])
+def test_within_the_step_of_its_own_data_a_preset_stays_as_it_is(name: str, examples: int) -> None:
+    found = preset(name)
+    assert found.config_for(found.size_for(examples)) == found.config
+
+
+@named
+@pytest.mark.parametrize(("examples", "step"), [(33_999, 13_500), (67_000, 67_000), (1587, 1350), (3, 1)])
+def test_on_other_steps_a_preset_follows_the_step_alone(name: str, examples: int, step: int) -> None:
+    found = preset(name)
+    assert found.config_for(found.size_for(examples)) == found.config_for(step)
+    assert found.config_for(step).num_train == step
+
+
 # --- what is said about the choice ----------------------------------------------------------------------------------
 
 
@@ -137,18 +161,30 @@ def test_the_assumption_names_the_recipe_and_the_data_and_knows_its_own(name: st
 SAID = preset("mnist-strong").assumption((1, 28, 28), 2)
 
 
-def composed(**options: Any) -> Any:
-    return compose({"recipe": "mnist-strong", **options}, Examples(*TRAIN), "cpu")
+def ordered(number: int = 120, **options: Any) -> Order:
+    x, y = (np.resize(part, (number, *part.shape[1:])) for part in TRAIN)
+    return compose(Project(train=Path("mine.npz"), options=options).defence(), Examples(x, y), Examples(x[:1], None))
+
+
+def composed(number: int = 120, **options: Any) -> PrivateDefence:
+    found = ordered(number, recipe="mnist-strong", **options).defence
+    assert isinstance(found, PrivateDefence)
+    return found
 
 
 def test_a_preset_decides_everything() -> None:
-    found, recipe = preset("mnist-strong"), composed()
-    assert (recipe.model, recipe.features) == (found.model, found.features)
-    assert recipe.config == found.config_for(120)
-    assert recipe.assumptions == (SAID,)
-    assert not [sentence for sentence in recipe.warnings if "longer than" in sentence]
-    assert recipe.to_dict()["assumptions"] == list(recipe.assumptions)
-    assert any("mnist-strong" in reason for reason in recipe.reasons)
+    found, order = preset("mnist-strong"), ordered(recipe="mnist-strong")
+    assert order.defence.name == "fdp"
+    assert (order.defence.model, order.defence.features) == (found.model, found.features)
+    assert order.defence.config == replace(found.config_for(67), classes=2)  # the size step of 120
+    assert order.statements == (classes_read_off(2), SAID)
+    assert not [sentence for sentence in order.choice.warnings if "longer than" in sentence]
+    assert any("mnist-strong" in reason for reason in order.choice.details["reasons"])
+
+
+@pytest.mark.parametrize(("number", "same"), [(33_999, 13_500), (34_000, 60_000), (66_999, 60_000)])
+def test_a_preset_follows_the_step_as_in_python(number: int, same: int) -> None:
+    assert composed(number).config == replace(preset("mnist-strong").config_for(same), classes=2)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +198,14 @@ def test_single_constants_can_be_other_ones(name: str, value: Any) -> None:
 def test_model_features_and_size_can_be_other_ones() -> None:
     assert composed(model="mlp").model == "mlp"
     assert composed(features="unit-norm").features == UnitNorm()
-    assert composed(num_train=1000).config == preset("mnist-strong").config_for(1000)
+    assert composed(num_train=1000).config == replace(preset("mnist-strong").config_for(1000), classes=2)
 
 
 def test_without_a_preset_nothing_is_assumed_about_one() -> None:
-    (said,) = compose({"instances": 6}, Examples(*TRAIN), "cpu").assumptions
+    (said,) = ordered(instances=6).choice.statements
     assert "mnist-strong" not in said
     by_hand = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "max_grad_norm": 1.0, "learning_rate": 0.1}
-    assert compose(by_hand, Examples(*TRAIN), "cpu").assumptions == ()
+    assert ordered(**by_hand).choice.statements == ()
 
 
 @pytest.mark.parametrize(
@@ -204,13 +240,13 @@ def test_the_command_runs_alone_and_every_certificate_says_how_the_recipe_was_ch
     content = json.loads(outcome.out)
     assert content["run_dir"] == str(Path("runs", "mnist-strong"))
     votes = Votes.load(tmp_path / "runs" / "mnist-strong" / "votes.npz")
-    assert votes.mechanism == replace(preset("mnist-strong").config_for(120), **SMALL).mechanism
+    assert votes.mechanism == replace(preset("mnist-strong").config, **SMALL).mechanism  # those of MNIST, whatever came
     assert votes.recipe is not None
     assert votes.recipe["features"] == preset("mnist-strong").features.to_dict()
     certificate = certify(votes)
     certificate.save(tmp_path / "certificate.json")
     assert SAID in Certificate.load(tmp_path / "certificate.json").assumptions
-    assert any("chosen for 120 training examples" in assumed for assumed in certificate.assumptions)
+    assert votes.size is None  # how many examples MNIST has is no secret
 
 
 def test_files_of_ones_own_go_before_the_data_of_the_preset(
@@ -242,27 +278,29 @@ def test_a_preset_says_its_size_even_where_all_constants_are_given(
     assert outcome.code == 0, outcome.err
     assumed = json.loads(outcome.out)["assumptions"]
     assert SAID in assumed
-    assert any("chosen for 120 training examples" in sentence for sentence in assumed)
+    assert Size.of(120).sentence in assumed
+    assert Votes.load(tmp_path / "run" / "votes.npz").size == Size.of(120)
 
 
 def test_python_and_the_command_give_the_same_votes(
-    fake_mnist: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    files: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "root").write_text(SEED.hex())
-    assert run(capsys, *train_flags("--root-seed", "root")).code == 0
-    theirs = Votes.load(tmp_path / "runs" / "mnist-strong" / "votes.npz")
+    flags = ["--root-seed", str(tmp_path / "root"), "--run-dir", str(tmp_path / "run")]
+    assert run(capsys, *train_flags(*files, *flags)).code == 0
+    theirs = Votes.load(tmp_path / "run" / "votes.npz")
     ours = preset("mnist-strong").train(TRAIN, TEST, device="cpu", root_seed=SEED, **SMALL)
     assert np.array_equal(ours.counts, theirs.counts)
     assert ours.mechanism == theirs.mechanism
-    for sentence in (SAID, "chosen for 120 training examples"):
-        assert any(sentence in assumed for assumed in ours.assumptions)
+    assert ours.size == theirs.size == Size.of(120)
+    assert SAID in ours.assumptions
 
 
 def test_in_python_a_declared_size_is_not_assumed_and_other_assumptions_stay() -> None:
     mine = "The images are from the archive."
     votes = preset("mnist-strong").train(TRAIN, TEST, num_train=120, device="cpu", assumptions=[mine], **SMALL)
     assert mine in votes.assumptions
-    assert not any("rounded to two digits" in sentence for sentence in votes.assumptions)
+    assert votes.size is None
     assert SAID in votes.assumptions
 
 
@@ -282,7 +320,7 @@ def test_a_good_recipe_learns() -> None:
     ("flags", "words"),
     [
         (["--recipe", "mnist-strnog"], "did you mean 'mnist-strong'"),
-        (["--recipe", "zebra", "--train", "train.npz"], "there are mnist-strong"),
+        (["--recipe", "zebra", "--train", "train.npz"], "expected one of mnist-strong"),
         (["--recipe", "mnist-strong", "--test", "test.npz"], "which has its own"),
         (["--recipe", "mnist-strong", "--train", "train.npz", "--data-dir", "."], "belongs to a well-known data set"),
         (["--recipe", "mnist-strong", "--instances", "0"], "instances"),

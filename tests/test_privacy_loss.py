@@ -306,6 +306,7 @@ def test_every_single_line_is_a_bound() -> None:
 # --- dp-accounting ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "changes", "grid"),
     [(3.0, 0.01, 200, 6, 2e-4), (1.0, 0.05, 20, 3, 1e-3), (0.9, 0.3, 4, 2, 1e-3)],

@@ -12,9 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
+from mithridate.core.conditions import conditions_of
+from mithridate.core.size import Size
 from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.declarations import Category, Declaration, Number, Text
-from mithridate.recipes.project import Project, compose, is_complete, project_toml, read_project
+from mithridate.defences.private import PrivateDefence
+from mithridate.projects.project import Project, known_options, project_toml, read_project
+from mithridate.training.order import Order, compose
 
 COMPLETE = {"noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0, "learning_rate": 0.5}
 TABLE = Table("kind", (Number("petal", 0.0, 15.0), Category("soil"), Text("notes")), ("daisy", "rose"))
@@ -29,6 +33,12 @@ def written(folder: Path, text: str, name: str = "mine.toml") -> Path:
 def examples(count: int = 60, width: int = 5, **more: Any) -> Examples:
     x = np.arange(count * width, dtype=np.float32).reshape(count, width)
     return Examples(x, np.arange(count, dtype=np.int64) % 3, **more)
+
+
+def ordered(options: Mapping[str, Any], training: Examples | None = None) -> Order:
+    """The order that a table [train] stands for."""
+    training = examples() if training is None else training
+    return compose(Project(options=options).defence(), training, Examples(training.x[:1], None))
 
 
 # --- what a file says -----------------------------------------------------------------------------------------------
@@ -76,11 +86,21 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
     arguments = vars(_parser().parse_args(["train"]))
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
     no_options |= {"shards", "prepare"}  # of one process, not of the project
-    for name in arguments.keys() - no_options:
-        texts, flags = (
-            {"recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address"},
-            {"keep_models", "average_iterates"},
-        )
+    assert arguments.keys() - no_options == set(known_options())
+    texts = {
+        "method",
+        "recipe",
+        "model",
+        "features",
+        "device",
+        "precision",
+        "optimizer",
+        "schedule",
+        "backend",
+        "address",
+    }
+    flags = {"private", "keep_models", "average_iterates", "mirrored"}
+    for name in known_options():
         text, value = ("'x'", "x") if name in texts else ("true", True) if name in flags else ("1", 1)
         assert read_project(written(tmp_path, f"[train]\n{name} = {text}\n")).options == {name: value}
 
@@ -220,14 +240,14 @@ def test_options_of_any_kind_make_a_recipe_or_one_clear_error(
     path.write_text("[train]\n" + "\n".join(f"{name} = {value}" for name, value in values.items()))
     try:
         options = read_project(path).options
-        recipe = compose(options, examples(), "cpu")
+        found = ordered(options).defence
     except MithridateError:
         return
-    plain = TrainConfig.from_dict(recipe.config.to_dict())
-    assert plain == recipe.config
+    assert isinstance(found, PrivateDefence)  # which alone has noise and instances
+    assert TrainConfig.from_dict(found.config.to_dict()) == found.config
     for name in COMPLETE:
         if name in options:
-            assert getattr(recipe.config, name) == options[name]
+            assert getattr(found.config, name) == options[name]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +264,7 @@ def test_options_of_any_kind_make_a_recipe_or_one_clear_error(
 def test_options_beyond_all_measure_are_refused(tmp_path: Path, line: str) -> None:
     path = written(tmp_path, f"[train]\n{line}\n")
     with pytest.raises(ConfigError, match=line.split()[0]):
-        compose({"instances": 8, **read_project(path).options}, examples(), "cpu")
+        ordered({"instances": 8, **read_project(path).options})
 
 
 def test_a_share_beyond_all_measure_is_refused(tmp_path: Path) -> None:
@@ -252,48 +272,82 @@ def test_a_share_beyond_all_measure_is_refused(tmp_path: Path) -> None:
         read_project(written(tmp_path, f"[data]\nholdout = 1{'0' * 400}\n"))
 
 
-# --- recipes --------------------------------------------------------------------------------------------------------
+# --- orders ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_complete() -> None:
-    assert is_complete(COMPLETE)
-    assert not is_complete({})
-    for name in COMPLETE:
-        assert not is_complete({key: value for key, value in COMPLETE.items() if key != name})
-        assert not is_complete({**COMPLETE, name: None})
+def test_without_a_method_the_examples_vote_and_the_reason_is_said() -> None:
+    order = ordered({})
+    assert order.defence.name == "nearest-neighbours"
+    assert order.choice.words.startswith("Method: nearest-neighbours, because ")
+    assert order.choice.details["method"] == "nearest-neighbours"
+
+
+@pytest.mark.parametrize(
+    "options", [{"instances": 8}, {"noise_multiplier": 2.0}, {"seconds": 9}, {"private": True}, {"model": "mlp"}]
+)
+def test_constants_of_private_training_or_a_network_ask_for_it(options: dict[str, Any]) -> None:
+    assert ordered(options).defence.name == "fdp"
+    assert ordered({"method": "auto", **options}).defence == ordered({"method": "fdp", **options}).defence
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "fpd"}, "did you mean 'fdp'"),
+        ({"method": "dpa", "instances": 3}, "The method dpa has no option 'instances'"),
+        ({"method": "dpa", "private": True}, "models of dpa are not private"),
+        ({"partitions": 3}, "partitions belongs to dpa"),
+        ({"instances": 3, "neighbours": 4}, "No single method has all"),
+        ({"radius": 0}, "radius"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_data_is_read(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Project(options=options).defence()
 
 
 def test_a_complete_recipe_is_taken_as_it_is() -> None:
-    recipe = compose({**COMPLETE, "instances": 9, "model": "linear"}, examples(), "cpu")
-    assert recipe.config == TrainConfig(9, 2.0, 0.2, 6, 1.0, 0.5)
-    assert (recipe.model, recipe.features) == ("linear", None)
+    order = ordered({**COMPLETE, "instances": 9, "model": "linear", "num_train": 60, "classes": 3})
+    assert order.defence.config == TrainConfig(9, 2.0, 0.2, 6, 1.0, 0.5, num_train=60, classes=3)
+    assert (order.defence.model, order.defence.encoder) == ("linear", None)
 
 
 @pytest.mark.parametrize("name", sorted(COMPLETE))
 def test_what_is_given_is_kept_and_the_rest_is_chosen(name: str) -> None:
-    config = compose({name: COMPLETE[name], "instances": 100}, examples(), "cpu").config
+    config = ordered({name: COMPLETE[name], "instances": 100}).defence.config
     assert getattr(config, name) == COMPLETE[name]
-    chosen = compose({"instances": 100}, examples(), "cpu").config
+    chosen = ordered({"instances": 100}).defence.config
     assert all(getattr(chosen, other) is not None for other in COMPLETE)
 
 
 def test_none_is_not_given() -> None:
-    one = compose({"instances": 100, "steps": None, "model": None, "keep": None}, examples(), "cpu")
-    assert one == compose({"instances": 100}, examples(), "cpu")
+    one = ordered({"instances": 100, "steps": None, "model": None, "keep": None})
+    assert one.choice == ordered({"instances": 100}).choice
 
 
-def test_a_recipe_depends_on_sizes_and_not_on_values() -> None:
+@pytest.mark.parametrize("options", [{}, {"instances": 100}, {"method": "dpa"}])
+def test_a_choice_depends_on_sizes_and_not_on_values(options: dict[str, Any]) -> None:
     one = examples()
     other = Examples(one.x[::-1] * 7 - 3, (one.y + 1) % 3 if one.y is not None else None)
-    assert compose({"instances": 100}, one, "cpu") == compose({"instances": 100}, other, "cpu")
+    assert ordered(options, one).choice == ordered(options, other).choice
 
 
-def test_named_classes_are_declared_and_flags_win() -> None:
+@pytest.mark.parametrize("method", ["fdp", "dpa", "nearest-neighbours"])
+def test_named_classes_are_declared_and_flags_win(method: str) -> None:
     named = examples(class_names=("a", "b", "c", "d"))
-    assert compose({"instances": 8}, named, "cpu").config.classes == 4
-    assert compose({"instances": 8, "classes": 6}, named, "cpu").config.classes == 6
-    unnamed = compose({"instances": 8}, examples(), "cpu")
-    assert (unnamed.classes, unnamed.config.classes) == (3, None)
+    assert ordered({"method": method}, named).defence.classes == 4
+    assert ordered({"method": method, "classes": 6}, named).defence.classes == 6
+    assert ordered({"method": method}).defence.classes == 3
+    read_off = [conditions_of(ordered({"method": method}, each).statements) for each in (named, examples())]
+    assert [[each.id for each in found if each.id == "class-list"] for found in read_off] == [[], ["class-list"]]
+
+
+@pytest.mark.parametrize("number", [34, 60, 66])
+def test_what_follows_the_number_of_examples_follows_its_step(number: int) -> None:
+    order = ordered({"method": "fdp", "instances": 100}, examples(number))
+    assert order.choice == ordered({"method": "fdp", "instances": 100}, examples(34)).choice
+    assert order.size == Size(number, 34, 67)
+    assert ordered({"method": "fdp", "instances": 100, "num_train": number}, examples(number)).size is None
 
 
 # --- what init writes -----------------------------------------------------------------------------------------------
@@ -369,8 +423,10 @@ def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
     assert len(read_project(written(tmp_path, head)).assumptions) == 1
     lines = [line.removeprefix("# ") if " = " in line else line for line in tail.splitlines()]
     options = read_project(written(tmp_path, head + "[train]" + "\n".join(lines))).options
-    assert options.keys() == {"instances", "noise_multiplier", "seconds", "model", "num_train"}
-    compose({**options, "instances": 100}, examples(), "cpu")
+    assert options.keys() == {
+        "method", "radius", "private", "num_train", "instances", "noise_multiplier", "model",
+    }  # fmt: skip
+    ordered({**options, "instances": 100})
 
 
 def test_a_name_that_is_not_unicode_is_refused(tmp_path: Path) -> None:

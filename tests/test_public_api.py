@@ -47,7 +47,14 @@ def test_importing_is_light() -> None:
     assert not library & (heavy | {"numpy", "scipy", "rich"})
     assert not loaded_by("import mithridate.cli") & (heavy | {"numpy", "scipy", "rich", "typing", "argparse"})
     assert not loaded_by("import mithridate.cli._commands") & heavy
-    light = "config", "data", "data.arrays", "ensemble.randomness", "ensemble.run_directory"
+    light = (
+        "auditing.verification",
+        "data",
+        "features",
+        "training.config",
+        "training.randomness",
+        "training.run_directory",
+    )
     assert not loaded_by("; ".join(f"import mithridate.{name}" for name in light)) & (heavy | {"safetensors"})
 
 

@@ -23,9 +23,13 @@ from test_train_cli import INTERRUPTED
 from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
-from mithridate.cli._training import backend_of, device_type
+from mithridate.cli._training import device_type
+from mithridate.defences.bagging import Bootstrap
+from mithridate.defences.partitions import Parts, SpreadParts
+from mithridate.defences.smoothing import NoisedFeatures
+from mithridate.projects.project import Project
 from mithridate.training.backends import Local
-from mithridate.training.plain_config import Bootstrap, NoisedFeatures, Parts, PlainConfig, SpreadParts
+from mithridate.training.plain_config import PlainConfig
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
@@ -34,9 +38,9 @@ from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, 
 from ray_watch import MARK, watched  # noqa: E402
 
 from mithridate.training import ray_cluster  # noqa: E402
-from mithridate.training.plain import train_plain  # noqa: E402
+from mithridate.training.run import train_plain  # noqa: E402
 
-pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
+pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
 
 # --- before there is a connection -----------------------------------------------------------------------------------
@@ -387,10 +391,11 @@ def test_a_back_end_can_be_pickled() -> None:
 
 
 def test_flags_choose_the_back_end() -> None:
-    assert backend_of({}) == Local()
-    assert backend_of({"backend": "ray", "address": "auto", "workers": 2}) == Ray(address="auto", workers=2)
+    assert Project().backend() == Local()
+    wanted = {"backend": "ray", "address": "auto", "workers": 2}
+    assert Project(options=wanted).backend() == Ray(address="auto", workers=2)
     assert device_type("auto", Ray(gpus_per_worker=1)) == "cuda"  # of the cluster, whatever is here
     with pytest.raises(ConfigError, match="workers belongs to a cluster; give --backend ray"):
-        backend_of({"workers": 2})
+        Project(options={"workers": 2}).backend()
     with pytest.raises(ConfigError, match="Expected backend to be one of local, ray"):
-        backend_of({"backend": "slurm"})
+        Project(options={"backend": "slurm"}).backend()

@@ -23,11 +23,12 @@ from torch import nn
 from training_doubles import TEST, TRAIN, make_config
 
 from mithridate import ClusterError, ConfigError, Ray
-from mithridate.data.arrays import Dataset
+from mithridate.data.preparation import Dataset
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")
 from mithridate.training import ray_cluster, ray_connection  # noqa: E402
+from mithridate.training.run import Job  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -349,7 +350,8 @@ def placed(monkeypatch: pytest.MonkeyPatch, error: Exception, inputs: Any = TRAI
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "put", put)
-    ray_cluster._placed(ray_cluster.Job(nn.Identity(), make_config(), Dataset(inputs, TRAIN[1], ""), TEST[0]))
+    data = Dataset(inputs, TRAIN[1], "")
+    ray_cluster._placed(Job(nn.Identity(), "Identity", make_config(), data, TEST[0], (), None, keep_models=False))
 
 
 def test_a_model_that_the_head_node_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from ray_watch import MARK, processes
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
-pytestmark = pytest.mark.filterwarnings("default", "ignore:unclosed file")
+pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 TESTS = Path(__file__).parent
 WATCH = TESTS / "ray_watch.py"
 ROUNDS = int(os.environ.get("ROUNDS", "50"))

@@ -101,6 +101,7 @@ def test_mixture_is_the_worst_split_in_either_direction(threat: Threat) -> None:
         assert exact <= eps[i] <= exact * (1 + 1e-5)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("radius", [5, 8, 9, 30, 700, 1030])
 def test_tables_of_mixed_splits_cover_every_split(radius: int) -> None:
     # Beyond 512 changes the table has gaps, which are rounded up.

@@ -32,7 +32,7 @@ from mithridate.data import (
     read,
     to_toml,
 )
-from mithridate.data.arrays import check_inputs, check_labels
+from mithridate.data.examples import check_inputs, check_labels
 from mithridate.data.proposals import rounded_range
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -166,7 +166,7 @@ def test_public_constants_are_left_open_so_that_certificates_list_them() -> None
     config = table().config
     assert config.num_train is config.classes is config.divisor is None
     assert replace(config, num_train=1000, classes=4).resolve(num_train=1000, classes=4)[1] == ()
-    assert [each.id for each in config.resolve(num_train=1000, classes=4)[1]] == ["size", "class-list"]
+    assert [each.id for each in config.resolve(num_train=1000, classes=4)[1]] == ["class-list"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import io
 import itertools
 import json
 import re
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from rival_votes import CLAIMS, EXACT, RIVALS
 from scipy import stats
 from test_certificate import scored_votes
@@ -41,14 +43,20 @@ from mithridate import (
     Votes,
     certify,
 )
+from mithridate._text import percent, printable, shortened
+from mithridate.certifying import advice
+from mithridate.certifying.advice import advise
 from mithridate.core.conditions import Statement
-from mithridate.core.mechanism import Bagged, NearestExamples, NoisyFeatures, NoisyLabels
-from mithridate.defences.partition_rules import MajorityRule
-from mithridate.defences.smoothing_rules import FeatureNoiseRule
-from mithridate.reporting import FORMATS, Report, drawing, pictures, summary
+from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
+from mithridate.core.curve import Curve, round_ticks
+from mithridate.core.size import Size
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.neighbours import NearestExamples
+from mithridate.defences.partitions import MajorityRule
+from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
+from mithridate.reporting import FORMATS, Report, pictures, report_chart, summary, templating
 from mithridate.reporting import sentences as words
-from mithridate.reporting.page import embedded_json, key_figures, packed
-from mithridate.reporting.voters import tally
+from mithridate.reporting.report_page import key_figures, packed
 
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a|b\n# c & \u2028 ${title} $policy"]
@@ -78,7 +86,12 @@ def some_report(**options: Any) -> Report:
     random = np.random.default_rng(3)
     radius = random.integers(-1, 30, 200).tolist()
     label, truth = random.integers(0, 3, 200).tolist(), random.integers(0, 3, 200).tolist()
-    return Report.of(made_up(radius, label=label, truth=truth), **{"methods": (), **options})
+    return made_up(radius, label=label, truth=truth).report(**{"methods": (), **options})
+
+
+def weaknesses(certificate: Certificate) -> list[str]:
+    """What a report says of weak votes, after the searches that it takes."""
+    return words.weaknesses(certificate, advise(certificate, methods=()))
 
 
 points = st.lists(st.tuples(st.integers(-1, 12), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=60)
@@ -91,7 +104,7 @@ points = st.lists(st.tuples(st.integers(-1, 12), st.integers(0, 2), st.integers(
 def test_curve_counts_what_certificate_accuracy_counts(rows: list[tuple[int, int, int]]) -> None:
     radius, label, truth = (list(column) for column in zip(*rows, strict=True))
     certificate = made_up(radius, label=label, truth=truth)
-    curve = summary.Curve.of(certificate)
+    curve = Curve.of(certificate)
     radii = np.arange(15)
     assert curve.right is not None
     np.testing.assert_allclose(curve.at(curve.right, radii) / len(rows), certificate.accuracy(truth, radii))
@@ -101,7 +114,7 @@ def test_curve_counts_what_certificate_accuracy_counts(rows: list[tuple[int, int
 
 
 def test_without_true_labels_the_curve_shows_what_is_certified() -> None:
-    curve = summary.Curve.of(made_up([-1, 0, 4, 4]))
+    curve = Curve.of(made_up([-1, 0, 4, 4]))
     assert curve.right is None
     assert (curve.radius.tolist(), curve.shown.tolist()) == ([0, 4], [3, 2])
     assert curve.at(curve.shown, [0, 1, 4, 5]).tolist() == [3, 2, 2, 0]
@@ -110,7 +123,7 @@ def test_without_true_labels_the_curve_shows_what_is_certified() -> None:
 @given(points)
 def test_band_is_the_clopper_pearson_interval(rows: list[tuple[int, int, int]]) -> None:
     radius, label, truth = (list(column) for column in zip(*rows, strict=True))
-    curve = summary.Curve.of(made_up(radius, label=label, truth=truth))
+    curve = Curve.of(made_up(radius, label=label, truth=truth))
     lower, upper = curve.band()
     hits, total = curve.shown, curve.total
     expected_lower = np.where(hits == 0, 0.0, stats.beta.ppf(0.025, np.maximum(hits, 1), total - hits + 1))
@@ -165,7 +178,7 @@ def test_points_at_the_limit_of_the_search_do_not_stretch_the_axis() -> None:
 
 @given(st.integers(1, 1 << 21), st.integers(1, 20))
 def test_ticks_are_round_few_and_inside(limit: int, parts: int) -> None:
-    ticks = summary.round_ticks(limit, parts)
+    ticks = round_ticks(limit, parts)
     assert ticks[0] == 0
     assert ticks[-1] <= limit
     assert len(ticks) <= parts + 1
@@ -266,7 +279,7 @@ def test_the_stated_confidence_is_never_more_than_the_bounds_give(
     probability: float, scope: Scope, bounds: str
 ) -> None:
     certificate = made_up([5] * 20, failure_prob=probability, scope=scope, bounds=bounds)
-    text = words.confidence(certificate)
+    text = confidence(certificate)
     failing = Fraction(probability) * (Fraction(5, 3) if bounds == "simuem" else 1)  # 1 + 2 / 3 classes
     if bounds == "pointwise" or failing >= 1:
         assert "nominal and not guaranteed" in text
@@ -284,38 +297,38 @@ def test_the_stated_confidence_is_never_more_than_the_bounds_give(
 @given(st.integers(1, 10**6), st.data())
 def test_percent_says_all_and_none_only_where_it_is_so(total: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, total))
-    text = words.percent(count, total)
+    text = percent(count, total)
     assert (text == "100.0%") == (count == total)
     assert (text == "0.0%") == (count == 0)
     assert abs(float(text.strip("<>%")) - 100 * count / total) <= 0.1
 
 
 def test_unsound_and_nominal_certificates_carry_a_caution() -> None:
-    assert "not valid for DP-SGD" in words.cautions(made_up([5], method=RDP("paper")))[0]
-    assert "nominal" in words.cautions(made_up([5], bounds="pointwise"))[0]
-    assert "(1 + 2 / classes)" in words.cautions(made_up([5], bounds="simuem"))[0]
-    assert words.cautions(made_up([5])) == []
+    assert "not valid for DP-SGD" in cautions(made_up([5], method=RDP("paper")))[0]
+    assert "nominal" in cautions(made_up([5], bounds="pointwise"))[0]
+    assert "(1 + 2 / classes)" in cautions(made_up([5], bounds="simuem"))[0]
+    assert cautions(made_up([5])) == []
 
 
 def test_too_few_instances_name_the_knob() -> None:
     few = certify(Votes.from_counts([[3, 0]], mechanism=GAUSSIAN))
     assert few.radius.tolist() == [-1]
-    assert len(words.weaknesses(few)) == 1
-    assert "not even unanimous votes" in words.weaknesses(few)[0]
-    advised = int(re.findall(r"train a new run with --instances (\d+) or more", words.weaknesses(few)[0])[0])
+    assert len(weaknesses(few)) == 1
+    assert "not even unanimous votes" in weaknesses(few)[0]
+    advised = int(re.findall(r"train a new run with --instances (\d+) or more", weaknesses(few)[0])[0])
     assert certify(Votes.from_counts([[advised, 0]], mechanism=GAUSSIAN)).radius[0] >= 0
 
 
 def test_how_many_instances_are_enough_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     few = certify(Votes.from_counts([[3, 0]], mechanism=GAUSSIAN))
-    monkeypatch.setattr(words, "_radius_at_unanimity", lambda _, instances: -1 if instances == 3 else None)
-    assert "train a new run with many more --instances." in words.weaknesses(few)[0]
+    monkeypatch.setattr(advice, "_radius_at_unanimity", lambda _, instances: -1 if instances == 3 else None)
+    assert "train a new run with many more --instances." in weaknesses(few)[0]
 
 
 def test_unanimous_votes_are_said_to_be_limited_by_the_instances() -> None:
     certificate = certify(Votes.from_counts([[1000, 0], [0, 1000], [900, 100]], mechanism=GAUSSIAN))
     more = certify(Votes.from_counts([[4000, 0]], mechanism=GAUSSIAN))
-    (sentence,) = words.weaknesses(certificate)
+    (sentence,) = weaknesses(certificate)
     assert sentence.startswith("On 2 of 3 predictions all 1,000 instances agree")
     assert f"no more than a radius of {certificate.radius[0]};" in sentence
     assert f"4,000 that agree would show {more.radius[0]} (train a new run with --instances 4000)." in sentence
@@ -324,15 +337,24 @@ def test_unanimous_votes_are_said_to_be_limited_by_the_instances() -> None:
 def test_more_instances_are_not_advised_where_they_would_not_help() -> None:
     certificate = certify(Votes.from_counts([[1000, 0]] * 3, mechanism=SampledGaussian(0.3, 1.0, 100)))
     assert certificate.radius.tolist() == [0, 0, 0]
-    (sentence,) = words.weaknesses(certificate)
+    (sentence,) = weaknesses(certificate)
     assert "--noise-multiplier" in sentence
+
+
+def test_more_instances_are_not_advised_beyond_the_size_step() -> None:
+    """All 1,000 instances agree, and the size of the data alone ends the radius: no number of them shows more."""
+    votes = Votes.from_counts([[1000, 0]], mechanism=GAUSSIAN)
+    free, capped = certify(votes), certify(replace(votes, size=Size(1000, 995, 1006)))
+    assert free.radius[0] > capped.radius[0] == 5
+    assert any("instances agree" in sentence for sentence in weaknesses(free))
+    assert weaknesses(capped) == []
 
 
 def test_abstentions_and_little_privacy_name_the_knobs() -> None:
-    assert "2 of 3 predictions are not certified" in words.weaknesses(made_up([-1, -1, 9]))[0]
-    (sentence,) = words.weaknesses(made_up([0, 0, 9]))
+    assert "2 of 3 predictions are not certified" in weaknesses(made_up([-1, -1, 9]))[0]
+    (sentence,) = weaknesses(made_up([0, 0, 9]))
     assert "--noise-multiplier" in sentence
-    assert words.weaknesses(made_up([5, 6, 7])) == []
+    assert weaknesses(made_up([5, 6, 7])) == []
 
 
 @pytest.mark.parametrize(
@@ -352,31 +374,33 @@ def test_few_predictions_are_counted_as_people_do(radius: list[int], start: str)
 
 @pytest.mark.parametrize("scope", list(Scope))
 def test_one_prediction_makes_one_claim(scope: Scope) -> None:
-    assert words.confidence(made_up([5], scope=scope)) == "this claim holds with 99.9% confidence"
-    tiny = words.confidence(made_up([5], scope=scope, failure_prob=1e-9))
+    assert confidence(made_up([5], scope=scope)) == "this claim holds with 99.9% confidence"
+    tiny = confidence(made_up([5], scope=scope, failure_prob=1e-9))
     assert tiny == "this claim fails with probability at most 1e-09"
-    assert "these claims" in words.confidence(made_up([5, 5], scope=scope))
+    assert "these claims" in confidence(made_up([5, 5], scope=scope))
 
 
 def test_sentences_about_one_prediction_are_in_the_singular() -> None:
     limit = np.array([Status.SEARCH_LIMIT.value])
-    assert words.limits(made_up([1 << 20], status=limit))[0].startswith("The one prediction reaches the end")
-    assert words.limits(made_up([1 << 20, 3], status=np.append(limit, Status.CERTIFIED.value)))[0].startswith(
-        "1 of 2 predictions reaches the end"
+    assert words.limits(made_up([1 << 20], status=limit))[0].startswith(
+        "The one prediction: the label is certified to the largest"
     )
-    assert words.weaknesses(made_up([-1]))[0].startswith("The one prediction is not certified at all: its leading")
-    assert words.weaknesses(made_up([-1, -1]))[0].startswith("Both predictions are not certified at all: their leading")
+    assert words.limits(made_up([1 << 20, 3], status=np.append(limit, Status.CERTIFIED.value)))[0].startswith(
+        "1 of 2 predictions: the label is certified to the largest"
+    )
+    assert weaknesses(made_up([-1]))[0].startswith("The one prediction is not certified at all: its leading")
+    assert weaknesses(made_up([-1, -1]))[0].startswith("Both predictions are not certified at all: their leading")
     for radius in ([-1], [0], [3], [1 << 20]):
         for format in ("html", "md", "svg"):
-            text = Report.of(made_up(radius), methods=()).rendered(format).decode()
+            text = made_up(radius).report(methods=()).rendered(format).decode()
             assert not re.search(r"\b(?<!of )1 (predictions|points)\b|\ball [12] predictions", text, re.IGNORECASE)
 
 
 def test_advice_says_which_command_takes_the_flag() -> None:
     advice = [
-        *words.weaknesses(certify(Votes.from_counts([[1000, 0], [510, 490]], mechanism=GAUSSIAN))),
-        *words.weaknesses(certify(Votes.from_counts([[3, 0]], mechanism=GAUSSIAN))),
-        *words.weaknesses(made_up([0, 0, 9])),
+        *weaknesses(certify(Votes.from_counts([[1000, 0], [510, 490]], mechanism=GAUSSIAN))),
+        *weaknesses(certify(Votes.from_counts([[3, 0]], mechanism=GAUSSIAN))),
+        *weaknesses(made_up([0, 0, 9])),
     ]
     assert len(advice) == 4
     for sentence in advice:
@@ -386,19 +410,19 @@ def test_advice_says_which_command_takes_the_flag() -> None:
 
 def test_a_tighter_method_is_named() -> None:
     votes = Votes.from_counts([[1000, 0], [950, 50]], mechanism=GAUSSIAN)
-    weak = Report.of(certify(votes, method=ADP()), methods=(FDP(),))
+    weak = certify(votes, method=ADP()).report(methods=(FDP(),))
     assert any("Certify with --method fdp" in warning for warning in weak.warnings)
-    strong = Report.of(certify(votes), methods=(ADP(),))
+    strong = certify(votes).report(methods=(ADP(),))
     assert not any("--method" in warning for warning in strong.warnings)
 
 
 def test_a_curve_that_goes_on_beyond_the_axis_is_not_drawn_to_an_end() -> None:
     status = np.array([Status.CERTIFIED.value, Status.SEARCH_LIMIT.value])
-    report = Report.of(made_up([7, 1 << 20], status=status), methods=())
-    described = drawing.description(report)
+    report = made_up([7, 1 << 20], status=status).report(methods=())
+    described = report_chart.description(report)
     assert "50.0% beyond 7" in described
     assert "none beyond" not in described
-    whole = drawing.description(Report.of(made_up([7, 9]), methods=()))
+    whole = report_chart.description(made_up([7, 9]).report(methods=()))
     assert "none beyond 9" in whole
     assert ("largest radius, or more", f"{1 << 20:,}") in key_figures(report)
 
@@ -409,36 +433,47 @@ def test_radii_that_end_early_are_explained() -> None:
     assert [sentence.startswith("1 of 3 predictions") for sentence in sentences] == [True, True]
 
 
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_has_words(status: Status) -> None:
+    report = made_up([3, 4], status=np.array([status.value] * 2)).report(methods=())
+    early = status not in (Status.CERTIFIED, Status.NOT_SEPARATED)
+    (sentence,) = words.limits(report.certificate) or [""]
+    assert sentence.lower() == (f"both predictions: {status.sentence}".lower() if early else "")
+    statuses = json.loads(_Page(report.html()).scripts[1])["statuses"]
+    assert len(set(statuses)) == len(Status)
+
+
 # --- what a report holds --------------------------------------------------------------------------------------------
 
 
 def test_other_methods_certify_the_same_claim() -> None:
     votes = Votes.from_counts([[1000, 0], [900, 100]], mechanism=GAUSSIAN, labels=[0, 1])
     own = certify(votes, threat="replace", failure_prob=0.01, scope="all", bounds="simuem")
-    report = Report.of(own)
+    report = own.report()
     assert report.certificate is own
-    assert [other.method for other in report.others] == [ADP(), RDP("mixture", complement=True)]
-    for other in report.others:
+    assert [other.method for other in report.advice.others] == [ADP(), RDP("mixture", complement=True)]
+    for other in report.advice.others:
         direct = certify(votes, method=other.method, threat="replace", failure_prob=0.01, scope="all", bounds="simuem")
         assert other == direct
 
 
 def test_a_method_that_cannot_account_is_left_out_with_its_reason() -> None:
     votes = Votes.from_counts([[1000, 0]], mechanism=Subsampled(0.5, GAUSSIAN))
-    report = Report.of(certify(votes), methods=(RDP("paper"), RDP("mixture"), ADP()))
-    assert len(report.others) + len(report.left_out) == 3
-    assert report.left_out
-    assert all("is left out" in sentence for sentence in report.left_out)
-    assert unescape(report.left_out[0]) in unescape(report.html())
+    report = certify(votes).report(methods=(RDP("paper"), RDP("mixture"), ADP()))
+    assert len(report.advice.others) + len(report.advice.left_out) == 3
+    assert report.advice.left_out
+    assert all("is left out" in sentence for sentence in report.advice.left_out)
+    assert unescape(report.advice.left_out[0]) in unescape(report.html())
 
 
+@pytest.mark.more
 def test_a_method_that_goes_too_far_is_left_out_and_it_is_said() -> None:
     """By the radii that would have to be tried: 4,096 for RDP here, and no more than 128 for ADP."""
     certificate = certify(Votes.from_counts([[1000, 0]], mechanism=SampledGaussian(3.0, 1e-5, 1000)), method=ADP())
     assert certify(certificate.votes, method=RDP("mixture", complement=True), threat="add").radius[0] > 2048
-    report = Report.of(certificate, methods=(ADP(1e-6), RDP("mixture", complement=True)))
-    assert [other.method for other in report.others] == [ADP(1e-6)]
-    (sentence,) = report.left_out
+    report = certificate.report(methods=(ADP(1e-6), RDP("mixture", complement=True)))
+    assert [other.method for other in report.advice.others] == [ADP(1e-6)]
+    (sentence,) = report.advice.left_out
     assert "certifies beyond r = 2,048" in sentence
     assert sentence in unescape(report.html())
     assert sentence in report.markdown().replace("\\", "")
@@ -450,11 +485,11 @@ def test_what_a_report_holds_does_not_depend_on_the_clock(
 ) -> None:
     """On a machine so busy that an hour passes between any two looks at the clock, the report is the same."""
     votes = Votes.from_counts([[1000, 0], [900, 100]], mechanism=GAUSSIAN, labels=[0, 1])
-    expected = Report.of(certify(votes)).to_dict()
+    expected = certify(votes).report().to_dict()
     ticks = itertools.count()
     for clock in ("monotonic", "perf_counter", "time", "process_time"):
         monkeypatch.setattr(f"time.{clock}", lambda: seconds_per_look * next(ticks))
-    assert Report.of(certify(votes)).to_dict() == expected
+    assert certify(votes).report().to_dict() == expected
     assert len(expected["curves"]) == 3
 
 
@@ -474,14 +509,14 @@ def test_class_names_come_from_the_argument_then_the_recipe_then_numbers() -> No
     certificate = made_up([3])
     recipe = {"source": {"declaration": None, "class_names": ["cat", "dog", "cow"]}}
     recorded = replace(certificate, votes=replace(certificate.votes, recipe=recipe))
-    assert Report.of(certificate, methods=()).class_names == ("0", "1", "2")
-    assert Report.of(recorded, methods=()).class_names == ("cat", "dog", "cow")
-    assert Report.of(recorded, methods=(), class_names=["a", "b", "c"]).class_names == ("a", "b", "c")
+    assert certificate.report(methods=()).class_names == ("0", "1", "2")
+    assert recorded.report(methods=()).class_names == ("cat", "dog", "cow")
+    assert recorded.report(methods=(), class_names=["a", "b", "c"]).class_names == ("a", "b", "c")
     for source in (None, [], {"class_names": None}, {"class_names": "cat"}, {"class_names": ["cat"]}):
         other = replace(certificate, votes=replace(certificate.votes, recipe={"source": source}))
-        assert Report.of(other, methods=()).class_names == ("0", "1", "2")
+        assert other.report(methods=()).class_names == ("0", "1", "2")
     with pytest.raises(ConfigError, match="a name for each of the 3 classes"):
-        Report.of(certificate, methods=(), class_names=["a"])
+        certificate.report(methods=(), class_names=["a"])
 
 
 def test_points_are_called_by_their_names() -> None:
@@ -500,12 +535,12 @@ def test_points_are_called_by_their_names() -> None:
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "b", "c"], "ab", np.array([["a"], ["b"]])])
 def test_names_that_do_not_fit_the_points_are_refused(names: Any) -> None:
     with pytest.raises(ConfigError, match=r"names? (of the|for each of 2) points"):
-        Report.of(made_up([1, 2]), methods=(), point_names=names)
+        made_up([1, 2]).report(methods=(), point_names=names)
 
 
 def test_a_condition_is_said_first_and_in_the_headline() -> None:
     condition = Statement("The classes were read off.", "class-list")
-    report = Report.of(made_up([5], method=RDP("paper"), assumptions=("Another one.", condition)), methods=())
+    report = made_up([5], method=RDP("paper"), assumptions=("Another one.", condition)).report(methods=())
     assert report.headline.startswith("Conditional on class-list (declare classes). Not a guarantee")
     first = f"Conditional on class-list. The classes were read off. {condition.remedy}"
     assert report.warnings[0] == first
@@ -519,15 +554,15 @@ def test_a_condition_is_said_first_and_in_the_headline() -> None:
 
 
 def test_without_conditions_none_is_said() -> None:
-    report = Report.of(made_up([5], assumptions=("Another one.",)), methods=())
+    report = made_up([5], assumptions=("Another one.",)).report(methods=())
     assert "onditional" not in report.headline + report.html() + report.markdown()
     assert (report.to_dict()["conditional"], report.to_dict()["conditions"]) == (False, [])
 
 
 def test_certificates_on_scores_are_reported_as_such() -> None:
     certificate = certify(scored_votes(mechanism=GAUSSIAN), on="scores")
-    report = Report.of(certificate, methods=(ADP(),))
-    assert report.others[0] == certify(certificate.votes, on="scores", method=ADP())
+    report = certificate.report(methods=(ADP(),))
+    assert report.advice.others[0] == certify(certificate.votes, on="scores", method=ADP())
     assert "mean score of the label" in report.html()
     assert "votes for the label" not in report.html()
 
@@ -535,12 +570,12 @@ def test_certificates_on_scores_are_reported_as_such() -> None:
 @pytest.mark.parametrize(("label", "radius"), [(3, 1), (-1, 1), (0, -2), (0, (1 << 20) + 1)])
 def test_what_no_search_could_find_is_refused(label: int, radius: int) -> None:
     with pytest.raises(ArtifactError, match="cannot be"):
-        Report.of(made_up([radius], label=[label]), methods=())
+        made_up([radius], label=[label]).report(methods=())
 
 
 def test_odd_values_in_a_file_do_no_harm() -> None:
     odd = made_up([1], error_budget={"a": "much", "b": float("inf")}, versions={"x": 1}, assumptions=(7, "b"))
-    report = Report.of(odd, methods=())
+    report = odd.report(methods=())
     for format in ("html", "md", "json", "svg"):
         assert report.rendered(format)
 
@@ -584,12 +619,12 @@ def test_the_least_and_most_certain_get_pictures_and_the_budget_holds(monkeypatc
     images = np.random.default_rng(0).integers(0, 256, (1000, 8, 8), dtype=np.uint8)
     radius = np.random.default_rng(1).permutation(1000)
     certificate = made_up(radius.tolist(), label=[0] * 1000, truth=[0] * 990 + [1] * 10)
-    shown = Report.of(certificate, methods=(), pictures=images).pictures
+    shown = certificate.report(methods=(), pictures=images).pictures
     order = np.argsort(radius)
     assert set(order[:100]) | set(order[-100:]) | set(range(990, 1000)) == set(shown)
     np.testing.assert_array_equal(_decoded(shown[int(order[0])])[0], images[order[0]])
     monkeypatch.setattr(pictures, "_BUDGET", 2000)
-    few = Report.of(certificate, methods=(), pictures=images).pictures
+    few = certificate.report(methods=(), pictures=images).pictures
     assert sum(len(file) for file in few.values()) <= 2000
     assert {order[0], order[-1]} <= set(few)
 
@@ -606,7 +641,7 @@ def test_the_least_and_most_certain_get_pictures_and_the_budget_holds(monkeypatc
 )
 def test_pictures_that_do_not_fit_are_refused(images: np.ndarray, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Report.of(made_up([1, 2]), methods=(), pictures=images)
+        made_up([1, 2]).report(methods=(), pictures=images)
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -636,8 +671,7 @@ class _Page(HTMLParser):
 def hostile_report() -> Report:
     certificate = made_up([1, 5, 5, -1], label=[0, 1, 2, 0], truth=[0, 1, 1, 2])
     votes = replace(certificate.votes, recipe={"name": HOSTILE[0]}, run_ids=(HOSTILE[1],), data_fingerprint=HOSTILE[0])
-    return Report.of(
-        replace(certificate, votes=votes, assumptions=(HOSTILE[0],), versions={"mithridate": HOSTILE[0]}),
+    return replace(certificate, votes=votes, assumptions=(HOSTILE[0],), versions={"mithridate": HOSTILE[0]}).report(
         methods=(ADP(),),
         class_names=HOSTILE,
         title=HOSTILE[0] + HOSTILE[1],
@@ -679,7 +713,7 @@ def test_the_policy_allows_this_style_and_this_script_only() -> None:
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_embedded_json_cannot_end_its_script(value: Any) -> None:
-    text = embedded_json(value)
+    text = templating.environment().from_string("{{ value|tojson }}").render(value=value)
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == value
 
@@ -701,7 +735,7 @@ def test_the_page_carries_every_point() -> None:
     np.testing.assert_array_equal(columns["radius"], report.certificate.radius)
     np.testing.assert_array_equal(columns["label"], report.certificate.label)
     np.testing.assert_array_equal(columns["truth"], np.asarray(report.certificate.votes.labels))
-    assert data["names"] == [words.printable(name) for name in HOSTILE]
+    assert data["names"] == [printable(name) for name in HOSTILE]
 
 
 def test_without_scripts_the_page_holds_headline_curve_and_tables() -> None:
@@ -717,7 +751,7 @@ def test_without_scripts_the_page_holds_headline_curve_and_tables() -> None:
 @given(points, st.booleans())
 def test_every_certificate_has_a_page(rows: list[tuple[int, int, int]], known: bool) -> None:
     radius, label, truth = (list(column) for column in zip(*rows, strict=True))
-    report = Report.of(made_up(radius, label=label, truth=truth if known else None), methods=())
+    report = made_up(radius, label=label, truth=truth if known else None).report(methods=())
     assert "</html>" in report.html()
     assert report.headline.split(";")[0][:20] in report.markdown()
     ElementTree.fromstring(report.svg())
@@ -726,7 +760,7 @@ def test_every_certificate_has_a_page(rows: list[tuple[int, int, int]], known: b
 def test_many_classes_are_cut_and_it_is_said() -> None:
     counts = np.zeros((500, 500), dtype=np.int64)
     counts[np.arange(500), np.arange(500)] = 50
-    html = Report.of(certify(Votes.from_counts(counts, mechanism=GAUSSIAN)), methods=()).html()
+    html = certify(Votes.from_counts(counts, mechanism=GAUSSIAN)).report(methods=()).html()
     assert "Of 500 classes, the 200 with most points are listed." in html
     assert html.count("data-class=") == 200
 
@@ -768,14 +802,23 @@ def test_long_class_names_are_cut_where_nobody_can_point_at_them() -> None:
 
 @given(st.text(max_size=80), st.integers(1, 40))
 def test_shortened_names_fit_and_say_that_they_are_cut(name: str, length: int) -> None:
-    short, line = words.shortened(name, length), " ".join(name.split())
+    short, line = shortened(name, length), " ".join(name.split())
     assert len(short) <= length
     assert short == line if len(line) <= length else short.endswith("…") and line.startswith(short[:-1])
 
 
-def test_png_is_a_png() -> None:
-    pytest.importorskip("matplotlib")
-    assert some_report(methods=(ADP(),)).png().startswith(b"\x89PNG")
+def test_png_shows_the_chart_of_the_svg() -> None:
+    """Halfway along the first level of the line, a dot of the PNG has the colour that the SVG names."""
+    image = pytest.importorskip("matplotlib.image")
+    report = made_up([4, 9, 9], truth=[0, 1, 0]).report(methods=(ADP(),))
+    dots = image.imread(io.BytesIO(report.png()))
+    (line,) = [path for path in ElementTree.fromstring(report.svg()).iter() if path.get("class") == "line line-0"]
+    left, *moves = re.findall(r"[\d.]+", line.get("d", ""))
+    height, *ends = map(float, moves[:2])
+    dot = dots[round(2 * height), round(float(left) + ends[0])]  # two dots a pixel
+    colour = str(line.get("color"))
+    np.testing.assert_allclose(dot[:3], [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)], atol=0.01)
+    assert dots.shape[:2] == (2 * 380, 2 * 760)
 
 
 def test_png_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -833,24 +876,33 @@ def test_notebooks_get_the_page_in_a_frame_of_its_own() -> None:
     assert attributes["srcdoc"] == report.html()
     assert attributes["sandbox"] == "allow-scripts"
     shown = _Page(report.certificate._repr_html_()).tags[0][1]["srcdoc"]
-    assert shown == Report.of(report.certificate, methods=()).html()
+    assert shown == report.certificate.report(methods=()).html()
 
 
-def test_a_report_needs_neither_torch_nor_matplotlib() -> None:
-    code = (
-        "import sys; from mithridate.reporting import drawing, markdown, page; "
-        "print(sorted({'torch', 'matplotlib', 'pandas', 'jinja2', 'PIL'} & set(sys.modules)))"
-    )
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert outcome.stdout.strip() == "[]"
+def test_a_report_needs_neither_torch_nor_matplotlib_and_never_certifies() -> None:
+    """And what certifies loads nothing that draws a page."""
+    room = "import sys; from mithridate.reporting import Report, markdown, report_chart, report_page, templating; "
+    heavy = ("torch", "matplotlib", "pandas", "jinja2", "PIL", "mithridate.certifying", "mithridate.auditing")
+    below = "import sys, mithridate.certifying.certification, mithridate.comparing.running, mithridate.defences; "
+    for code, unwanted in ((room, heavy), (below, ("mithridate.reporting", "jinja2", "matplotlib"))):
+        code += f"print([name for name in {unwanted} if name in sys.modules])"
+        outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert outcome.stdout.strip() == "[]"
+
+
+def test_a_template_that_lacks_a_value_is_an_error_and_values_are_text() -> None:
+    environment = templating.environment()
+    assert environment.from_string("{{ name }}").render(name=HOSTILE[0]) == escape(HOSTILE[0])
+    with pytest.raises(UndefinedError, match="'nobody' is undefined"):
+        environment.from_string("{{ nobody }}").render()
 
 
 @pytest.mark.parametrize("failure_prob", [1.44e-9, 1.04e-7, 9.99e-7])
 def test_a_tiny_failure_probability_is_never_rounded_down(failure_prob: float) -> None:
     votes = Votes.from_counts([[1000, 0], [900, 100]], mechanism=SampledGaussian(3.0, 0.001, 1000))
-    said = words.confidence(certify(votes, failure_prob=failure_prob))
+    said = confidence(certify(votes, failure_prob=failure_prob))
     assert float(said.rpartition(" ")[2]) >= failure_prob
-    nominal = words.confidence(certify(votes, failure_prob=1e-6, bounds="pointwise"))
+    nominal = confidence(certify(votes, failure_prob=1e-6, bounds="pointwise"))
     assert "100%" not in nominal
 
 
@@ -896,8 +948,8 @@ def _shown(report: Report, format: str) -> str:
 @pytest.mark.parametrize(("name", "threat"), CLAIMS)
 def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> None:
     certificate = RIVALS[name].certificate(threat)
-    report = Report.of(certificate)
-    assert report.others == report.left_out == ()
+    report = certificate.report()
+    assert report.advice.others == report.advice.left_out == ()
     assert (words.changes(threat, report.to_dict()["headline"]["radius"]) in report.headline) == (
         certificate.radius.max() > 0
     )
@@ -919,12 +971,12 @@ def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> Non
 @pytest.mark.parametrize(("name", "threat"), CLAIMS)
 def test_only_samples_have_a_confidence(name: str, threat: Threat) -> None:
     certificate = RIVALS[name].certificate(threat)
-    report = Report.of(certificate)
+    report = certificate.report()
     text = _shown(report, "md")
     exact = name in EXACT
     assert ("confidence" in report.headline) != exact
     assert ("certain, given what is assumed" in report.headline) == (exact and certificate.radius.max() > 0)
-    assert words.failure(certificate) == (0.0 if exact else certificate.failure_prob)
+    assert guaranteed_failure_prob(certificate) == (0.0 if exact else certificate.failure_prob)
     assert bool(re.search(r"knows the randomness|not know the randomness|0\.001|noise|instances", text)) != exact
     assert ("nothing is estimated" in text) == exact
     assert not any("More of them" in sentence for sentence in report.warnings) or not exact
@@ -933,7 +985,7 @@ def test_only_samples_have_a_confidence(name: str, threat: Threat) -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_a_function_of_the_data_that_withstands_nothing_claims_nothing(name: str) -> None:
     certificate = RIVALS[name].certificate()
-    none = Report.of(replace(certificate, radius=np.zeros_like(certificate.radius)))
+    none = replace(certificate, radius=np.zeros_like(certificate.radius)).report()
     assert none.headline.startswith("No prediction is certified against a change of the training data")
     assert "certain," not in none.headline
     (advice,) = none.warnings
@@ -950,16 +1002,16 @@ def test_the_share_of_weights_is_that_of_all_weights() -> None:
     certificate = RIVALS["kernel-vote"].certificate()
     assert certificate.votes.counts.tolist() == [[16, 0, 1], [2, 11, 0], [5, 1, 7], [0, 0, 0]]
     np.testing.assert_allclose(summary.top_share(certificate), [16 / 17, 11 / 13, 7 / 13, 0])
-    page = Report.of(certificate).html()
+    page = certificate.report().html()
     assert "weight for the label" in page
     assert "votes for the label" not in page
-    assert ("training examples voted, by weight", "all") in key_figures(Report.of(certificate))
+    assert ("training examples voted, by weight", "all") in key_figures(certificate.report())
 
 
 def test_one_voter_is_in_the_singular() -> None:
     votes = Votes(np.array([[1, 0]]), NearestExamples(1), evidence={"order": np.array([[0, 0]])})
-    assert tally(votes) == "1 neighbour"
-    assert ("nearest training examples that voted", "1") in key_figures(Report.of(certify(votes)))
+    assert votes.tally == "1 neighbour"
+    assert ("nearest training examples that voted", "1") in key_figures(certify(votes).report())
 
 
 def test_a_run_off_says_how_it_picks_its_label() -> None:
@@ -975,10 +1027,10 @@ def test_several_scales_say_who_decides() -> None:
 
 def test_rules_of_one_mechanism_are_compared_where_asked_for() -> None:
     run_off = RIVALS["run-off-election"]
-    report = Report.of(run_off.certificate(Threat.REPLACE), methods=(MajorityRule(), FDP()))
-    (other,) = report.others
+    report = run_off.certificate(Threat.REPLACE).report(methods=(MajorityRule(), FDP()))
+    (other,) = report.advice.others
     assert other == certify(run_off.votes, method=MajorityRule(), threat="replace")
-    assert report.left_out[0].startswith("f-DP is left out: Votes of Partitioned are no random draws")
+    assert report.advice.left_out[0].startswith("f-DP is left out: Votes of Partitioned are no random draws")
     assert "DPA" in report.svg()
 
 
@@ -986,7 +1038,7 @@ def test_rules_of_one_mechanism_are_compared_where_asked_for() -> None:
 def test_more_instances_are_asked_for_in_the_words_of_the_defence(name: str) -> None:
     rival = RIVALS[name]
     votes = replace(rival.votes, counts=rival.votes.counts[3:], labels=None)
-    (sentence,) = words.weaknesses(certify(votes, method=rival.method))
+    (sentence,) = weaknesses(certify(votes, method=rival.method))
     assert "The one prediction is not certified at all" in sentence
     assert "train a new run with instances = 4000" in sentence
 
@@ -999,5 +1051,5 @@ def test_little_smoothing_names_its_knob(mechanism: Any, knob: str) -> None:
     method = FeatureNoiseRule(1.0) if isinstance(mechanism, NoisyFeatures) else None
     certificate = certify(Votes.from_counts([[1000, 0], [960, 40]], mechanism=mechanism), method=method)
     assert certificate.radius.tolist() == [0, 0]
-    assert knob in words.weaknesses(certificate)[-1]
-    assert "--" not in words.weaknesses(certificate)[-1]
+    assert knob in weaknesses(certificate)[-1]
+    assert "--" not in weaknesses(certificate)[-1]

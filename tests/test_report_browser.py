@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 
 from mithridate import ADP, Certificate, SampledGaussian, Status, Votes, certify
+from mithridate._text import percent
+from mithridate.core.curve import is_correct
 from mithridate.reporting import Report, summary
 from mithridate.reporting import sentences as words
-from mithridate.reporting.page import readout
+from mithridate.reporting.report_page import readout
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; `make browser` installs it")
+pytestmark = [
+    pytest.mark.more,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; `make browser` installs it"),
+]
 
 POINTS = 130
 NAMES = ["<script>alert(1)</script>", "dog & cat", "ünïcode"]
@@ -40,8 +45,7 @@ def _certificate(points: int) -> Certificate:
 @pytest.fixture(scope="module")
 def report() -> Report:
     images = np.random.default_rng(0).integers(0, 256, (POINTS, 8, 8), dtype=np.uint8)
-    return Report.of(
-        _certificate(POINTS),
+    return _certificate(POINTS).report(
         methods=(ADP(1e-6),),
         class_names=NAMES,
         pictures=images,
@@ -138,12 +142,12 @@ def test_the_slider_moves_the_numbers(open_page: Opener, report: Report) -> None
         _set_slider(page, radius)
         assert page.locator("#readout").inner_text() == readout(report, radius)
         seen.add(page.locator("#curve-chart .marker").get_attribute("d"))
-        correct = summary.right(report.certificate)
+        correct = is_correct(report.certificate)
         for row in summary.per_class(report.certificate):
             members = np.asarray(report.certificate.votes.labels) == row.label
             reached = int((members & np.asarray(correct) & (report.certificate.radius >= radius)).sum())
             cell = page.locator(f"[data-class='{row.label}']").inner_text()
-            assert cell == words.percent(reached, row.points)
+            assert cell == percent(reached, row.points)
         assert page.locator("#classes [data-radius]").inner_text() == f"{radius:,}"
     assert len(seen) == 4
 
@@ -244,7 +248,7 @@ POINT_NAMES = [f"row {i}" for i in range(POINTS - 3)] + ["<script>alert(3)</scri
 def named_address(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("named") / "report.html"
     names = ["7", LONG, "x" * 300]
-    Report.of(_certificate(POINTS), methods=(), class_names=names, point_names=POINT_NAMES).write(path)
+    _certificate(POINTS).report(methods=(), class_names=names, point_names=POINT_NAMES).write(path)
     return path.as_uri()
 
 
@@ -432,7 +436,7 @@ def test_a_notebook_frame_runs_the_page(open_page: Opener, report: Report, tmp_p
 
 def test_a_hundred_thousand_points_do_not_freeze_it(open_page: Opener, tmp_path: Path) -> None:
     path = tmp_path / "large.html"
-    Report.of(_certificate(100_000), methods=()).write(path)
+    _certificate(100_000).report(methods=()).write(path)
     page = open_page(path.as_uri())
     assert page.locator("#rows tr").count() == 50
     assert page.locator("#page").inner_text() == "1 to 50 of 100,000"

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -14,13 +13,16 @@ import numpy as np
 import pytest
 
 from mithridate import RDP, Votes, certify
-from mithridate.comparing.file import read_comparison
-from mithridate.core.mechanism import Bagged, Partitioned, SampledGaussian
+from mithridate.core.mechanism import SampledGaussian
 from mithridate.core.votes import read_votes
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.partitions import Partitioned
+from mithridate.projects.comparison import read_comparison
+from mithridate.projects.project import read_project
 from mithridate.recipes import presets
-from mithridate.recipes.project import CONFIG_NAMES, read_project
 from mithridate.training.config import TrainConfig
 
+pytestmark = pytest.mark.more
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 ALL = sorted(EXPERIMENTS.glob("*/raw/*.npz"))
@@ -166,7 +168,7 @@ def test_a_raw_file_ran_what_its_configuration_says(path: Path) -> None:
         assert project.assumptions or "recipe" in options  # a preset says by itself how it was chosen
         if "recipe" in options:
             options = {**presets.preset(options["recipe"]).options(options["num_train"]), **options}
-        constants = {name: value for name, value in options.items() if name in CONFIG_NAMES}
+        constants = {name: value for name, value in options.items() if name in TrainConfig.__dataclass_fields__}
         assert votes.mechanism == TrainConfig(**constants).mechanism
         assert votes.recipe is not None
         trained = votes.recipe["config"]
@@ -211,15 +213,13 @@ def test_raw_files_together_are_small() -> None:
 
 # --- the paper's rules ----------------------------------------------------------------------------------------------
 
-SHARED = Path(os.environ.get("MITHRIDATE_SHARED", ROOT.parent / "shared"))
-REAL = SHARED / "votes" / "mnist-lenet5-sigma3.npz"
+# See test_paper.py.
+REAL = ROOT / "tests" / "golden" / "mnist-lenet5-sigma3.npz"
 MNIST = SampledGaussian(3.0, 0.001, 1000)
 
 
 @cache
 def real_votes() -> Votes:
-    if not REAL.exists():
-        pytest.skip(f"the votes of 1000 LeNet-5 are not at {REAL}")
     return read_votes(REAL, mechanism=MNIST, labels_key="y")
 
 

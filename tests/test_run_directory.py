@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from mithridate import ArtifactError, ConfigError, NumericalError
 from mithridate.training import run_directory
 from mithridate.training.run_directory import (
-    Arrays,
     Manifest,
     RunDirectory,
+    TallyArrays,
     added,
     check_tiling,
     plan_ranges,
@@ -52,9 +52,9 @@ def make_manifest(instances: int = 6, in_flight: int = 2, asked: int | None = No
     return Manifest(**{**values, **changes})
 
 
-def make_tally(group: range, examples: int = 4, bins: int = 3) -> Arrays:
+def make_tally(group: range, examples: int = 4, bins: int = 3) -> TallyArrays:
     """Votes of a group that depend on its instances only."""
-    total: Arrays | None = None
+    total: TallyArrays | None = None
     for instance in group:
         rng = np.random.default_rng(instance)
         scores = rng.dirichlet([1.0, 1.0], size=examples)

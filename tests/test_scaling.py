@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="the benchmark trains: pip install -e '.[tra
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.more
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
 

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import SampledGaussian, Votes, certify
+from mithridate.data import Examples
 
 optuna = pytest.importorskip("optuna", reason="the search needs: pip install 'mithridate[search]'")
 PATH = Path(__file__).parents[1] / "experiments" / "beyond" / "search.py"
 if not PATH.exists():
     pytest.skip("the experiments lie beside the source and not in an installation", allow_module_level=True)
-pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")]
 
 MECHANISM = SampledGaussian(4.0, 0.05, 20)
 
@@ -165,13 +166,12 @@ def test_held_out_examples_are_not_trained_on(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_test_set_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    class OnlyTraining(SimpleNamespace):
-        @property
-        def test(self) -> Any:
+    class TestSet:
+        def __getattr__(self, name: str) -> Any:
             pytest.fail("the test set was looked at")
 
-    data = OnlyTraining(train=images(120), class_names=("a", "b"))
-    monkeypatch.setattr(search, "load_named", lambda *_, **__: data)
+    train = Examples(*images(120), ("a", "b"))
+    monkeypatch.setattr(search, "load_named", lambda *_, **__: (train, TestSet()))
     monkeypatch.setattr(search, "HELD_OUT", 20)
     monkeypatch.setitem(search.RADII, "mnist", {0: 1.0, 2: 1.0})
     assert search.bench_of("mnist", data_dir=None, final=100, device="cpu").measure(PARAMS, 3)["instances"] == 3

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from mithridate import TrainConfig, Votes, predict, train
+from mithridate.defences.bagging import Bootstrap
+from mithridate.defences.partitions import Parts
 from mithridate.errors import ConfigError
-from mithridate.training.plain import train_plain
-from mithridate.training.plain_config import Bootstrap, Parts, PlainConfig, Plan
+from mithridate.training.plain_config import PlainConfig, ViewPlan
+from mithridate.training.run import train_plain
 
 X = np.random.default_rng(0).standard_normal((60, 6)).astype(np.float32)
 Y = np.arange(60) % 3
@@ -72,7 +74,7 @@ def trained(model: str, run_dir: Path | None = None) -> Votes:
     )  # fmt: skip
 
 
-def trained_plainly(plan: Plan) -> Votes:
+def trained_plainly(plan: ViewPlan) -> Votes:
     config = PlainConfig(steps=4, learning_rate=0.5, batch_size=5, classes=3)
     seed = None if plan.is_deterministic else SEED
     return train_plain((X, Y), X[:9], model="mlp", plan=plan, config=config, root_seed=seed, device="cpu")
@@ -108,7 +110,7 @@ def test_votes_do_not_depend_on_the_settings_of_the_caller(setting: str, model: 
 
 @pytest.mark.parametrize("plan", [Parts(4), Bootstrap(4, 20)], ids=["parts", "bootstrap"])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_votes_without_privacy_do_not_either(setting: str, plan: Plan) -> None:
+def test_votes_without_privacy_do_not_either(setting: str, plan: ViewPlan) -> None:
     assert_same(setting, lambda: trained_plainly(plan))
 
 

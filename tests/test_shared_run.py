@@ -264,6 +264,7 @@ def test_what_turns_out_to_be_assumed_is_added_by_preparing_again(tmp_path: Path
 # --- at the same time -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.more
 @NEEDS_FORK
 def test_tasks_that_start_a_run_together_agree_on_it(tmp_path: Path) -> None:
     """Each would choose another number in flight; one of them does for all."""
@@ -285,6 +286,7 @@ def test_tasks_that_start_a_run_together_agree_on_it(tmp_path: Path) -> None:
         assert same_votes(whole, undisturbed(folder, **changes))
 
 
+@pytest.mark.more
 @NEEDS_FORK
 def test_tasks_of_the_same_shards_together_count_them_once(tmp_path: Path) -> None:
     tasks = [[[0, 5], 2]] * 4
@@ -295,6 +297,7 @@ def test_tasks_of_the_same_shards_together_count_them_once(tmp_path: Path) -> No
         assert same_votes(Votes.load(tmp_path / str(number) / "votes.npz"), undisturbed(tmp_path / str(number)))
 
 
+@pytest.mark.more
 @NEEDS_FORK
 def test_a_killed_task_goes_on_and_two_that_meet_are_told(tmp_path: Path) -> None:
     outcome = killing(tmp_path, how="meet", options={"config": {}, "in_flight": 2})
@@ -309,6 +312,7 @@ def test_a_killed_task_goes_on_and_two_that_meet_are_told(tmp_path: Path) -> Non
     assert same_votes(Votes.load(tmp_path / "run" / "votes.npz"), undisturbed(tmp_path / "run"))
 
 
+@pytest.mark.more
 @NEEDS_FORK
 def test_a_task_that_is_killed_at_every_write(tmp_path: Path) -> None:
     options = {"config": {"instances": 3}, "in_flight": 2, "keep_models": True, "shards": 1}
@@ -320,6 +324,7 @@ def test_a_task_that_is_killed_at_every_write(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/.seed*"))
 
 
+@pytest.mark.more
 @NEEDS_FORK
 def test_who_gave_the_seed_is_known_wherever_its_task_was_killed(tmp_path: Path) -> None:
     """A task with a seed of its caller is killed; one that has none goes on."""

@@ -15,12 +15,15 @@ from scipy import special, stats
 
 from mithridate.accounting import Margins, Method
 from mithridate.core.bounds import bound_votes
-from mithridate.core.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Threat
-from mithridate.defences.smoothing_rules import (
+from mithridate.core.mechanism import Mechanism, Threat
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.smoothing import (
     LARGEST_RADIUS,
     QUANTILE_ERROR,
     FeatureNoiseRule,
     LabelNoiseRule,
+    NoisyFeatures,
+    NoisyLabels,
     _label_curve,
     _quantile_upper,
     _rounded_up,

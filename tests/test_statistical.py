@@ -11,8 +11,10 @@ from scipy import stats
 
 from mithridate import Votes
 from mithridate.accounting.adp import one_example_epsilon
-from mithridate.core.mechanism import Bagged, NoisyLabels, SampledGaussian, Threat, mechanism_from_dict
-from mithridate.defences.statistical_bound import StatisticalBound, mean_lower, statistical_bound, statistical_dp
+from mithridate.core.mechanism import SampledGaussian, Threat, mechanism_from_dict
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.smoothing import NoisyLabels
+from mithridate.defences.statistical import StatisticalBound, mean_lower, statistical_bound, statistical_dp
 from mithridate.errors import ConfigError
 
 FALSE_ALARM = 1e-6

@@ -18,6 +18,9 @@ from torch import Tensor
 _MODELS, _BATCH = 2, 3
 
 
+pytestmark = pytest.mark.more
+
+
 def _opa(size: int) -> list[tuple[Any, ...]]:
     return [
         (3, size, size, 32, (3, 3), (1, 1), "relu", (2, 2)),

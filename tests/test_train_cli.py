@@ -19,6 +19,7 @@ from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_vo
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
 from mithridate.cli import _training as command
 from mithridate.cli import main
+from mithridate.core.size import Size
 from mithridate.training import prediction
 from mithridate.training import run as training
 
@@ -169,9 +170,12 @@ def test_constants_read_off_the_data_are_noted(fake: Any, capsys: pytest.Capture
     outcome = run(capsys, *flags)
     assert outcome.code == 0, outcome.err
     text = " ".join(outcome.out.split())
-    assert "Condition size: num_train = 60 (and with it divisor" in text
+    assert Size.of(60).sentence in text
+    assert "Condition class-list: classes = 3 was read off" in text
     assert main(["certify", "run/votes.npz"]) == 0
-    assert "Condition size: num_train = 60 (and with it divisor" in " ".join(capsys.readouterr().out.split())
+    text = " ".join(capsys.readouterr().out.split())
+    assert Size.of(60).sentence in text
+    assert "Condition class-list: classes = 3 was read off" in text
 
 
 # --- while it runs --------------------------------------------------------------------------------------------------
@@ -267,6 +271,7 @@ from mithridate.cli import main; sys.exit(main())
 """
 
 
+@pytest.mark.more
 def test_control_c_ends_cleanly_and_the_same_command_goes_on(files: Path) -> None:
     arguments = [*TRAIN_FLAGS, "--device", "cpu", "--in-flight", "1", "--steps", "400", "--root-seed", "root"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -346,12 +351,14 @@ def test_a_recipe_chosen_by_the_size_of_the_data_says_so(
     fake: Any, capsys: pytest.CaptureFixture[str], files: Path
 ) -> None:
     flags = ["train", "--train", "train.npz", "--test", "test.npz", "--instances", "10", "--device", "cpu", "--json"]
-    assumed = json.loads(run(capsys, *flags).out)["assumptions"]
-    assert any("The recipe was chosen for 60 training examples" in sentence for sentence in assumed)
-    declared = json.loads(run(capsys, *flags, "--num-train", "60", "--run-dir", "declared").out)["assumptions"]
-    assert not any("The recipe was chosen" in sentence for sentence in declared)
-    complete = train_json(capsys, "--run-dir", "complete")["assumptions"]
-    assert not any("The recipe was chosen" in sentence for sentence in complete)
+    followed = json.loads(run(capsys, *flags).out)
+    assert followed["size"] == Size.of(60).to_dict()
+    assert Votes.load("run/votes.npz").size == Size.of(60)
+    assert Size.of(60).sentence in followed["assumptions"]
+    declared = json.loads(run(capsys, *flags, "--num-train", "60", "--run-dir", "declared").out)
+    for content in (declared, train_json(capsys, "--run-dir", "complete")):
+        assert content["size"] is None
+        assert not any("What was chosen by the number" in sentence for sentence in content["assumptions"])
 
 
 def test_without_a_test_file_some_examples_are_held_out(
@@ -360,8 +367,10 @@ def test_without_a_test_file_some_examples_are_held_out(
     outcome = run(capsys, *without("--test", "--num-train"), "--json")
     assert outcome.code == 0, outcome.err
     content = json.loads(outcome.out)
-    assert content["examples"] + content["recipe"]["config"]["num_train"] == len(TRAIN[0])
+    assert content["examples"] + content["size"]["num_train"] == len(TRAIN[0])
+    assert content["recipe"]["config"]["num_train"] == content["size"]["low"]
     assert 0 < content["examples"] < len(TRAIN[0])
+    assert Size.of(len(TRAIN[0]) - content["examples"]).sentence in content["assumptions"]
     assert content["accuracy"] is not None
 
 

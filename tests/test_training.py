@@ -27,6 +27,7 @@ from mithridate import (
     train,
     verify,
 )
+from mithridate.core.size import Size
 from mithridate.features import Frozen, HashedNgrams
 from mithridate.training import run as training
 from mithridate.training.randomness import Seeds
@@ -153,13 +154,13 @@ def test_the_fingerprint_sees_every_change_of_data(fake: Any) -> None:
 # --- assumptions ----------------------------------------------------------------------------------------------------
 
 
-def test_constants_read_off_the_data_are_assumed_public(fake: Any, tmp_path: Path) -> None:
+def test_classes_read_off_the_data_are_assumed_public_and_the_size_limits_radii(fake: Any, tmp_path: Path) -> None:
     inferred = run(tmp_path / "run", config=make_config(num_train=None, classes=None), root_seed=None)
-    assert len(inferred.assumptions) == 2
-    assert "num_train = 60" in inferred.assumptions[0]
-    assert "classes = 3" in inferred.assumptions[1]
+    (assumed,) = inferred.assumptions
+    assert "classes = 3" in assumed
+    assert inferred.size == Size.of(60)
     assert inferred.recipe is not None
-    assert (inferred.recipe["config"]["num_train"], inferred.recipe["config"]["classes"]) == (60, 3)
+    assert (inferred.recipe["config"]["num_train"], inferred.recipe["config"]["classes"]) == (34, 3)
     assert run(root_seed=None).assumptions == ()
     assert Votes.load(tmp_path / "run" / "votes.npz").assumptions == inferred.assumptions
 
@@ -212,7 +213,7 @@ def test_an_encoder_that_the_user_vouches_for_is_recorded_as_trusted(fake: Any) 
 
 
 def test_certificates_repeat_the_assumptions_and_verify_misses_them(fake: Any, tmp_path: Path) -> None:
-    votes = run(config=make_config(instances=200, num_train=None), features=trusted())
+    votes = run(config=make_config(instances=200, classes=None), features=trusted())
     certificate = certify(votes)
     assert len(votes.assumptions) == 3
     assert set(votes.assumptions) < set(certificate.assumptions)
@@ -269,6 +270,7 @@ def oom_errors() -> list[BaseException]:
     ]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("in_directory", [True, False])
 def test_out_of_memory_halves_the_number_in_flight(
@@ -455,6 +457,7 @@ def killing(folder: Path, **order: Any) -> dict[str, Any]:
     return json.loads(outcome.stdout)
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_every_write(tmp_path: Path) -> None:
     options = {"config": {"instances": 3}, "in_flight": 2, "keep_models": True}
@@ -468,6 +471,7 @@ def test_killed_at_every_write(tmp_path: Path) -> None:
         assert not list(folder.rglob("*.tmp"))
 
 
+@pytest.mark.more
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_random_moments(tmp_path: Path) -> None:
     options = {"config": {"instances": 60, "steps": 60}, "in_flight": 2, "device": "cpu"}

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import one_step_curve
 from rival_votes import CLAIMS, EXACT, RIVALS
-from scipy import special, stats
 from test_certificate import scored_votes
 
 from mithridate import (
@@ -30,16 +28,7 @@ from mithridate import (
 from mithridate._io.artifacts import read_hashed, write_hashed
 from mithridate.accounting import curve_store
 from mithridate.accounting.curve_store import CurveStore
-from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
-from mithridate.auditing.exact_curves import (
-    ExactMoments,
-    ExactTradeoff,
-    _Inversion,
-    _Table,
-    binomial_lower,
-    binomial_upper,
-)
-from mithridate.auditing.verification import _ConcaveTable
+from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
 from mithridate.core.certificate import SCHEMA
 
 THREATS = list(Threat)
@@ -48,7 +37,6 @@ SAMPLED = SampledGaussian(2.0, 0.1, 20)
 SUBSAMPLED = Subsampled(0.5, SampledGaussian(4.0, 0.5, 4))
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
 METHODS = [FDP(), RDP(), RDP("mixture", complement=True), RDP("paper"), RDP("standard"), ADP()]
-LEVELS = np.array([1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999])
 
 
 def failed(certificate: Certificate, path: Path) -> set[str]:
@@ -69,130 +57,14 @@ def forge(certificate: Certificate, path: Path, change: Callable[[dict[str, Any]
     write_hashed(path, SCHEMA, content)
 
 
-# --- the second route by itself -------------------------------------------------------------------------------------
+def _update(content: dict[str, Any], change: dict[str, Any]) -> None:
+    """Change what a certificate says, or what it says of its votes."""
+    for key, value in change.items():
+        (content["votes"] if key.startswith("votes.") else content)[key.removeprefix("votes.")] = value
 
 
-@pytest.mark.parametrize(("noise", "steps", "deleted", "inserted"), [(2.0, 10, 1, 1), (5.0, 50, 2, 1), (1.0, 3, 0, 1)])
-def test_without_sampling_curves_are_those_of_gaussians(noise: float, steps: int, deleted: int, inserted: int) -> None:
-    expected = special.ndtr(special.ndtri(LEVELS) + (deleted + inserted) * np.sqrt(steps) / noise)
-    for route, tolerance in ((ExactTradeoff, 1e-13), (_Inversion, 1e-10), (_Table, 1e-7)):
-        curve = route(noise, 1.0, steps, deleted, inserted)(LEVELS)
-        assert curve == pytest.approx(expected, abs=tolerance)
-        assert (curve >= expected - 1e-14).all()
-
-
-@pytest.mark.parametrize(("deleted", "inserted"), [(3, 0), (0, 3), (2, 5)])
-@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.3), (0.4, 0.01), (3.0, 0.9)])
-def test_one_step_is_a_threshold_test(noise: float, rate: float, deleted: int, inserted: int) -> None:
-    exact = ExactTradeoff(noise, rate, 1, deleted, inserted)(LEVELS)
-    expected = [one_step_curve(noise, rate, deleted, inserted, x) for x in LEVELS.tolist()]
-    assert exact == pytest.approx(expected, abs=1e-11)
-
-
-def test_curves_end_where_they_must() -> None:
-    ends = np.array([0.0, 1.0])
-    for steps in (1, 5, 100):
-        assert ExactTradeoff(1.0, 0.2, steps, 2, 1)(ends).tolist() == [0.0, 1.0]
-    assert ExactTradeoff(1.0, 0.2, 7, 0, 0)(LEVELS).tolist() == LEVELS.tolist()
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [
-        ((150, 0), [0.24364, 0.63334, 0.86238]),
-        ((0, 150), [0.23517, 0.63014, 0.86351]),
-        ((75, 75), [0.22659, 0.61585, 0.85354]),
-    ],
-)
-def test_published_trade_off_values(split: tuple[int, int], expected: list[float]) -> None:
-    """theory.md, section 8: q = 0.001, sigma = 3, T = 1000, r = 150."""
-    exact = ExactTradeoff(3.0, 0.001, 1000, *split)(np.array([0.01, 0.1, 0.3]))
-    assert exact == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [((6, 0), [0.1803, 0.4609, 0.6967]), ((0, 6), [0.0557, 0.3480, 0.6960]), ((3, 3), [0.0926, 0.3441, 0.6267])],
-)
-def test_published_trade_off_values_with_little_noise(split: tuple[int, int], expected: list[float]) -> None:
-    """theory.md, section 8: q = 0.01, sigma = 0.6, T = 50, r = 6."""
-    exact = ExactTradeoff(0.6, 0.01, 50, *split)(np.array([0.01, 0.1, 0.3]))
-    assert exact == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("noise", "rate", "steps", "deleted", "inserted", "tolerance"),
-    [(1.0, 0.2, 20, 2, 1, 1e-8), (2.0, 0.1, 8, 3, 2, 1e-8), (3.0, 0.05, 30, 0, 5, 1e-8), (0.6, 0.01, 50, 0, 6, 1e-5)],
-)
-def test_inversion_and_table_agree(
-    noise: float, rate: float, steps: int, deleted: int, inserted: int, tolerance: float
-) -> None:
-    inverted = _Inversion(noise, rate, steps, deleted, inserted)(LEVELS)
-    tabulated = _Table(noise, rate, steps, deleted, inserted)(LEVELS)
-    assert tabulated == pytest.approx(inverted, abs=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("noise", "rate", "steps", "deleted", "inserted"),
-    [
-        (0.5, 0.001, 200, 0, 2),  # losses in lumps: Newton's method alone goes astray
-        (0.5, 0.001, 200, 2, 0),
-        (0.4, 0.01, 100, 1, 2),
-        (0.3, 0.001, 500, 0, 3),
-        (0.8, 0.001, 50, 0, 20),
-        (0.4, 0.01, 20, 0, 2),  # by the table
-        (0.4, 0.01, 20, 2, 0),
-        (1.5, 0.2, 40, 3, 2),
-    ],
-)
-def test_both_routes_agree_where_noise_is_small(
-    noise: float, rate: float, steps: int, deleted: int, inserted: int
-) -> None:
-    exact = ExactTradeoff(noise, rate, steps, deleted, inserted)(LEVELS)
-    engine = compose(noise, rate, steps, deleted, inserted)(LEVELS)
-    assert (engine > exact - 1e-9).all()
-    assert engine == pytest.approx(exact, abs=1e-3)
-
-
-def test_the_table_errs_upwards_where_it_is_coarse() -> None:
-    """Many steps with rare, large losses: the grid is too wide for the bulk of them."""
-    levels = np.array([0.001, 0.01, 0.1, 0.3])
-    coarse = ExactTradeoff(0.5, 1e-4, 1000, 3, 0)
-    assert isinstance(coarse._solve, _Table)
-    # The same grid, 16 times as fine.
-    fine = np.array([0.00191332758, 0.0137534748, 0.113889718, 0.321215610])
-    assert (coarse(levels) > fine).all()
-    assert coarse(levels) == pytest.approx(fine, rel=0.05)
-
-
-@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
-def test_moments_without_sampling(order: float) -> None:
-    for deleted, inserted in ((1, 0), (0, 2), (2, 3)):
-        moment = ExactMoments(3.0, 1.0).log_moment(deleted, inserted, order)
-        expected = order * (order - 1) * (deleted + inserted) ** 2 / (2 * 9.0)
-        assert expected <= moment <= expected * (1 + 2e-10) + 1e-12
-
-
-def test_moments_with_sampling_at_whole_orders() -> None:
-    """E_Q (P/Q)^2 with Q = phi: sum_kl w_k w_l exp(k l / sigma^2)."""
-    for noise, rate, changes in ((1.0, 0.1, 3), (2.5, 0.4, 5)):
-        k = np.arange(changes + 1)
-        weights = stats.binom.pmf(k, changes, rate)
-        expected = np.log(weights @ np.exp(np.outer(k, k) / noise**2) @ weights)
-        assert expected <= ExactMoments(noise, rate).log_moment(changes, 0, 2.0) <= expected * (1 + 2e-10) + 1e-12
-
-
-@pytest.mark.parametrize("total", [1, 7, 1000])
-@pytest.mark.parametrize("tail", [0.2, 5e-5])
-def test_binomial_bounds_solve_their_equation(total: int, tail: float) -> None:
-    counts = np.unique(np.array([0, 1, total // 2, total - 1, total]))
-    lower, upper = binomial_lower(counts, total, tail), binomial_upper(counts, total, tail)
-    assert (lower <= counts / total).all()
-    assert (upper >= counts / total).all()
-    assert lower[0] == 0
-    assert upper[-1] == 1
-    assert stats.binom.sf(counts[1:] - 1, total, lower[1:]) == pytest.approx(tail, rel=1e-9)
-    assert stats.binom.cdf(counts[:-1], total, upper[:-1]) == pytest.approx(tail, rel=1e-9)
+def _drop(content: dict[str, Any], key: str) -> None:
+    (content["votes"] if key.startswith("votes.") else content).pop(key.removeprefix("votes."))
 
 
 # --- right certificates ---------------------------------------------------------------------------------------------
@@ -261,7 +133,7 @@ def test_smaller_claims_are_right_too(tmp_path: Path) -> None:
 
 def test_blocks_of_splits_agree_with_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED))
-    monkeypatch.setattr("mithridate.auditing.verification._SINGLE_SPLITS", 0)
+    monkeypatch.setattr("mithridate.auditing.tradeoff_route._SINGLE_SPLITS", 0)
     assert failed(certificate, tmp_path / "c.json") == set()
     assert failed(_one_more(certificate), tmp_path / "c.json") == {"radii"}
 
@@ -386,12 +258,15 @@ def test_forged_scores_are_refused(tmp_path: Path, bounds: str) -> None:
         {"method": "magic"},
         {"method_options": {"group": "paper"}},
         {"method_options": None},
-        {"mechanism": []},
-        {"mechanism": {"type": "sampled-gaussian", "noise_multiplier": -1.0, "sample_rate": 1.0, "steps": 4}},
+        {"votes.mechanism": []},
+        {"votes.mechanism": {"type": "sampled-gaussian", "noise_multiplier": -1.0, "sample_rate": 1.0, "steps": 4}},
         {"assumptions": None},
         {"versions": 3},
         {"error_budget": "none"},
-        {"run_ids": 7},
+        {"votes.run_ids": 7},
+        {"votes.arrays": {}},
+        {"votes.arrays": 7},
+        {"votes.arrays": {"counts": np.array(COUNTS), "votes": np.array(COUNTS)}},
         {"label": np.zeros(3)},
         {"radius": np.array([3.5, 0.0, -1.0])},
         {"radius": np.array([3, 0])},
@@ -407,21 +282,21 @@ def test_forged_scores_are_refused(tmp_path: Path, bounds: str) -> None:
 )
 def test_content_that_makes_no_sense_cannot_be_read(tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "c.json"
-    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: content.update(change))
+    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: _update(content, change))
     with pytest.raises(ArtifactError):
         verify(path)
 
 
 CONTENT = (
-    "method method_options threat failure_prob scope mechanism on bounds assumptions data_fingerprint run_ids label "
-    "radius status votes"
+    "method method_options threat failure_prob scope on bounds assumptions label radius status votes votes.mechanism "
+    "votes.data_fingerprint votes.run_ids votes.assumptions votes.recipe votes.arrays"
 )
 
 
 @pytest.mark.parametrize("key", CONTENT.split())
 def test_missing_content_cannot_be_read(tmp_path: Path, key: str) -> None:
     path = tmp_path / "c.json"
-    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: content.pop(key))
+    forge(certify(Votes.from_counts(COUNTS, mechanism=GAUSSIAN)), path, lambda content: _drop(content, key))
     with pytest.raises(ArtifactError):
         verify(path)
 
@@ -542,17 +417,17 @@ def test_a_changed_byte_of_an_exact_certificate_is_seen(tmp_path: Path, name: st
         ("dpa", {"method": "fdp"}),
         ("dpa", {"method": "bagging"}),
         ("dpa", {"method_options": {"max_change": 1.0}}),
-        ("dpa", {"mechanism": {"type": "bagged", "num_train": 10, "draws": 2}}),
-        ("dpa", {"mechanism": {"type": "partitioned"}}),
-        ("dpa", {"mechanism": {"type": "partitioned", "partitions": 0}}),
-        ("dpa", {"mechanism": {"type": "partitioned", "partitions": 9, "extra": 1}}),
+        ("dpa", {"votes.mechanism": {"type": "bagged", "num_train": 10, "draws": 2}}),
+        ("dpa", {"votes.mechanism": {"type": "partitioned"}}),
+        ("dpa", {"votes.mechanism": {"type": "partitioned", "partitions": 0}}),
+        ("dpa", {"votes.mechanism": {"type": "partitioned", "partitions": 9, "extra": 1}}),
         ("bagging", {"failure_prob": 0.0}),
         ("bagging", {"bounds": "exact"}),
         ("bagging", {"method": "dpa"}),
         ("feature-smoothing", {"method_options": {}}),
         ("feature-smoothing", {"method_options": {"max_change": "far"}}),
         ("feature-smoothing", {"method_options": {"max_change": -1.0}}),
-        ("kernel-vote", {"mechanism": {"type": "partitioned", "partitions": 9}}),
+        ("kernel-vote", {"votes.mechanism": {"type": "partitioned", "partitions": 9}}),
     ],
 )
 def test_claims_that_do_not_fit_their_mechanism_cannot_be_read(
@@ -560,7 +435,7 @@ def test_claims_that_do_not_fit_their_mechanism_cannot_be_read(
 ) -> None:
     forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: None)
     assert verify(tmp_path / "c.json").valid
-    forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: content.update(change))
+    forge(RIVALS[name].certificate(), tmp_path / "c.json", lambda content: _update(content, change))
     with pytest.raises(ArtifactError):
         verify(tmp_path / "c.json")
 
@@ -591,16 +466,16 @@ def test_a_recipe_of_another_mechanism_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_recipes_of_trained_votes_are_those_of_their_mechanisms(tmp_path: Path) -> None:
-    from mithridate.defences import DPA, Bagging, LabelSmoothing, NearestNeighbours
+    from mithridate.defences import defence
 
     rng = np.random.default_rng(3)
     data = rng.normal(size=(60, 4)).astype(np.float32), rng.integers(0, 3, 60)
-    how: dict[str, Any] = {"model": "linear", "features": None, "options": {"steps": 2}}
+    how: dict[str, Any] = {"model": "linear", "features": "none", "steps": 2}
     voters = [
-        Bagging(instances=9, draws=7, **how),
-        DPA(partitions=5, **how),
-        LabelSmoothing(instances=9, flip_prob=0.2, **how),
-        NearestNeighbours(neighbours=[9, 5], leads=[2], features=None),
+        defence("bagging", instances=9, draws=7, **how),
+        defence("dpa", partitions=5, **how),
+        defence("label-smoothing", instances=9, flip_prob=0.2, **how),
+        defence("nearest-neighbours", neighbours=[9, 5], leads=[2], features="none"),
     ]
     changed = ({"draws": 6}, {"partitions": 7}, {"flip_prob": 0.3}, {"neighbours": [9, 4]})
     for voter, change in zip(voters, changed, strict=True):
@@ -611,18 +486,6 @@ def test_the_recipes_of_trained_votes_are_those_of_their_mechanisms(tmp_path: Pa
             assert isinstance(certificate, Certificate)
             certificate.save(path)
             assert {check.name: check.passed for check in verify(path).checks}["recipe"] == passes
-
-
-# --- tables of concave functions ------------------------------------------------------------------------------------
-
-
-def test_a_table_of_a_concave_function_is_never_below_it() -> None:
-    rng = np.random.default_rng(5)
-    for points in (1, 2, 3, 4, 7, 30):
-        x = np.sort(rng.random(points))
-        table = _ConcaveTable(x, np.sqrt(x))
-        probes = np.concatenate([rng.random(200), x, 10.0 ** -rng.uniform(0, 12, 50), [0.0, 1.0]])
-        assert np.all(table(probes) >= np.sqrt(probes) - 1e-12)
 
 
 def test_radii_beyond_any_curve_are_refused_without_a_traceback(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ from mithridate import (
     certify,
     read_votes,
 )
-from mithridate.core.mechanism import Bagged, KernelSum, NearestExamples, Partitioned, SpreadPartitions
-from mithridate.defences.partition_rules import RunOffRule
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.kernel import KernelSum
+from mithridate.defences.neighbours import NearestExamples
+from mithridate.defences.partitions import Partitioned, RunOffRule, SpreadPartitions
 
 GAUSSIAN = SampledGaussian(4.0, 1.0, 4)
 COUNTS = [[90, 10, 0], [40, 30, 30]]
@@ -263,12 +265,6 @@ def test_nobody_can_change_the_recipe_afterwards() -> None:
     assert votes.recipe == {"config": {"steps": 4}, "shape": [1, 2]}
 
 
-def test_files_from_before_training_still_load(tmp_path: Path) -> None:
-    np.savez(tmp_path / "votes.npz", mithridate=_header(), counts=np.array(COUNTS))
-    votes = Votes.load(tmp_path / "votes.npz")
-    assert (votes.assumptions, votes.recipe) == ((), None)
-
-
 def test_merged_sums_are_as_imprecise_as_the_worse_part() -> None:
     double, single = full_votes(run_ids=("a",)), full_votes(run_ids=("b",), dtype=np.float32, seed=1)
     for merged in (double.merge(single), single.merge(double)):
@@ -497,6 +493,7 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path, name: str) -> Non
 
 def _header(**changes: Any) -> Any:
     header = {"schema": "mithridate.votes/1", "mechanism": GAUSSIAN.to_dict(), "data_fingerprint": None, "run_ids": []}
+    header |= {"assumptions": [], "recipe": None}
     return np.array(json.dumps({**header, **changes}))
 
 
@@ -931,6 +928,16 @@ def test_histograms_with_other_bins_are_dropped() -> None:
 def test_odd_numbers_of_instances_in_recipes_are_no_trouble() -> None:
     odd = [whole(run, recipe={"config": {"instances": "many"}}) for run in "ab"]
     assert odd[0].merge(odd[1]).recipe == {"config": {"instances": 2 * INSTANCES}}
+
+
+def test_runs_of_other_numbers_of_instances_are_of_one_recipe() -> None:
+    """The defence counts them, too."""
+    one, two = ({"config": {"instances": n}, "defence": {"name": "fdp", "instances": n, "steps": 3}} for n in (3, 4))
+    total = 2 * INSTANCES
+    expected = {"config": {"instances": total}, "defence": {"name": "fdp", "instances": total, "steps": 3}}
+    assert whole("a", recipe=one).merge(whole("b", recipe=two)).recipe == expected
+    with pytest.raises(ConfigError, match="different recipes"):
+        whole("a", recipe=one).merge(whole("b", recipe={**two, "defence": {**two["defence"], "steps": 4}}))
 
 
 # --- parts of functions of the data -----------------------------------------------------------------------------------

@@ -19,9 +19,10 @@ from scipy import stats
 from mithridate import Votes, certify
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.accounting.rdp import PaperDivergence, largest_after
-from mithridate.core.mechanism import Bagged, Random, SampledGaussian, Threat
-from mithridate.defences.statistical_bound import StatisticalBound, statistical_dp
-from mithridate.recipes.project import read_project
+from mithridate.core.mechanism import Random, SampledGaussian, Threat
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.statistical import StatisticalBound, statistical_dp
+from mithridate.projects.project import read_project
 
 HERE = Path(__file__).parent
 RAW = HERE / "raw"

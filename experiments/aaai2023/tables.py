@@ -30,7 +30,9 @@ from aaai2023.results import (
 
 from mithridate import Votes
 from mithridate.accounting import FDP, RDP
-from mithridate.core.mechanism import Bagged, Mechanism, Partitioned, SampledGaussian, Subsampled
+from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled
+from mithridate.defences.bagging import Bagged
+from mithridate.defences.partitions import Partitioned
 
 NOT_RUN = "not run"
 NO_GUARANTEE, NOT_ABOUT_POINTS = _MARKS = ("†", "\\*")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -243,8 +242,10 @@ class Bench:
 
 def bench_of(name: str, *, data_dir: Path | None, final: int, device: str) -> Bench:
     """The training set of a named data set; its test set is dropped before anything is computed."""
-    data = load_named(name, data_dir=data_dir)
-    return Bench(name, *data.train, HELD_OUT, len(data.class_names), RADII[name], final, device)
+    train, _ = load_named(name, data_dir=data_dir)
+    assert train.y is not None
+    assert train.class_names is not None
+    return Bench(name, train.x, train.y, HELD_OUT, len(train.class_names), RADII[name], final, device)
 
 
 def as_if(votes: Votes, final: int) -> Votes:
@@ -290,7 +291,7 @@ def features_of(bench: Bench, chosen: Encoder) -> Array:
 @lru_cache(maxsize=4)
 def _features(bench: Bench, constants: str) -> Array:
     images = hashlib.sha256(bench.x.tobytes()).hexdigest()
-    code = inspect.getsource(features_module)
+    code = "".join(file.read_text() for file in sorted(Path(features_module.__path__[0]).glob("*.py")))
     key = hashlib.sha256(f"{constants} {images} {np.__version__} {code}".encode()).hexdigest()[:24]
     path = Path(tempfile.gettempdir()) / f"mithridate-search-{os.getuid()}" / f"{key}.npy"
     if path.exists():

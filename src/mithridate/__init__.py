@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mithridate.core.certificate import Certificate, Scope, Status
     from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
     from mithridate.core.votes import Votes, read_votes
+    from mithridate.defences import predict
     from mithridate.errors import (
         ArtifactError,
         ClusterError,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from mithridate.estimator import CertifiedClassifier
     from mithridate.training.backends import Ray
     from mithridate.training.config import TrainConfig
-    from mithridate.training.prediction import predict
     from mithridate.training.run import train
 
 __all__ = [
@@ -73,7 +73,7 @@ _MODULES = {
     "comparing.running": ("compare",),
     "comparing.result": ("Comparison",),
     "training.config": ("TrainConfig",),
-    "training.prediction": ("predict",),
+    "defences": ("predict",),
     "training.run": ("train",),
     "errors": (
         "ArtifactError",

@@ -4,10 +4,10 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+from mithridate._text import shown
 from mithridate.errors import ConfigError
 
 _LARGEST = 1 << 53  # beyond it, whole numbers lose digits as floats
-_LONG = 100
 
 
 def number_in(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **named: Any) -> None:
@@ -36,19 +36,6 @@ def _as_float(value: Any) -> float:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:  # a whole number beyond double precision
         return math.inf
-
-
-def shown(value: Any) -> str:
-    """A value in an error, however long it is.
-
-    >>> shown([10**5000])
-    'a value with a huge number in it'
-    """
-    try:
-        text = repr(value) if not isinstance(value, int) or abs(value) < _LARGEST else "a huge number"
-    except ValueError:  # Python writes out no more than 4,300 digits
-        text = "a value with a huge number in it"
-    return text if len(text) <= _LONG else f"{text[:_LONG]}..."
 
 
 def positive_integer(**named: Any) -> None:

@@ -12,10 +12,9 @@ import tempfile
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,18 +28,21 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike
-from mithridate.accounting import FDP, Method
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
-from mithridate.core.conditions import PUBLIC, Statement, of_user
+from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
+from mithridate.core.rule import Rule, is_exact
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import fitted_preprocessing
-from mithridate.data.readers import Examples
+from mithridate.data.examples import Examples
+from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.defences import Defence, defence
+from mithridate.defences.automatic import named
+from mithridate.defences.base import kind_of_device
+from mithridate.defences.prediction import predict
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
-from mithridate.recipes.choosing import Recipe
-from mithridate.recipes.project import compose, follows_size
+from mithridate.training.order import Choice, RuntimeOptions, compose
 
 Array = npt.NDArray[Any]
 # scikit-learn has no types of its own, and those that are inferred from its defaults are wrong.
@@ -70,9 +72,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     `features=UnitNorm(center=..., scale=...)`, or declare the columns with `mithridate.data`.
 
     Args:
+        method: the name of a method (`mithridate.defences.names()`), one of `mithridate.defences` with its constants,
+            a rule for a private ensemble (`FDP()`, `RDP(...)`, `ADP(...)`), or `auto`: chosen by public facts.
         model: `auto` (a linear model on fixed features), `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, a
-            `torch.nn.Module`, or a function that builds one.
-        instances: number of models that vote.
+            `torch.nn.Module`, or a function that builds one; a network that is named asks for `fdp`.
+        instances: number of models that vote; None: chosen.
         noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
         sample_rate: probability of an example to enter one batch; None: chosen.
         steps: number of steps; None: chosen.
@@ -82,23 +86,25 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
-        method: how privacy becomes a radius: `FDP()`, `RDP(...)` or `ADP(...)`.
-        threat: how the training data may have been changed.
+        threat: how the training data may have been changed; None: what the method certifies against by default.
         failure_prob: probability with which the claim about one prediction may fail, over training.
         device: `cpu`, `cuda`, `mps`, or `auto`: an NVIDIA GPU if there is one, else the CPU.
         random_state: None draws the randomness from the operating system, as it should be. A number (or a generator)
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
-        num_train: number of training examples, where it is fixed or public. None takes that of the training data,
-            rounded, and every certificate is then conditional on it.
+        num_train: number of training examples, where it is fixed or public. None: what follows it follows its step,
+            and no radius goes beyond that step.
+        radius: for `auto`: how many changes predictions should withstand.
+        private: for `auto`: whether the models themselves must be private.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
             cross-validation; every certificate repeats them, and is conditional on them.
 
     Attributes:
         classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
             and take true labels as they are, `certificate.accuracy(y, radii)`.
-        recipe_: what was trained and how, and what could be reached; see `recipes.Recipe`.
+        defence_: what was trained, with all its constants.
+        choice_: how they were chosen: `choice_.words` for people, `choice_.details` as plain JSON values.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
 
@@ -112,27 +118,28 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         sample weights                not supported
         ============================  ==================================================================
 
-    Passes scikit-learn's `check_estimator` but for `check_parameters_default_constructible`, which allows only plain
-    types as defaults, for fear of defaults that change: those of `method` and `threat` are frozen, and cannot.
+    Passes scikit-learn's `check_estimator`.
 
     >>> import numpy as np
     >>> X, y = np.array([[-1.0, -1.0], [-1.0, -0.8], [1.0, 1.0], [0.8, 1.0]] * 50), ["no", "no", "yes", "yes"] * 50
-    >>> classifier = CertifiedClassifier(instances=500, classes=["no", "yes"], device="cpu").fit(X, y)
+    >>> classifier = CertifiedClassifier("nearest-neighbours", classes=["no", "yes"]).fit(X, y)
     >>> classifier.predict([[-1.0, -0.9]]).tolist(), bool(classifier.certify([[-1.0, -0.9]]).radius[0] > 0)
     (['no'], True)
     """
 
     classes_: Array
-    recipe_: Recipe
+    defence_: Defence
+    choice_: Choice
     n_features_in_: int
     feature_names_in_: Array
     _run: _Run
 
     def __init__(
         self,
-        model: Any = "auto",
+        method: Any = "auto",
         *,
-        instances: int = 1000,
+        model: Any = "auto",
+        instances: int | None = None,
         noise_multiplier: float | None = None,
         sample_rate: float | None = None,
         steps: int | None = None,
@@ -140,15 +147,17 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
-        method: Method = FDP(),  # noqa: B008  (frozen: one for all is safe)
-        threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+        threat: Threat | str | None = None,
         failure_prob: float = 1e-3,
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
         num_train: int | None = None,
+        radius: int | None = None,
+        private: bool = False,
         assumptions: Sequence[str] = (),
     ) -> None:
+        self.method = method
         self.model = model
         self.instances = instances
         self.noise_multiplier = noise_multiplier
@@ -158,20 +167,21 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.learning_rate = learning_rate
         self.features = features
         self.classes = classes
-        self.method = method
         self.threat = threat
         self.failure_prob = failure_prob
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
         self.num_train = num_train
+        self.radius = radius
+        self.private = private
         self.assumptions = assumptions
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
 
-        Nothing is printed: `recipe_.in_words()` says what was chosen, and so does the log (`mithridate.estimator`, at
-        level INFO) before training starts.
+        Nothing is printed: `choice_.words` says what was chosen, and so does the log (`mithridate.estimator`, at level
+        INFO) before training starts.
 
         Args:
             X: training inputs.
@@ -181,42 +191,38 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
                 outside its range (`ConfigError`, which is a ValueError too).
         """
-        training, _ = _trainers()
-        _validate.sentences(assumptions=self.assumptions)
+        self._check_claim()
         fitted = self._unfitted()
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
         looks = _looks_from_outside(inputs)
-        options = self._options(len(classes))
-        recipe = compose(
-            options,
-            Examples(inputs, labels),
-            training.pick_device(self.device).type,
-            threat=self.threat,
-            failure_prob=self.failure_prob,
-            method=self.method,
+        read_off = () if self.classes is not None else (_inferred(classes),)
+        training = Examples(inputs, labels, tuple(_in_json(classes)), assumptions=(*looks, *read_off))
+        defence = self._defence()
+        order = compose(
+            defence,
+            training,
+            Examples(inputs[:1], None),  # a run votes on something
+            assumptions=self.assumptions,
+            device=_device(self.device, defence),
+            root_seed=_root_seed(self.random_state),
         )
-        _log.info("%s", recipe.in_words())
-        for sentence in recipe.warnings:
+        _log.info("%s", order.choice.words)
+        for sentence in order.choice.warnings:
             warnings.warn(f"Certificates will be weak: {sentence}", stacklevel=2)
         run = _Run(self.run_dir)
-        training.train(
-            (inputs, labels),
-            inputs[:1],  # a run votes on something
-            model=recipe.model,
-            config=recipe.config,
-            run_dir=run.folder(),
-            device=self.device,
-            features=recipe.features,
-            keep_models=True,
-            root_seed=_root_seed(self.random_state),
-            source={"declaration": None, "class_names": _in_json(classes)},
-            assumptions=(*looks, *self._assumed(recipe, options, classes)),
-        )
+        _with_advice(order.run, RuntimeOptions(run_dir=run.folder(), device=self.device, keep_models=True))
         run.forget_seed()
-        fitted.classes_, fitted.recipe_, fitted._run = classes, recipe, run
+        fitted.classes_, fitted.defence_, fitted.choice_, fitted._run = classes, order.defence, order.choice, run
         self.__dict__ = fitted.__dict__  # all at once and at the end, so that a fit that fails changes nothing
         return self
+
+    def _check_claim(self) -> None:
+        """Refuse what `certify` could not claim before anything is trained for it."""
+        _validate.sentences(assumptions=self.assumptions)
+        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
+        if self.threat is not None:
+            _validate.one_of(tuple(Threat), threat=self.threat)
 
     def _unfitted(self) -> CertifiedClassifier:
         """A twin with the same parameters that knows nothing of earlier inputs."""
@@ -225,29 +231,41 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             vars(twin).pop(name, None)
         return twin
 
-    def _options(self, classes: int) -> dict[str, Any]:
-        """The parameters as a project file would have them, so that both roads lead to the same order."""
+    def _defence(self) -> Any:
+        """What the parameters ask for, by the road that every other door takes."""
         names = ("model", "instances", "num_train", "noise_multiplier", "sample_rate", "steps", "max_grad_norm")
-        options: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
+        given: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
+        constants = {name: value for name, value in given.items() if value is not None}
+        if isinstance(self.model, str) and self.model == "auto":
+            constants.pop("model")
         if not isinstance(self.features, str) or self.features != "auto":
-            options["features"] = "none" if self.features is None else self.features
-        return {**options, "classes": classes}
+            constants["features"] = "none" if self.features is None else self.features
+        if isinstance(self.method, Rule):
+            return defence("fdp", **constants)
+        if isinstance(self.method, str):
+            return named(self.method, constants, radius=self.radius, private=self.private)
+        if not hasattr(self.method, "choose"):
+            raise ConfigError(f"Expected method as a name, a defence or a rule, got {self.method!r}.")
+        for name in constants:
+            raise ConfigError(f"{name} belongs into the defence that is given as method; leave it out beside it.")
+        return self.method
 
-    def _assumed(self, recipe: Recipe, options: dict[str, Any], classes: Array) -> tuple[Statement, ...]:
-        said = (*of_user(self.assumptions), *of_user(recipe.assumptions))
-        if follows_size(options):
-            said = (*said, recipe.assumption)
-        return said if self.classes is not None else (*said, _inferred(classes))
+    def _rule(self) -> Rule:
+        """What certifies: the rule that is given, or that of the defence."""
+        return self.method if isinstance(self.method, Rule) else self.defence_.rule()
 
     def predict(self, X: Any) -> Array:
         """The label with the most votes for each input; ties go to the smaller label."""
-        top = self.votes(X).counts.argmax(axis=1)
+        votes, rule = self.votes(X), self._rule()
+        top = rule.decide(votes, votes.mechanism.threat).label if is_exact(rule) else votes.counts.argmax(axis=1)
         return self.classes_[top]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """The share of the votes for each class, in the order of `classes_`."""
-        votes = self.votes(X)
-        return votes.counts / votes.instances
+        counts = self.votes(X).counts
+        total = counts.sum(axis=1, keepdims=True)
+        # Where no example weighs anything, no class is likelier than another.
+        return np.where(total > 0, counts / np.maximum(total, 1), 1 / counts.shape[1])
 
     def certify(self, X: Any, y: Any = None) -> Certificate:
         """How many changes of the training data each prediction is proved to withstand.
@@ -260,7 +278,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             The certificate; its labels are positions in `classes_`.
         """
         certificate = certification.certify(
-            self.votes(X, y), method=self.method, threat=self.threat, failure_prob=self.failure_prob
+            self.votes(X, y),
+            method=self._rule(),
+            threat=self.threat,
+            failure_prob=self.failure_prob,
+            on=getattr(self.defence_, "on", "votes"),
         )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):
@@ -278,15 +300,17 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             X: inputs.
             y: their true labels, where known.
         """
-        check_is_fitted(self, "recipe_")
+        check_is_fitted(self, "defence_")
         inputs = self._inputs(X, reset=False)
         labels = None if y is None else _positions(column_or_1d(y), self.classes_, "The true labels")
-        _, prediction = _trainers()
-        return prediction.predict(
+        model = getattr(self.defence_, "model", "auto")
+        features = getattr(self.defence_, "features", None)
+        return _with_advice(
+            predict,
             self._run.folder(),
-            inputs if labels is None else (inputs, labels),
-            model=None if isinstance(self.recipe_.model, str) else self.recipe_.model,
-            features=self.recipe_.features,
+            Examples(inputs, labels),
+            model=None if isinstance(model, str) else model,
+            features=None if isinstance(features, str) else features,
             device=self.device,
         )
 
@@ -317,18 +341,21 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         return numbers
 
 
-def _trainers() -> tuple[ModuleType, ModuleType]:
-    """What trains and what votes; imported late, since torch takes seconds and looking at parameters needs none."""
+def _with_advice(function: Callable[..., Votes], *arguments: Any, **options: Any) -> Votes:
+    """Call what may need torch, which is imported late: looking at parameters needs none."""
     try:
-        from mithridate.training import prediction
-        from mithridate.training import run as training
+        return function(*arguments, **options)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors"):
             raise
         raise ModuleNotFoundError(
             f"CertifiedClassifier needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
         ) from error
-    return training, prediction
+
+
+def _device(name: str, defence: Any) -> str:
+    """The kind of device, where something is trained."""
+    return kind_of_device(name) if getattr(defence, "needs_torch", True) else "cpu"
 
 
 # --- where the models are -------------------------------------------------------------------------------------------
@@ -375,7 +402,7 @@ class _Run:
             files = self._files
             if self._temporary is not None:
                 root = self._temporary
-                needed = [root / "run.json", *sorted((root / "models").iterdir())]
+                needed = [root / "run.json", *sorted((root / "models").glob("*")), *root.glob("examples.npz")]
                 files = {path.relative_to(root).as_posix(): path.read_bytes() for path in needed}
         return {"_given": self._given, "_temporary": None, "_files": files}
 

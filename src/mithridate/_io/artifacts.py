@@ -252,14 +252,12 @@ def _is_whole(data: bytes) -> bool:
         return False
 
 
-def decode_array(value: Any) -> npt.NDArray[Any] | None:
-    """An array that `write_hashed` wrote, or None.
+def decode_array(value: Any) -> npt.NDArray[Any]:
+    """An array that `write_hashed` wrote.
 
     Raises:
         ArtifactError: the value is not an encoded array.
     """
-    if value is None:
-        return None
     size = _array_bytes(value)
     if size is None:
         raise ArtifactError("An array in this file cannot be read: it lacks a type, or a shape.")

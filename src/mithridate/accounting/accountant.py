@@ -18,7 +18,7 @@ IndexArray = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Column:
+class DistinctValues:
     """One number per test point, stored as distinct values and indices into them.
 
     Votes take few distinct values, so a curve is evaluated a thousand times for a million points.
@@ -28,14 +28,14 @@ class Column:
     index: IndexArray
 
     @classmethod
-    def of(cls, numbers: FloatArray) -> Column:
+    def of(cls, numbers: FloatArray) -> DistinctValues:
         """Factor an array into distinct values and indices."""
         values, index = np.unique(numbers, return_inverse=True)
         return cls(values, index)
 
-    def take(self, chosen: IndexArray) -> Column:
-        """The same column for some of the points."""
-        return Column(self.values, self.index[chosen])
+    def take(self, chosen: IndexArray) -> DistinctValues:
+        """The same numbers for some of the points."""
+        return DistinctValues(self.values, self.index[chosen])
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
         """`function` at every point, by whichever way needs fewer evaluations."""
@@ -54,16 +54,16 @@ class Margins:
         rival: upper bounds on the largest score of any other label; shares its distinct values with `miss`.
     """
 
-    top: Column
-    miss: Column
-    rival: Column
+    top: DistinctValues
+    miss: DistinctValues
+    rival: DistinctValues
 
     @classmethod
     def of(cls, top: FloatArray, miss: FloatArray, rival: FloatArray) -> Margins:
         """Margins from plain arrays."""
-        shared = Column.of(np.concatenate([miss, rival]))
+        shared = DistinctValues.of(np.concatenate([miss, rival]))
         everyone = np.arange(len(miss))
-        return cls(Column.of(top), shared.take(everyone), shared.take(everyone + len(miss)))
+        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)))
 
     def __len__(self) -> int:
         return len(self.top.index)

@@ -1,9 +1,8 @@
 """Curves on disk: one file per mechanism and engine, replaced atomically, rebuilt when damaged.
 
-The folder is `$MITHRIDATE_CACHE`, else `mithridate` in the user's cache folder; `MITHRIDATE_CACHE=off` keeps nothing.
-Whoever can write there can falsify certificates that are computed from it (`mithridate verify` never reads it): a
-folder or file that others own or may write to is not used. Against accidents, a file carries a hash of all that it
-says, and curves that contradict what is known about their mechanism are not believed.
+Whoever can write into their folder can falsify certificates that are computed from it (`mithridate verify` never reads
+it): a folder or file that others own or may write to is not used. Against accidents, a file carries a hash of all that
+it says, and curves that contradict what is known about their mechanism are not believed.
 """
 
 import contextlib
@@ -11,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 import time
 from dataclasses import astuple
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import read_npz
+from mithridate._io.artifacts import read_npz, write_atomically
 from mithridate._io.files import make_private, refuse_unless_private
 from mithridate.accounting.plausibility import check_lines, check_plausible
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
@@ -34,17 +32,6 @@ _MEMBERS = {"key", "splits", "lines", "intercepts", "slopes", "budgets", "sha256
 # Unfinished files of processes that were killed; one that is being written is younger.
 _LEFT_OVER_SECONDS = 3600
 _log = logging.getLogger(__name__)
-
-
-def cache_folder() -> Path | None:
-    """Where curves are kept, or None where the user wants none kept."""
-    chosen = os.environ.get("MITHRIDATE_CACHE")
-    if chosen is not None:
-        return None if chosen in ("", "off") else Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    with contextlib.suppress(RuntimeError):  # No home folder: keep nothing.
-        return Path(base) / "mithridate" if base else Path.home() / ".cache" / "mithridate"
-    return None
 
 
 class CurveStore:
@@ -75,7 +62,7 @@ class CurveStore:
         self._curves = {**self._read(), **self._curves}
         try:
             self._write(self._path)
-        except OSError as error:
+        except (OSError, ArtifactError) as error:
             _log.info("curves are not cached: %s", error)
         self._unsaved = 0
 
@@ -93,15 +80,8 @@ class CurveStore:
         make_private(path.parent)
         _remove_left_over(path.parent)
         # A reader sees the old file or the new one, never a part; the last of two writers wins.
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                np.savez(file, sha256=np.array(_digest(arrays)), **arrays)  # pyright: ignore[reportArgumentType]
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with write_atomically(path, private=True) as file:
+            np.savez(file, sha256=np.array(_digest(arrays)), **arrays)  # pyright: ignore[reportArgumentType]
 
     def _read(self) -> dict[tuple[int, int], TradeoffCurve]:
         """What is on disk; a file that is damaged or not ours counts as empty and is replaced by the next write."""
@@ -124,7 +104,7 @@ class CurveStore:
 
 def _remove_left_over(folder: Path) -> None:
     """Remove what processes that were killed while they wrote left behind; the folder is this user's alone."""
-    for path in folder.glob("curves-*.tmp"):
+    for path in folder.glob(".curves-*.tmp"):
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime > _LEFT_OVER_SECONDS:
                 path.unlink()

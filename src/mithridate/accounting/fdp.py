@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from mithridate._io.cache import cache_folder
 from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
-from mithridate.accounting.curve_store import CurveStore, cache_folder
+from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private

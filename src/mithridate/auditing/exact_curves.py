@@ -1,10 +1,9 @@
-"""The auditor's second route: what `accounting` and `bounds` compute, by other means, sharing no code with them.
+"""What private training shows of its data: what `accounting` computes, by other means, sharing no code with it.
 
 * Trade-off curves: not by a circle of privacy losses, but from the characteristic function of the loss of one step
   under P (trapezoidal rule in x, which converges exponentially) and its T-th power. One step, or no sampling, is solved
   directly; a few steps, whose characteristic function hardly decays, by a table of sums.
 * Renyi divergences: with every component of the mixture, in log space, on another grid.
-* Clopper-Pearson: by bisection on the binomial tail itself.
 
 An auditor errs towards doubt. With L the loss of all steps, every real s gives a line above the curve,
 
@@ -18,9 +17,9 @@ for certain, what is left out of Q as absent.
 References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is used here for H instead of tails.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +60,28 @@ _CERTAIN = 60.0
 # Lines are taken at losses between these: below the first K is one to 13 digits, beyond the last they are too steep.
 _LOWEST, _MAX_EXPONENT = -30.0, 650.0
 _TABLE = 256
+
+
+class PrivateTraining(NamedTuple):
+    """The constants of DP-SGD, as a file states them.
+
+    Attributes:
+        noise: noise multiplier.
+        rate: sample rate.
+        steps: number of steps.
+        keep: probability of an example to be kept for an instance; None where all are.
+    """
+
+    noise: float
+    rate: float
+    steps: int
+    keep: float | None
+
+    @classmethod
+    def of(cls, constants: Mapping[str, Any]) -> Self:
+        """From the constants of a mechanism."""
+        noise, rate, steps = constants["noise_multiplier"], constants["sample_rate"], constants["steps"]
+        return cls(noise, rate, steps, constants.get("keep"))
 
 
 class ExactTradeoff:
@@ -114,7 +135,7 @@ def _many_steps(
     noise: float, rate: float, steps: int, deleted: int, inserted: int
 ) -> Callable[[FloatArray], FloatArray]:
     """Inversion; for a few steps the characteristic function may decay too slowly for it, and sums are tabulated."""
-    for route in (_Inversion, _Table):
+    for route in (_Inversion, _SumTable):
         try:
             return route(noise, rate, steps, deleted, inserted)
         except _TooSlowError:
@@ -302,7 +323,7 @@ class _Inversion:
         return np.exp(0.5 * phase) * total
 
 
-class _Table:
+class _SumTable:
     """A few steps: the law under P of the sum of losses on a very fine grid, by one linear convolution.
 
     The outputs of a step are cut into cells. In each the ratio of P to Q lies between those at its ends; what P has
@@ -421,27 +442,6 @@ class ExactMoments:
                 np.logaddexp(total, log_weights[count] + shifted, out=total)
             self._rows[changes, side] = total
         return self._rows[changes, side]
-
-
-def binomial_lower(count: npt.NDArray[np.int64], total: int, tail: float) -> FloatArray:
-    """Clopper-Pearson lower bound: the largest p at which `count` or more successes have probability at most `tail`."""
-    low, high = np.zeros(len(count)), np.ones(len(count))
-    for _ in range(100):
-        middle = (low + high) / 2
-        # sf(count - 1) is the probability of `count` or more; with no success it is one, and the bound stays zero.
-        fits = stats.binom.sf(count - 1, total, middle) <= tail
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return low
-
-
-def binomial_upper(count: npt.NDArray[np.int64], total: int, tail: float) -> FloatArray:
-    """Clopper-Pearson upper bound: the smallest p at which at most `count` successes have probability `tail`."""
-    low, high = np.zeros(len(count)), np.ones(len(count))
-    for _ in range(100):
-        middle = (low + high) / 2
-        fits = stats.binom.cdf(count, total, middle) <= tail
-        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-    return high
 
 
 class _Components(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule, Rule, default_rule, is_exact
+from mithridate.core.rule import ExactRule, Rule, default_rule, is_exact, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
 
@@ -43,7 +44,7 @@ def certify(
     """Certify the majority label of every example, or the label with the largest mean score.
 
     Guarantee: that of `Certificate`. A radius is never larger than what was shown; it is the largest one that the
-    method can show (above 4096, rounded down by less than half a per cent).
+    method can show (above 4096, rounded down by less than half a per cent), but for the limit of `votes.size`.
 
     Assumes: the instances of a random mechanism are independent runs of `votes.mechanism`, with randomness that the
     attacker does not know; a deterministic one is the function that its docstring says.
@@ -71,6 +72,7 @@ def certify(
         bounds overlap                radius -1, status NOT_SEPARATED
         every radius holds            radius 2^20, status SEARCH_LIMIT
         a curve cannot be computed    the radius shown so far, status NUMERICAL
+        `votes.size` ends it          the largest radius within the size step, status SIZE_LIMIT
         ============================  =====================================================
 
     >>> from mithridate import SampledGaussian, Votes
@@ -80,7 +82,7 @@ def certify(
     """
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected votes to be Votes, got {type(votes).__name__}; see Votes.from_counts.")
-    rule = default_rule(votes.mechanism) if method is None else method
+    rule = _own_rule(votes) if method is None else method
     threat = votes.mechanism.threat if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)
     _validate.one_of(tuple(Scope), scope=scope)
@@ -95,6 +97,14 @@ def certify(
             f"Votes of {type(votes.mechanism).__name__} are no random draws, which {rule.name} needs; leave method out."
         )
     return _bounded(votes, rule, Threat(threat), failure_prob, on, bounds, Scope(scope), progress)
+
+
+def _own_rule(votes: Votes) -> Rule:
+    """The rule of the defence that voted, where the votes record it; else the usual one of their mechanism."""
+    recorded: Any = (votes.recipe or {}).get("rule")
+    if not isinstance(recorded, dict):
+        return default_rule(votes.mechanism)
+    return rule_from_dict(cast("dict[str, Any]", recorded))
 
 
 def _bounded(
@@ -112,7 +122,8 @@ def _bounded(
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
     limits = bound(votes, on=on, kind=kind, failure_prob=share)
     accountant = method.accountant(votes.mechanism, threat)
-    radius, status = _largest_radii(accountant, limits, progress)
+    most = _most(votes, threat)
+    radius, status = _within(most, *_largest_radii(accountant, limits, most, progress))
     return Certificate(
         _used(votes, on),
         label=limits.label,
@@ -138,6 +149,7 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
     needed = {name: votes.evidence[name] for name in rule.reads(threat) if name in votes.evidence}
     radius = np.minimum(decision.radius, SEARCH_LIMIT)
     status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
+    radius, status = _within(_most(votes, threat), radius, status)
     return Certificate(
         replace(votes, evidence=needed),
         label=decision.label,
@@ -152,6 +164,17 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
         assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
         versions=_versions(),
     )
+
+
+def _most(votes: Votes, threat: Threat) -> int:
+    """The largest radius within which the constants of the votes are the same; see `Size`."""
+    limit = None if votes.size is None else votes.size.limit(threat)
+    return SEARCH_LIMIT if limit is None else min(limit, SEARCH_LIMIT)
+
+
+def _within(most: int, radius: IntArray, status: npt.NDArray[np.str_]) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Radii and statuses, cut off at the largest radius that the size allows."""
+    return np.minimum(radius, most), np.where(radius > most, Status.SIZE_LIMIT.value, status)
 
 
 def default_bounds(on: str) -> str:
@@ -230,16 +253,16 @@ def _distinct_pairs(
 
 
 def _largest_radii(
-    accountant: Accountant, limits: LabelBounds, progress: Progress | None
+    accountant: Accountant, limits: LabelBounds, most: int, progress: Progress | None
 ) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """Radius and status of every example; examples with equal margins are searched once."""
+    """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`."""
     radius = np.full(len(limits.label), -1, dtype=np.int64)
     status = np.full(len(limits.label), Status.NOT_SEPARATED.value, dtype="U16")
     separated = np.flatnonzero(limits.top_lower > limits.rival_upper)
     if len(separated):
         margins, inverse = distinct_margins(limits, separated)
         try:
-            radii, statuses = _search(accountant, margins, progress)
+            radii, statuses = _search(accountant, margins, min(most + 1, SEARCH_LIMIT), progress)
         finally:
             accountant.close()
         radius[separated], status[separated] = radii[inverse], statuses[inverse]
@@ -247,9 +270,9 @@ def _largest_radii(
 
 
 def _search(
-    accountant: Accountant, margins: Margins, progress: Progress | None
+    accountant: Accountant, margins: Margins, end: int, progress: Progress | None
 ) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """Largest radius at which each margin is shown to hold: doubling, then halving groups with a common bracket.
+    """Largest radius up to `end` at which each margin is shown to hold: doubling, then halving common brackets.
 
     A larger radius covers every smaller one, so a yes at any radius is a certificate by itself: the search relies on
     monotonicity for tightness only.
@@ -267,13 +290,14 @@ def _search(
             return np.zeros(len(points), dtype=np.bool_)
 
     brackets: list[tuple[int, int, npt.NDArray[np.intp]]] = []
-    points, at = np.arange(total), 1
-    while len(points) and at <= SEARCH_LIMIT:
+    points, low = np.arange(total), 0
+    while len(points) and low < end:
+        at = min(2 * low or 1, end)
         shown = holds(at, points)
         if not shown.all():
-            brackets.append((at // 2, at, points[~shown]))
-        points, at = points[shown], 2 * at
-    radius[points], status[points] = SEARCH_LIMIT, Status.SEARCH_LIMIT.value
+            brackets.append((low, at, points[~shown]))
+        points, low = points[shown], at
+    radius[points], status[points] = end, Status.SEARCH_LIMIT.value
     done = len(points)
     while brackets:
         low, high, points = brackets.pop()

@@ -2,12 +2,11 @@
 
 import argparse
 
-from mithridate.accounting import ADP, FDP, RDP
-from mithridate.accounting.rdp import GROUPS
+from mithridate._text import fraction
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.rule import Rule
-from mithridate.defences.partition_rules import RunOffRule
-from mithridate.defences.smoothing_rules import FeatureNoiseRule
+from mithridate.defences.private import METHODS
+from mithridate.defences.registry import defence, kind_of, names
 from mithridate.errors import ConfigError
 
 
@@ -19,7 +18,7 @@ def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
     group.add_argument("--steps", type=int, metavar="T", required=required, help="number of steps")
     group.add_argument(
         "--keep",
-        type=_fraction,
+        type=fraction,
         metavar="M/N",
         help="each instance kept every example with this probability before training, e.g. 4000/50000 or 0.08",
     )
@@ -47,59 +46,39 @@ def mechanism_from(arguments: argparse.Namespace) -> Private | None:
     return inner if arguments.keep is None else Subsampled(arguments.keep, inner)
 
 
-def add_method(parser: argparse.ArgumentParser, *, rivals: bool = False) -> None:
-    """Flags for how votes become radii; `rivals`: votes of other defences, too."""
+def add_method(parser: argparse.ArgumentParser, *, private: bool = False) -> None:
+    """Flags for how votes become radii; `private`: those of private learners alone."""
     group = parser.add_argument_group("method")
-    others = ("run-off-election", "feature-smoothing") if rivals else ()
-    words = "; votes of other defences have rules of their own, chosen by default" if rivals else ""
+    known = tuple(METHODS) if private else names()
+    usual = "fdp" if private else "that of the run or of the votes"
     group.add_argument(
-        "--method",
-        choices=("fdp", "rdp", "adp", *others),
-        help=f"fdp (default for private learners) is the tightest; rdp and adp are the paper's{words}",
+        "--method", choices=known, metavar="NAME", help=f"the rule that certifies ({usual}): {', '.join(known)}"
     )
-    if rivals:
+    if not private:
         group.add_argument(
             "--max-change", type=float, metavar="DISTANCE", help="feature-smoothing: how far one input may have moved"
         )
-    group.add_argument(
-        "--group",
-        choices=GROUPS,
-        help="rdp: rule for groups (default mixture); 'paper' is not valid for DP-SGD, for reproduction only",
-    )
-    group.add_argument("--complement", action="store_true", help="rdp: bound complements too, which is tighter")
     group.add_argument("--delta", type=float, help="adp: delta of one example (default 1e-5)")
 
 
 def method_from(arguments: argparse.Namespace) -> Rule | None:
-    """The method that the flags describe, or None where they name none.
+    """The rule that the flags describe, or None where they name none.
 
     Raises:
         ConfigError: a flag belongs to another method.
     """
-    if arguments.method != "rdp" and (arguments.group is not None or arguments.complement):
-        raise ConfigError("--group and --complement belong to --method rdp; add it or leave them out.")
-    if arguments.method != "adp" and arguments.delta is not None:
+    given = {name: getattr(arguments, name, None) for name in ("max_change", "delta")}
+    constants = {name: value for name, value in given.items() if value is not None}
+    method = arguments.method
+    if method is None and "max_change" in constants:
+        method = "feature-smoothing"
+    if method is None and constants:
         raise ConfigError("--delta belongs to --method adp; add it or leave it out.")
-    max_change = getattr(arguments, "max_change", None)
-    if max_change is not None:
-        if arguments.method not in (None, "feature-smoothing"):
-            raise ConfigError("--max-change belongs to --method feature-smoothing; leave one of them out.")
-        return FeatureNoiseRule(max_change)
-    match arguments.method:
-        case "run-off-election":
-            return RunOffRule()
-        case "feature-smoothing":
-            raise ConfigError(
-                "--method feature-smoothing needs --max-change, how far one input may have moved; add it."
-            )
-        case "rdp":
-            return RDP(arguments.group or "mixture", arguments.complement)
-        case "adp":
-            return ADP() if arguments.delta is None else ADP(arguments.delta)
-        case "fdp":
-            return FDP()
-        case _:
-            return None
+    if method is None:
+        return None
+    if "max_change" in kind_of(method).options() and "max_change" not in constants:
+        raise ConfigError(f"--method {method} needs --max-change DISTANCE, which nobody but you can know.")
+    return defence(method, **constants).rule()
 
 
 def add_claim(parser: argparse.ArgumentParser) -> None:
@@ -119,13 +98,3 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="probability with which a claim may fail, over training (default 0.001)",
     )
-
-
-def _fraction(text: str) -> float:
-    try:
-        if "/" in text:
-            part, whole = text.split("/")
-            return float(part) / float(whole)
-        return float(text)
-    except (ValueError, ZeroDivisionError):
-        raise argparse.ArgumentTypeError(f"expected a fraction such as 4000/50000 or 0.08, got {text!r}") from None

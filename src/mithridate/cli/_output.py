@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mithridate._text import one_line as one_line
+from mithridate._text import printable as printable
 from mithridate.core.conditions import in_words
 from mithridate.errors import ArtifactError
-from mithridate.reporting.sentences import one_line as one_line
-from mithridate.reporting.sentences import printable as printable
 
 # What a run could not go on without, or be certified by.
 _OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")

@@ -14,17 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from mithridate import _validate
 from mithridate._io.artifacts import write_atomically, write_npz
 from mithridate.cli import _output
 from mithridate.core.baseline import commonest, single_label
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
+from mithridate.defences.base import kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.recipes.choosing import Recipe
-from mithridate.recipes.project import compose, follows_size
 from mithridate.reporting import sentences as words
-from mithridate.training.backends import Backend, Local, Ray
+from mithridate.training.backends import Backend, Ray
+from mithridate.training.order import Order, RuntimeOptions
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
 _LINE_SECONDS = 10.0
@@ -33,83 +32,30 @@ _LINE_SHARE = 0.05
 _PICTURE_BYTES = 1 << 26
 # Models are kept unless they would take more than this, or the user says otherwise.
 _KEPT_BYTES = 1 << 30
-RUNTIME = ("device", "in_flight", "precision", "keep_models")
-BACKENDS = ("local", "ray")
-CLUSTER = ("address", "workers", "gpus_per_worker")
 
 
-@dataclasses.dataclass(frozen=True)
-class Work:
-    """Training as the command line does it: with everything chosen, shown and kept that the user left open.
+def carried_out(order: Order, runtime: RuntimeOptions) -> tuple[Votes, "Clock"]:
+    """Train all or some shards, or resume, showing how far it is."""
+    import_training(order)
+    with shown(Clock()) as clock, _quiet_output(runtime.backend):
+        votes = order.run(dataclasses.replace(runtime, progress=clock))
+    if runtime.folder is not None:
+        _keep_inputs(runtime.folder, order.test)
+    return votes, clock
 
-    Attributes:
-        training: the training data.
-        test: the inputs to vote on.
-        run_dir: where the run is kept.
-        options: what the user decided; see `project.compose`.
-    """
 
-    training: Examples
-    test: Examples
-    run_dir: Path
-    options: Mapping[str, Any]
+def prepared(order: Order, runtime: RuntimeOptions) -> Any:
+    """Write down what is to be trained, in which shards, and train nothing; what `run.json` says."""
+    import_training(order)
+    with _quiet_output(runtime.backend):
+        return order.defence.prepare(order, runtime)
 
-    def recipe(self) -> Recipe:
-        """What will be trained."""
-        device = device_type(self.options.get("device", "auto"), backend_of(self.options))
-        return compose(self.options, self.training, device)
 
-    def train(
-        self, recipe: Recipe, root_seed: bytes | None = None, shards: slice | None = None
-    ) -> tuple[Votes, "Clock"]:
-        """Train all or some shards, or go on with it, showing how far it is."""
-        order = self._order(recipe, root_seed)
-        with shown(Clock()) as clock, _quiet_output(order["backend"]):
-            votes = import_training("train")(*self._data(), **order, progress=clock, shards=shards)
-        _keep_inputs(self.run_dir, self.test)
-        return votes, clock
-
-    def prepare(self, recipe: Recipe, root_seed: bytes | None = None) -> Any:
-        """Write down what is to be trained, in which shards, and train nothing; what `run.json` says."""
-        import_training("train")
-        from mithridate.training.run import prepare
-
-        order = self._order(recipe, root_seed)
-        with _quiet_output(order["backend"]):
-            return prepare(*self._data(), **order)
-
-    def _data(self) -> tuple[Any, Any]:
-        test = self.test.x if self.test.y is None else (self.test.x, self.test.y)
-        return (self.training.x, self.training.y), test
-
-    def _order(self, recipe: Recipe, root_seed: bytes | None) -> dict[str, Any]:
-        """What training is told, but for the data."""
-        runtime = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
-        runtime.setdefault("keep_models", self._may_be_kept(recipe))
-        return {
-            "model": recipe.model,
-            "features": recipe.features,
-            "config": recipe.config,
-            "run_dir": self.run_dir,
-            "root_seed": root_seed,
-            "source": self.training.source,
-            "assumptions": (*self.training.assumptions, *self._assumed(recipe)),
-            "backend": backend_of(self.options),
-            **runtime,
-        }
-
-    def _assumed(self, recipe: Recipe) -> tuple[str, ...]:
-        return (*recipe.assumptions, recipe.assumption) if follows_size(self.options) else recipe.assumptions
-
-    def _may_be_kept(self, recipe: Recipe) -> bool:
-        from mithridate.training import models
-
-        encoder = recipe.features
-        shape = self.training.x.shape[1:] if encoder is None else encoder.transform(self.training.x[:1]).shape[1:]
-        channel_axis = (1, *shape) if len(shape) == 2 else shape
-        network = models.build(recipe.model, channel_axis, recipe.classes, bias=encoder is None)
-        size = sum(parameter.numel() for parameter in network.parameters())
-        return 4 * size * recipe.config.instances <= _KEPT_BYTES
+def runtime_for(order: Order, run_dir: Path, options: Mapping[str, Any], shards: slice | None) -> RuntimeOptions:
+    """How an order runs from the command line: what predictions need is kept unless it is much."""
+    import_training(order)
+    kept = {"keep_models": order.defence.kept_bytes(order) <= _KEPT_BYTES}
+    return RuntimeOptions(run_dir=run_dir, shards=shards, **{**kept, **options})
 
 
 def _keep_inputs(run_dir: Path, test: Examples) -> None:
@@ -127,46 +73,29 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
             write_npz(file, arrays)
 
 
-def backend_of(options: Mapping[str, Any]) -> Backend:
-    """Who trains: this process, or the workers of a cluster.
-
-    Raises:
-        ConfigError: an option is not what it should be.
-    """
-    name = options.get("backend") or "local"
-    _validate.one_of(BACKENDS, backend=name)
-    given = {option: options[option] for option in CLUSTER if options.get(option) is not None}
-    if name == "ray":
-        return Ray(**given)
-    for option in given:
-        raise ConfigError(f"{option} belongs to a cluster; give --backend ray, too, or leave it out.")
-    return Local()
-
-
 def device_type(name: str, backend: Backend | None = None) -> str:
     """The kind of device that training will run on; of a cluster, as far as that is known here.
 
     Raises:
-        ConfigError: torch is not installed, or there is no such device.
+        ConfigError: there is no such device.
     """
-    import_training("train")
-    from mithridate.training.run import pick_device
-
     if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
         return "cuda" if name == "auto" else name
-    return pick_device(name).type
+    return kind_of_device(name)
 
 
-def import_training(name: str) -> Callable[..., Votes]:
-    """`train` or `predict`, which need torch.
+def import_training(order: Order) -> None:
+    """Make sure that what trains can be imported, where something is trained.
 
     Raises:
         ConfigError: it is not installed.
     """
+    if not order.defence.needs_torch:
+        return
     import mithridate
 
     try:
-        return getattr(mithridate, name)
+        _ = mithridate.train
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error
 
@@ -295,7 +224,7 @@ def progress_line(done: int, total: int, speed: float | None) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_output(backend: Backend) -> Iterator[None]:
+def _quiet_output(backend: Backend | None) -> Iterator[None]:
     """Keep the output for results: Ray reports nodes that it lost there."""
     if isinstance(backend, Ray):
         with contextlib.redirect_stdout(sys.stderr):

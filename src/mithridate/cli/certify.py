@@ -10,14 +10,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from mithridate._text import counted
+from mithridate.certifying.advice import advise
 from mithridate.certifying.certification import certify
 from mithridate.cli import _options, _output
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status
-from mithridate.core.votes import read_votes
+from mithridate.core.confidence import confidence
+from mithridate.core.votes import Votes, read_votes
+from mithridate.defences.registry import defence, kind_of, names
+from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.reporting import sentences as words
-from mithridate.reporting.voters import tally
 
 _EXAMPLES = """examples:
   mithridate certify runs/mnist
@@ -42,7 +46,7 @@ def add_to(commands: Any) -> None:
         help="directory of a finished run, or a votes file: .npz with an array 'counts', or CSV",
     )
     _options.add_mechanism(parser, required=False)
-    _options.add_method(parser, rivals=True)
+    _options.add_method(parser)
     _options.add_claim(parser)
     parser.add_argument(
         "--scope",
@@ -53,8 +57,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--on",
         choices=("votes", "scores"),
-        default="votes",
-        help="certify the majority label, or the label with the largest mean score",
+        help="certify the majority label, or the label with the largest mean score (votes, or as trained)",
     )
     parser.add_argument(
         "--bounds",
@@ -94,18 +97,38 @@ def run(arguments: argparse.Namespace) -> int:
             method=method,
             threat=arguments.threat,
             failure_prob=arguments.failure_prob,
-            on=arguments.on,
+            on=arguments.on or recorded(votes).get("on", "votes"),
             bounds=arguments.bounds,
             scope=arguments.scope,
             progress=progress,
         )
     if arguments.out is not None:
         certificate.save(arguments.out)
+    average = None if arguments.method is not None else _on_average(votes, arguments)
     if arguments.json:
-        _output.print_json(certificate.to_dict(radii=arguments.radii))
+        bound = {} if average is None else {"on_average": average.to_dict()}
+        _output.print_json({**certificate.to_dict(radii=arguments.radii), **bound})
     else:
-        _print(_output.console(), certificate, arguments)
+        _print(_output.console(), certificate, arguments, average)
     return 0
+
+
+def recorded(votes: Votes) -> dict[str, Any]:
+    """The constants of the defence that votes record; none where they do not, or record something else."""
+    found = (votes.recipe or {}).get("defence")
+    return found if isinstance(found, dict) else {}
+
+
+def _on_average(votes: Votes, arguments: argparse.Namespace) -> StatisticalBound | None:
+    """What a method that speaks of all predictions on average says, beside the certificate of each."""
+    said = recorded(votes)
+    if said.get("name") not in names() or kind_of(str(said["name"])).per_prediction:
+        return None
+    found = defence(str(said["name"]), **{name: value for name, value in said.items() if name == "delta"})
+    if votes.labels is None:
+        return None
+    bound = found.certify(votes, threat=arguments.threat, failure_prob=arguments.failure_prob)
+    return bound if isinstance(bound, StatisticalBound) else None
 
 
 def _take_run(arguments: argparse.Namespace) -> None:
@@ -123,7 +146,9 @@ def _take_run(arguments: argparse.Namespace) -> None:
         arguments.out = folder / "certificate.json"
 
 
-def _print(console: Console, certificate: Certificate, arguments: argparse.Namespace) -> None:
+def _print(
+    console: Console, certificate: Certificate, arguments: argparse.Namespace, average: StatisticalBound | None
+) -> None:
     opening = words.one_label(certificate)  # with the baseline
     for sentence in opening:
         console.print(sentence)
@@ -132,9 +157,17 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
         *([] if opening else words.baseline_sentence(certificate.votes)),
         *words.not_above_baseline(certificate),
         *_sentences(certificate),
-        *(f"To certify more: {sentence}" for sentence in words.weaknesses(certificate)),
+        *(
+            f"To certify more: {sentence}"
+            for sentence in words.weaknesses(certificate, advise(certificate, methods=()))
+        ),
     ):
         console.print(sentence)
+    if average is not None:
+        radii = arguments.radii or certificate.round_radii()
+        bounds = zip(radii, average.accuracy(radii).tolist(), strict=True)
+        shares = ", ".join(f"{_output.percent(share)} at r = {radius}" for radius, share in bounds)
+        console.print(f"On average over training, one model stays correct on at least {shares}.")
     if arguments.out is not None:
         command = f"mithridate verify {shlex.quote(str(arguments.out))}"
         console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
@@ -144,7 +177,7 @@ def _print(console: Console, certificate: Certificate, arguments: argparse.Names
 def _table(certificate: Certificate, radii: list[int]) -> Table:
     """Shares by radius: of what is correct, too, where that is known; a constant answer is certified as well."""
     count = certificate.votes.examples
-    table = Table(title=f"{count:,} prediction{'' if count == 1 else 's'}, {tally(certificate.votes)}")
+    table = Table(title=f"{counted(count, 'prediction')}, {certificate.votes.tally}")
     if certificate.votes.labels is None:
         columns = {"certified": [float(np.mean(certificate.radius >= radius)) for radius in radii]}
     else:
@@ -166,7 +199,7 @@ def _sentences(certificate: Certificate) -> list[str]:
         sentences.append(
             f"Half of the predictions {which} the same for every such change up to r = {half}, the best to {best}."
         )
-    sentences.append(f"{words.how(certificate)}; {words.confidence(certificate)}.")
+    sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:

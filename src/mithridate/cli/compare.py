@@ -15,12 +15,12 @@ from rich.table import Table
 from mithridate.cli import _ending, _output
 from mithridate.cli._training import Clock, shown
 from mithridate.cli.certify import radii_of
-from mithridate.comparing.file import matched_radius, read_comparison
+from mithridate.comparing import sentences
 from mithridate.comparing.result import Comparison, make_folder
 from mithridate.comparing.running import TRAINING, compare
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ConfigError, MithridateError
-from mithridate.reporting import sentences as words
+from mithridate.projects.comparison import matched_radius, read_comparison
 from mithridate.reporting.comparison_page import duration, failure_words, marked_title
 
 _EXAMPLES = """examples:
@@ -153,9 +153,11 @@ def _print(console: Console, comparison: Comparison, out: Path) -> None:
         facts = f"{fails}, trained in {duration(entry.training_seconds)}"
         console.print(f"{_output.printable(marked_title(entry))}; {facts}")
     console.print(f"\n{comparison.headline}")
-    console.print(f"Baseline: {comparison.baseline_words}.")
-    for sentence in comparison.findings[1:]:
-        console.print(f"{'Note:' if sentence in comparison.remarks else '*'} {sentence}")
+    console.print(f"Baseline: {sentences.baseline_clause(comparison)}.")
+    for sentence in sentences.not_ranked(comparison):
+        console.print(f"* {sentence}")
+    for sentence in sentences.remarks(comparison):
+        console.print(f"Note: {sentence}")
     for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
         console.print(f"Note: {sentence}")
     console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
@@ -168,9 +170,8 @@ def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> 
     for radius in radii:
         table.add_column(f"{radius:,}", justify="right", no_wrap=True, min_width=_CELL - 2)
     for name, entry in zip(names, comparison.entries, strict=True):
-        table.add_row(name, *entry.shares(radii))
-    known = comparison.baseline
-    table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
+        table.add_row(name, *sentences.shares(entry, radii))
+    table.add_row("baseline", *(sentences.baseline_share(comparison) for _ in radii))
     return table
 
 

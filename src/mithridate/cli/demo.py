@@ -9,16 +9,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mithridate._text import percent
 from mithridate.accounting import FDP
 from mithridate.certifying.certification import certify
 from mithridate.cli import _ending, _output
-from mithridate.cli._training import Work
+from mithridate.cli._training import carried_out, device_type, runtime_for
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
 from mithridate.core.votes import Votes
-from mithridate.data.named import NAMES, NamedData, examples_of, load_named
+from mithridate.data.examples import Examples
+from mithridate.data.named import NAMES, load_named
+from mithridate.defences import defence
 from mithridate.reporting import Report
 from mithridate.reporting import sentences as words
+from mithridate.training.order import compose
 
 _EXAMPLES = """examples:
   mithridate demo
@@ -61,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     _output.check_writable(arguments.out)
     console = _output.console(error=arguments.json)
     with _output.progress_bar("downloading") as progress:
-        data = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
-    console.print(f"{data.name}: {len(data.train[0]):,} images to train on, {len(data.test[0]):,} to predict.")
+        training, test = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
+    console.print(f"{arguments.dataset}: {len(training.x):,} images to train on, {len(test.x):,} to predict.")
     _ending.kept_in(run_dir)
-    votes = _train(data, run_dir, arguments, console)
+    votes = _train(training, test, run_dir, arguments, console)
     certificate = _certify(votes, run_dir)
-    report = _report(certificate, data, run_dir)
+    report = _report(certificate, test, run_dir, arguments.dataset)
     path = arguments.out.absolute()
     report.write(path)
     if arguments.json:
@@ -76,14 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _train(data: NamedData, run_dir: Path, arguments: argparse.Namespace, console: Console) -> Votes:
-    training, test = examples_of(data)
+def _train(training: Examples, test: Examples, run_dir: Path, arguments: argparse.Namespace, console: Console) -> Votes:
     # The number of training examples of a published data set is public.
-    options = {"instances": arguments.instances, "device": arguments.device, "num_train": len(data.train[0])}
-    work = Work(training, test, run_dir, options)
-    recipe = work.recipe()
-    console.print(recipe.in_words())
-    votes, _ = work.train(recipe)
+    wanted = defence("fdp", instances=arguments.instances, num_train=len(training.x))
+    order = compose(wanted, training, test, device=device_type(arguments.device))
+    console.print(order.choice.words)
+    votes, _ = carried_out(order, runtime_for(order, run_dir, {"device": arguments.device}, None))
     return votes
 
 
@@ -94,12 +96,11 @@ def _certify(votes: Votes, run_dir: Path) -> Certificate:
     return certificate
 
 
-def _report(certificate: Certificate, data: NamedData, run_dir: Path) -> Report:
+def _report(certificate: Certificate, test: Examples, run_dir: Path, name: str) -> Report:
     with _output.progress_bar("methods compared") as progress:
-        return Report.of(
-            certificate,
-            pictures=data.test[0],
-            title=f"{data.name}: certified predictions",
+        return certificate.report(
+            pictures=test.x,
+            title=f"{name}: certified predictions",
             certificate_path=run_dir / "certificate.json",
             progress=progress,
         )
@@ -114,14 +115,14 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         table.add_column(f"r = {radius}", justify="right")
     for each, curve in zip(report.certificates, report.curves, strict=True):
         counts = curve.at(curve.shown, radii).tolist()
-        cells = [words.percent(count, curve.total) for count in counts]
+        cells = [percent(count, curve.total) for count in counts]
         table.add_row(each.method.in_words(), *cells)
     known = words.baseline(certificate)
     if known is not None:
-        table.add_row("baseline", *(words.percent(known.count, known.total) for _ in radii))
+        table.add_row("baseline", *(percent(known.count, known.total) for _ in radii))
     console.print(table)
     console.print(report.headline)
-    for sentence in (*(f"Note: {each}" for each in report.left_out), *words.particular_assumptions(certificate)):
+    for sentence in (*(f"Note: {each}" for each in report.advice.left_out), *words.particular_assumptions(certificate)):
         console.print(sentence)
     folder = shlex.quote(str(run_dir))
     console.print(f"The report is in {path}; open it in a browser.", soft_wrap=True)

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from mithridate._text import counted
 from mithridate.cli import _output
 from mithridate.core.conditions import in_json
-from mithridate.core.votes import Parts, Votes, merge_order
+from mithridate.core.merging import merge_order
+from mithridate.core.run_parts import InstanceRanges
+from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import sentences as words
-from mithridate.reporting.voters import tally
 from mithridate.training.run_directory import Manifest, missing_shards
 from mithridate.training.shared_run import in_words, stretches
 
@@ -36,7 +38,7 @@ class _Source(NamedTuple):
     order: tuple[Any, ...]
     instances: int
     run_ids: tuple[str, ...]
-    shards: dict[str, Parts]
+    shards: dict[str, InstanceRanges]
 
 
 def add_to(commands: Any) -> None:
@@ -235,13 +237,13 @@ def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, A
     }
 
 
-def _whence(run_ids: Sequence[str], shards: dict[str, Parts]) -> dict[str, Any]:
+def _whence(run_ids: Sequence[str], shards: dict[str, InstanceRanges]) -> dict[str, Any]:
     return {"run_ids": list(run_ids), "shards": shards}
 
 
 def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path) -> None:
     runs = len(votes.run_ids)
-    table = Table(title=f"{tally(votes)}, {runs or 'no named'} run{'' if runs == 1 else 's'}")
+    table = Table(title=f"{votes.tally}, {counted(runs, 'run') if runs else 'no named runs'}")
     table.add_column("file", overflow="fold")
     table.add_column("instances", justify="right")
     table.add_column("run", overflow="fold")
@@ -265,7 +267,7 @@ def _runs(source: _Source) -> tuple[str, str]:
     return _output.printable("\n".join(source.run_ids)), "\n".join(parts)
 
 
-def _ranges(parts: Parts) -> str:
+def _ranges(parts: InstanceRanges) -> str:
     """Parts of a run in words.
 
     >>> _ranges(((0, 3), (7, 8)))

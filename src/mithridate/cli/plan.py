@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--instances", type=int, metavar="P", required=True, help="number of models that would vote")
     parser.add_argument("--classes", type=int, metavar="L", required=True, help="number of labels")
     parser.add_argument("--radius", type=int, metavar="R", help="a radius that is wanted: what would reach it?")
-    _options.add_method(parser)
+    _options.add_method(parser, private=True)
     _options.add_claim(parser)
     parser.add_argument("--bounds", choices=VOTE_BOUNDS, default="simultaneous", help="confidence bounds on the votes")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

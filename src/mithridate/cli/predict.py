@@ -11,17 +11,20 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate._io.artifacts import PathLike, write_atomically
+from mithridate._text import counted
+from mithridate.certifying.advice import advise
 from mithridate.certifying.certification import certify
 from mithridate.cli import _options, _output
-from mithridate.cli._training import accuracy, accuracy_summary, import_training
+from mithridate.cli._training import accuracy, accuracy_summary
+from mithridate.cli.certify import recorded
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
 from mithridate.core.votes import Votes
 from mithridate.data import Examples, declaration_from_dict, read
+from mithridate.defences.prediction import predict, source_of
 from mithridate.errors import ConfigError
 from mithridate.reporting import sentences as words
 from mithridate.reporting import summary
-from mithridate.reporting.voters import tally
 
 _EXAMPLES = """examples:
   mithridate predict runs/flowers new-flowers.csv
@@ -64,12 +67,19 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out.suffix not in _FORMS:
             raise ConfigError(f"Expected the name in --out to end with {', '.join(_FORMS)}, got {arguments.out.name}.")
     method = _options.method_from(arguments)
-    predict = import_training("predict")
     inputs = read_alike(arguments.run_dir, arguments.inputs)
-    votes = predict(arguments.run_dir, inputs.x if inputs.y is None else (inputs.x, inputs.y), device=arguments.device)
+    try:
+        votes = predict(arguments.run_dir, inputs, device=arguments.device)
+    except ModuleNotFoundError as error:
+        raise ConfigError(str(error)) from error
     with _output.progress_bar("certifying") as progress:
         certificate = certify(
-            votes, method=method, threat=arguments.threat, failure_prob=arguments.failure_prob, progress=progress
+            votes,
+            method=method,
+            threat=arguments.threat,
+            failure_prob=arguments.failure_prob,
+            on=recorded(votes).get("on", "votes"),
+            progress=progress,
         )
     rows = _rows(certificate, inputs)
     if arguments.out is not None:
@@ -83,10 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_alike(run_dir: Path, path: PathLike) -> Examples:
     """New inputs, read as the training data of a run was."""
-    from mithridate.training.run_directory import Manifest
-
-    recorded = Manifest.read(run_dir / "run.json").recipe.get("source")
-    source: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+    source = source_of(run_dir)
     declared, names = source.get("declaration"), source.get("class_names")
     classes = (
         [str(name) for name in names] if isinstance(names, list) else names
@@ -137,7 +144,7 @@ def _summary(arguments: argparse.Namespace, certificate: Certificate, rows: list
     return {
         "schema": "mithridate.predictions/1",
         "out": None if arguments.out is None else str(arguments.out),
-        "run_id": votes.run_ids[0],
+        "run_id": votes.run_ids[0] if votes.run_ids else None,
         "instances": votes.instances,
         "examples": votes.examples,
         "mechanism": votes.mechanism.to_dict(),
@@ -161,8 +168,7 @@ def _print(
     rows: list[dict[str, Any]],
     notes: tuple[str, ...],
 ) -> None:
-    count = f"{len(rows):,} prediction{'' if len(rows) == 1 else 's'}"
-    table = Table(title=f"{count} of {tally(certificate.votes)}")
+    table = Table(title=f"{counted(len(rows), 'prediction')} of {certificate.votes.tally}")
     for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:
@@ -177,7 +183,7 @@ def _print(
         console.print(f"The majority is correct on {_output.percent(accuracy(certificate.votes) or 0.0)} of them.")
     for sentence in (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate)):
         console.print(_output.printable(sentence))
-    for sentence in words.weaknesses(certificate):
+    for sentence in words.weaknesses(certificate, advise(certificate, methods=())):
         console.print(f"To certify more: {sentence}")
     if arguments.out is not None:
         path = shlex.quote(str(arguments.out))

@@ -146,8 +146,7 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, tuple[str, ...]]:
     source = _from_run(arguments.source) if os.path.isdir(arguments.source) else _from_file(arguments.source)
     inputs = _inputs(arguments.inputs, source)
     with _output.progress_bar("methods compared") as progress:
-        report = Report.of(
-            source.certificate,
+        report: Report = source.certificate.report(
             point_names=inputs.names,
             pictures=inputs.pictures,
             title=arguments.title,

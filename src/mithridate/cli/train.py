@@ -1,4 +1,4 @@
-"""`mithridate train`: many private models at once, and how they vote."""
+"""`mithridate train`: a defence on your data, and how it votes."""
 
 import argparse
 import dataclasses
@@ -10,63 +10,70 @@ from typing import Any
 from rich.console import Console
 
 from mithridate._io.files import read_file
-from mithridate.cli import _ending, _options, _output
-from mithridate.cli._training import BACKENDS, CLUSTER, RUNTIME, Clock, Work, accuracy_sentences, accuracy_summary
+from mithridate._text import capitalised
+from mithridate.cli import _ending, _output
+from mithridate.cli._training import (
+    Clock,
+    accuracy_sentences,
+    accuracy_summary,
+    carried_out,
+    device_type,
+    prepared,
+    runtime_for,
+)
 from mithridate.core.conditions import in_json
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
+from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
+from mithridate.projects.project import BACKENDS, CLUSTER, RUNTIME, Project, read_project
 from mithridate.recipes import presets
-from mithridate.recipes.project import CONFIG_NAMES, Project, read_project
 from mithridate.reporting import sentences as words
-from mithridate.training.config import OPTIMIZERS, PRECISIONS, SCHEDULES
+from mithridate.training.config import PRECISIONS
+from mithridate.training.order import Order, compose
 from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, parts_path
 from mithridate.training.shared_run import in_words, parse_shards, stretches
 
 _EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml
   mithridate train flowers.toml
+  mithridate train flowers.toml --method nearest-neighbours
   mithridate train --recipe mnist-strong
   mithridate train --train digits.npz --test more-digits.npz --run-dir runs/digits
   mithridate train --shards 0:10 flowers.toml       ten shards of it, while other tasks train others (docs/scaling.md)
   mithridate train --train mnist-train.npz --test mnist-test.npz --model lenet5 --run-dir runs/mnist \\
       --instances 1000 --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --max-grad-norm 0.8 --learning-rate 0.1
 
-What is left out is chosen from the number of examples, the classes and the time there is, and shown before training
-starts. Files are what `mithridate init` was shown, or .npz with arrays 'x' (inputs) and 'y' (labels; optional for
---test). After an interruption of any kind the same command goes on where it ended.
+What is left out is chosen by public facts (kind of data, step of its size, classes), and shown before training starts;
+without --method that is the method, too. Files are what `mithridate init` was shown, or .npz with arrays 'x' (inputs)
+and 'y' (labels; optional for --test). After an interruption of any kind the same command resumes where it ended.
 """
-# Flags that are options of a project file, too.
-_NAMES = (*CONFIG_NAMES, "recipe", "model", "features", "seconds", *RUNTIME, "backend", *CLUSTER)
-# More than any seed has; a device would have no end.
+# What a project file can say, too, beside the constants of the methods.
+_WANTED = ("method", "radius", "private", *RUNTIME, "backend", *CLUSTER)
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
-        help="train many private models at once",
-        description="Train many private models on one data set, and count how they vote on the test inputs.",
+        help="train a defence on your data",
+        description="Train a defence on one data set, and count how it votes on the test inputs.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # commands are repeated with other shards, for which every flag has to be found
     )
     parser.add_argument("project", metavar="CONFIG.toml", type=Path, nargs="?", help="file that `init` wrote")
-    files = parser.add_argument_group("data and model (flags go before the file)")
+    files = parser.add_argument_group("data")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
     files.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="folder with a well-known data set (else MITHRIDATE_DATA)"
     )
-    files.add_argument("--model", metavar="NAME", help="auto, linear, mlp, lenet5, opa-tut or resnet18")
-    files.add_argument(
-        "--features",
-        metavar="NAME",
-        help="train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm or hashed-ngrams",
-    )
     files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/NAME)")
-    _options.add_mechanism(parser, required=False)
-    _add_recipe(parser)
+    method = parser.add_argument_group("method")
+    method.add_argument("--method", metavar="NAME", help=f"auto (chosen by public facts), {', '.join(names())}")
+    method.add_argument("--radius", type=int, metavar="R", help="auto: how many changes predictions should withstand")
+    method.add_argument("--private", action="store_true", default=None, help="auto: the models must be private")
     _add_constants(parser)
     _add_runtime(parser)
     _add_shards(parser)
@@ -74,36 +81,18 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("recipe (fixed before anyone looks at the training data)")
-    group.add_argument(
-        "--recipe",
-        metavar="NAME",
-        help=f"a preset: {', '.join(presets.NAMES)}; other flags change single constants of it, and without data it is "
-        "trained on the data set it was found for",
-    )
-    group.add_argument("--instances", type=int, metavar="P", help="number of models that vote (1000)")
-    group.add_argument("--seconds", type=float, metavar="S", help="about how long training may take (60)")
-    group.add_argument("--max-grad-norm", type=float, metavar="C", help="clipping norm")
-    group.add_argument("--learning-rate", type=float, metavar="LR", help="step size")
-    group.add_argument("--optimizer", choices=OPTIMIZERS, help="(sgd)")
-    group.add_argument("--momentum", type=float, metavar="M", help="of sgd (0)")
-    group.add_argument("--weight-decay", type=float, metavar="W", help="(0)")
-    group.add_argument("--betas", type=float, nargs=2, metavar=("B1", "B2"), help="of adam (0.9 0.999)")
-    group.add_argument("--schedule", choices=SCHEDULES, help="of the step size (constant)")
-    group.add_argument(
-        "--average-iterates", action="store_true", default=None, help="vote with the mean of the weights of all steps"
-    )
-    group.add_argument("--score-bins", type=int, metavar="N", help="bins of the score histograms, 0: none (32)")
-
-
 def _add_constants(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("public constants (read off the data where they are left out, which is noted)")
-    group.add_argument("--num-train", type=int, metavar="N", help="number of training examples")
-    group.add_argument("--classes", type=int, metavar="L", help="number of labels")
-    group.add_argument("--divisor", type=float, metavar="D", help="of every noisy sum (sample rate x number)")
-    group.add_argument("--pixel-mean", type=float, nargs="+", metavar="X", help="of uint8 images, one or one a channel")
-    group.add_argument("--pixel-std", type=float, nargs="+", metavar="X", help="likewise")
+    """A flag for every constant of every method, as the methods declare them."""
+    group = parser.add_argument_group("constants of the method (fixed before anyone looks at the training data)")
+    for name, option in options().items():
+        flag = f"--{name.replace('_', '-')}"
+        if option.kind is bool:
+            group.add_argument(flag, action="store_true", default=None, help=option.words)
+            continue
+        shown: Any = {} if option.choices is not None else {"metavar": option.metavar}
+        group.add_argument(
+            flag, type=option.kind, choices=option.choices, nargs=option.count, help=option.words, **shown
+        )
 
 
 def _add_runtime(parser: argparse.ArgumentParser) -> None:
@@ -148,36 +137,39 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prepare and shards is not None:
         raise ConfigError("--prepare trains nothing; leave --shards out, or --prepare.")
     project = _project(arguments)
-    root_seed = _root_seed(arguments.root_seed)
+    defence, root_seed = project.defence(), _root_seed(arguments.root_seed)
     training, test = _examples(project)
-    work = Work(training, test, project.run_dir or Path("run"), project.options)
     console = _output.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
-    recipe = work.recipe()
-    console.print(recipe.in_words())
+    options = project.runtime()
+    device = device_type(options.get("device", "auto"), options["backend"])
+    order = compose(defence, training, test, device=device, root_seed=root_seed)
+    console.print(order.choice.words)
+    run_dir = project.run_dir or Path("run")
+    runtime = runtime_for(order, run_dir, options, shards)
     if arguments.prepare:
-        return _prepared(work, work.prepare(recipe, root_seed), console, arguments)
-    _ending.kept_in(work.run_dir)
-    votes, clock = work.train(recipe, root_seed, shards)
-    part = _Part.of(votes, work.run_dir, arguments.words) if votes.shards else None
+        return _prepared(run_dir, prepared(order, runtime), console, arguments)
+    _ending.kept_in(run_dir)
+    votes, clock = carried_out(order, runtime)
+    part = _Part.of(votes, run_dir, arguments.words) if votes.shards else None
     if arguments.json:
         told = {} if part is None else part.to_dict()
-        _output.print_json({**_summary(votes, work.run_dir, clock), **told, "chosen": recipe.to_dict()})
+        _output.print_json({**_summary(order, votes, run_dir, clock), **told})
     else:
-        _print(console, votes, work.run_dir, clock, part)
+        _print(console, votes, run_dir, clock, part)
     return 0
 
 
-def _prepared(work: Work, manifest: Manifest, console: Console, arguments: argparse.Namespace) -> int:
+def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: argparse.Namespace) -> int:
     """Say which shards there are to train."""
-    count, missing = len(manifest.ranges), missing_shards(work.run_dir, manifest)
+    count, missing = len(manifest.ranges), missing_shards(run_dir, manifest)
     if arguments.json:
-        told = {"run_dir": str(work.run_dir), "run_id": manifest.run_id, "instances": manifest.instances}
+        told = {"run_dir": str(run_dir), "run_id": manifest.run_id, "instances": manifest.instances}
         _output.print_json({**told, "in_flight": manifest.in_flight, "shards": count, "missing_shards": missing})
         return 0
     console.print(
-        f"The run in {work.run_dir} has {manifest.instances:,} instances in {count:,} shards of at most "
+        f"The run in {run_dir} has {manifest.instances:,} instances in {count:,} shards of at most "
         f"{manifest.in_flight:,}: --shards 0:{count}. Missing: {in_words(missing) or 'none'}.",
         soft_wrap=True,
     )
@@ -262,7 +254,7 @@ def _with_shards(words: Sequence[str], shards: range) -> str:
 def _project(arguments: argparse.Namespace) -> Project:
     """The project file, if there is one, with the flags taking precedence."""
     project = Project() if arguments.project is None else read_project(arguments.project)
-    flags = {name: getattr(arguments, name) for name in _NAMES}
+    flags = {name: getattr(arguments, name) for name in (*options(), *_WANTED)}
     given = {name: value for name, value in flags.items() if value is not None}
     files = {name: getattr(arguments, name) for name in ("train", "test", "data_dir", "run_dir")}
     files = {name: value for name, value in files.items() if value is not None}
@@ -296,11 +288,12 @@ def _root_seed(path: Path | None) -> bytes | None:
 # --- what is printed ------------------------------------------------------------------------------------------------
 
 
-def _summary(votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
+def _summary(order: Order, votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
     return {
+        "method": order.defence.name,
         "votes": str(run_dir / "votes.npz"),
         "run_dir": str(run_dir),
-        "run_id": votes.run_ids[0],
+        "run_id": votes.run_ids[0] if votes.run_ids else None,
         "instances": votes.instances,
         "examples": votes.examples,
         "classes": votes.classes,
@@ -312,12 +305,20 @@ def _summary(votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
         "model_steps_per_s": clock.speed,
         "seconds": clock.seconds,
         **accuracy_summary(votes),
+        "chosen": order.choice.details,
+        "size": None if votes.size is None else votes.size.to_dict(),
     }
 
 
+def _speed(votes: Votes, clock: Clock) -> str:
+    """How fast models were trained, where some were."""
+    if not votes.run_ids:
+        return ""
+    return " (they were finished before)" if clock.speed is None else f" ({clock.speed:,.0f} model-steps/s)"
+
+
 def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
-    speed = "they were finished before" if clock.speed is None else f"{clock.speed:,.0f} model-steps/s"
-    console.print(f"{votes.instances:,} instances voted on {votes.examples:,} inputs ({speed}).")
+    console.print(f"{capitalised(votes.tally)} voted on {votes.examples:,} inputs{_speed(votes, clock)}.")
     for sentence in accuracy_sentences(votes):
         console.print(sentence)
     for sentence in words.noted(votes.statements):

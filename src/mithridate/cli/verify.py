@@ -1,4 +1,4 @@
-"""`mithridate verify`: an auditor's recomputation."""
+"""`mithridate verify`: a certificate computed again, by another route."""
 
 import argparse
 from pathlib import Path
@@ -29,8 +29,8 @@ def add_to(commands: Any) -> None:
         dest="source",
         metavar="RUN_DIR_OR_VOTES",
         type=Path,
-        help="also compare counts, mechanism, recipe, fingerprint and conditions with the run, or the votes file, that "
-        "was certified; without it they are believed as the certificate has them",
+        help="also compare counts, mechanism, recipe, fingerprint, size and conditions with the run, or the votes "
+        "file, that was certified; without it they are believed as the certificate has them",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     parser.set_defaults(run=run)

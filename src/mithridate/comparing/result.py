@@ -24,15 +24,18 @@ import numpy.typing as npt
 
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._io.files import TEXT_BYTES, parse_json, read_file
+from mithridate._text import shortened
 from mithridate._version import VERSION
+from mithridate.comparing import sentences
 from mithridate.core.baseline import Commonest, commonest, single_label
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import Statement, before, conditions_of, distinct, in_json
+from mithridate.core.confidence import guaranteed_failure_prob
+from mithridate.core.curve import Curve, round_ticks
+from mithridate.core.hooks import hook
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
-from mithridate.defences.statistical_bound import StatisticalBound
+from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.reporting import sentences as words
-from mithridate.reporting import summary
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -48,12 +51,6 @@ _TABLE_RADII = 9
 # Sentences name at most so many stretches, and pass over differences up to the first of these shares that allows it.
 _MOST_STRETCHES = 5
 _TOLERANCES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
-
-CHOICE_NOTE = (
-    "Each certificate is about its method as if it had been fixed beforehand. Whoever picks a method by these results "
-    "has looked at the training data, which no certificate covers: take the choice as public and fixed, or make it on "
-    "other data."
-)
 
 
 @dataclass(frozen=True)
@@ -87,6 +84,7 @@ class Entry:
         training_seconds: how long training took; of votes that several methods share, all of it.
         certification_seconds: how long it took to get from votes to radii.
         notes: what a reader must know, a sentence each.
+        run_dir: the run directory of its votes, which can be certified, reported and deployed like any other.
     """
 
     title: str
@@ -96,6 +94,7 @@ class Entry:
     training_seconds: float
     certification_seconds: float
     notes: tuple[str, ...] = ()
+    run_dir: str | None = None
 
     @property
     def threat(self) -> Threat:
@@ -141,7 +140,7 @@ class Entry:
     def is_guarantee(self) -> bool:
         """Whether its claims hold with the confidence they state."""
         found = self.certificate
-        return found is None or (found.method.is_sound and words.failure(found) is not None)
+        return found is None or (found.method.is_sound and guaranteed_failure_prob(found) is not None)
 
     @property
     def ranked(self) -> bool:
@@ -154,15 +153,15 @@ class Entry:
         return self.certificate is not None and single_label(self.certificate.label) is not None
 
     @cached_property
-    def curve(self) -> summary.Curve | None:
+    def curve(self) -> Curve | None:
         """How many points are certified, and correct; None for a bound on mean accuracy."""
-        return None if self.certificate is None else summary.Curve.of(self.certificate)
+        return None if self.certificate is None else Curve.of(self.certificate)
 
     def accuracy(self, radii: npt.ArrayLike) -> FloatArray:
         """Certified accuracy at radii of 0 or more, or the bound on mean accuracy.
 
         >>> from mithridate import Votes, certify
-        >>> from mithridate.core.mechanism import Partitioned
+        >>> from mithridate.defences.partitions import Partitioned
         >>> votes = Votes.from_counts([[9, 0], [5, 4]], mechanism=Partitioned(9), labels=[0, 0])
         >>> Entry("DPA", "dpa", certify(votes), Threat.SYMMETRIC_DIFFERENCE, 0.0, 0.0).accuracy([0, 4, 5])
         array([1. , 0.5, 0. ])
@@ -176,28 +175,10 @@ class Entry:
         """Certified accuracy as a mean over classes; None for a bound on mean accuracy, which knows no classes."""
         return None if self.certificate is None else self.certificate.balanced_accuracy(None, radii)
 
-    def shares(self, radii: Sequence[int]) -> list[str]:
-        """Certified accuracy at some radii for people; a bound on mean accuracy is never rounded up."""
-        if self.curve is None:
-            return [f"{math.floor(1000 * share) / 10:.1f}%" for share in self.accuracy(radii)]
-        counts = self.curve.at(self.curve.shown, radii)
-        return [words.percent(int(count), self.curve.total) for count in counts]
-
     @property
     def confidence(self) -> str:
         """How sure its claims are, in a sentence."""
-        found = self.certificate
-        if found is None:
-            return f"With probability at most {self.failure_prob:g}, over training, the whole curve fails."
-        if self.failure_prob == 0:
-            return "There is no probability of failure: what it predicts is a function of the training data."
-        if not found.method.is_sound:
-            return (
-                f"The failure probability of {self.failure_prob:g} is that of the counted votes alone: no radius above "
-                "0 is guaranteed."
-            )
-        clause = words.confidence(found)
-        return f"{clause[0].upper()}{clause[1:]}."
+        return sentences.confidence_of(self)
 
     @cached_property
     def end(self) -> int:
@@ -232,6 +213,7 @@ class Entry:
             "training_seconds": round(self.training_seconds, 3),
             "certification_seconds": round(self.certification_seconds, 3),
             "notes": list(self.notes),
+            "run_dir": self.run_dir,
             **in_json(self.assumptions, self.threat),
             "assumptions": list(map(str, self.assumptions)),
         }
@@ -369,61 +351,10 @@ class Comparison:
         return next(few, (self.crossings(_TOLERANCES[-1]), _TOLERANCES[-1]))
 
     @property
-    def headline(self) -> str:
-        """Who certifies most where, and what the claims of some methods are conditional on."""
-        return before(self._ranking, self.conditions)
-
-    @property
-    def _ranking(self) -> str:
-        """Who certifies most where, and beside which baseline, in a sentence or two."""
-        stretches, tolerance = self.leaders
-        if not self.ranked:
-            return "No method here certifies predictions against the threat of this comparison; there is no ranking."
-        if not stretches:
-            return f"No method certifies more correct predictions than the baseline: {self.baseline_words}."
-        ranking = _ranking(stretches, len(self.ranked), tolerance, self._beyond(stretches[-1].last))
-        return " ".join([*(_one_label(entry) for entry in self._single_leaders), ranking])
-
-    @property
-    def _single_leaders(self) -> tuple[Entry, ...]:
-        """The methods that the headline names although they know one label only."""
+    def single_leaders(self) -> tuple[Entry, ...]:
+        """The methods that lead somewhere although they know one label only."""
         named = {name for stretch in self.leaders[0] for name in stretch.names}
         return tuple(entry for entry in self.ranked if entry.name in named and entry.single_label)
-
-    def _beyond(self, last: int) -> str:
-        """What is left where nobody is ranked any more."""
-        if last >= SEARCH_LIMIT:
-            return f"The baseline is {self._share}."
-        return f"Beyond that, none is above the baseline of {self._share}."
-
-    @property
-    def _share(self) -> str:
-        return words.percent(self.baseline.count, self.baseline.total)
-
-    @property
-    def baseline_words(self) -> str:
-        """What the baseline is, as a clause."""
-        votes = next((entry.certificate.votes for entry in self.entries if entry.certificate is not None), None)
-        label = self.baseline.label
-        name = str(label) if votes is None or label >= votes.classes else words.class_names(votes)[label]
-        return (
-            f"always saying '{words.shortened(name)}' is correct on {self._share} of the test points, at every radius"
-        )
-
-    @property
-    def findings(self) -> tuple[str, ...]:
-        """The headline, why some methods are not ranked, and which of them know one label only."""
-        return (
-            self.headline,
-            *(f"{entry.name}: {_why_not_ranked(entry)}" for entry in self.unranked),
-            *self.remarks,
-        )
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Which methods know one label only, where the headline does not say it."""
-        said = self._single_leaders
-        return tuple(_one_label(entry) for entry in self.entries if entry.single_label and entry not in said)
 
     @property
     def unranked(self) -> tuple[Entry, ...]:
@@ -431,11 +362,19 @@ class Comparison:
         return tuple(entry for entry in self.entries if not entry.ranked)
 
     @property
+    def headline(self) -> str:
+        """Who certifies most where, and what the claims of some methods are conditional on."""
+        return before(sentences.ranking(self), self.conditions)
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """The headline, why some methods are not ranked, and which of them know one label only."""
+        return (self.headline, *sentences.not_ranked(self), *sentences.remarks(self))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What holds for the comparison as a whole, a sentence or two each."""
-        about = f"Shares are of {self.examples:,} test points, exact for these and an estimate for others."
-        beside = f"The baseline: {self.baseline_words}. Nobody is ranked at radii at which no method certifies more."
-        return (about, beside, CHOICE_NOTE) if len(self.entries) > 1 else (about, beside)
+        return sentences.notes(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain JSON values."""
@@ -462,26 +401,22 @@ class Comparison:
 
     def markdown(self) -> str:
         """Headline, table, methods and notes as Markdown."""
-        from mithridate.reporting.comparison_page import markdown
-
-        return markdown(self)
+        return self._report.markdown()
 
     def svg(self) -> str:
         """The chart as a drawing that stands alone."""
-        from mithridate.reporting.comparison_chart import standalone
-
-        return standalone(self)
+        return self._report.svg()
 
     def html(self) -> str:
         """One self-contained page: no network, no script, no other files."""
-        from mithridate.reporting.comparison_page import html
-
-        return html(self)
+        return self._report.html()
 
     def _repr_html_(self) -> str:
-        from mithridate.reporting.comparison_page import framed
+        return self._report._repr_html_()
 
-        return framed(self)
+    @property
+    def _report(self) -> Any:
+        return hook("ComparisonReport")(self)
 
     def write(self, folder: PathLike) -> None:
         """Write comparison.json, .md, .svg and .html, and certificates/NAME.json, into a folder.
@@ -571,7 +506,7 @@ def checked_radii(radii: Iterable[int]) -> tuple[int, ...]:
     if not numbers or min(numbers) < 0 or not increase or any(isinstance(each, bool | np.bool_) for each in given):
         raise ConfigError(
             "Expected radii as whole numbers of 0 or more that increase, such as 0, 10, 50; "
-            f"got {words.shortened(repr(radii))}."
+            f"got {shortened(repr(radii))}."
         )
     return tuple(numbers)
 
@@ -585,7 +520,7 @@ def axis_ticks(limit: int, parts: int, *, logarithmic: bool) -> list[int]:
     [0, 20, 40, 60, 80, 100]
     """
     if not logarithmic:
-        return summary.round_ticks(limit, parts)
+        return round_ticks(limit, parts)
     powers = range(math.floor(math.log10(max(limit, 1))) + 1)
     steps = (1, 2, 5) if len(powers) <= 4 else (1, 3) if len(powers) == 5 else (1,)
     return [0, *(step * 10**power for power in powers for step in steps if step * 10**power <= limit)]
@@ -595,91 +530,3 @@ def _first_false(row: npt.NDArray[np.bool_], start: int, stop: int) -> int:
     """Where a row first is not true, from `start` on."""
     missed = np.flatnonzero(~row[start:stop])
     return start + int(missed[0]) if len(missed) else stop
-
-
-# --- in words -------------------------------------------------------------------------------------------------------
-
-
-def _ranking(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, beyond: str) -> str:
-    last = stretches[-1].last
-    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
-    first = stretches[0]
-    who = _listed(first.names)
-    if ranked == 1:
-        return (
-            f"{who} certifies more correct predictions than the baseline {end}; no other method here makes a claim of "
-            f"the same kind. {beyond}"
-        )
-    verb = "certifies" if len(first.names) == 1 else "certify"
-    points = "percentage point" if tolerance == 0.01 else "percentage points"
-    aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
-    if len(stretches) == 1:
-        return f"{who} {verb} the most correct predictions at every radius {end}{aside}. {beyond}"
-    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
-    rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
-    return f"{who} {verb} the most correct predictions {start}, {rest}{aside}. {beyond}"
-
-
-def _one_label(entry: Entry) -> str:
-    """That a method knows one label only."""
-    found = entry.certificate
-    most = None if found is None else single_label(found.label)
-    assert found is not None
-    assert most is not None
-    name = words.shortened(words.class_names(found.votes)[most.label])
-    which = f"all {most.total:,}" if most.count == most.total else f"{most.count:,} of {most.total:,}"
-    return f"{entry.name} says one label, '{name}', on {which} test points."
-
-
-def _range(stretch: Stretch) -> str:
-    if stretch.last >= SEARCH_LIMIT:
-        return f"from {stretch.first:,} to the end of the search"
-    if stretch.first == stretch.last:
-        return f"at {stretch.first:,}"
-    return f"from {stretch.first:,} to {stretch.last:,}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-_ONLY = {
-    Threat.LABELS: "certifies label flips only",
-    Threat.FEATURES: "certifies bounded changes of inputs only",
-}
-
-
-def _why_not_ranked(entry: Entry) -> str:
-    """One clause, which is also the first note of the entry."""
-    if entry.certificate is None:
-        return "not per prediction: it bounds the mean accuracy of single models, and certifies no prediction."
-    if not entry.same_threat:
-        what = _ONLY.get(entry.threat, f"certifies another threat, {entry.threat.value}")
-        if entry.max_change is not None:
-            what = f"certifies moves of inputs by up to {entry.max_change:g} only"
-        return f"{what}; not comparable with the others."
-    if entry.certificate.method.is_sound:
-        return "no guarantee: its confidence is nominal."
-    return "no guarantee: its rule is not valid for what was trained."
-
-
-def notes_on(entry: Entry) -> tuple[str, ...]:
-    """What a reader must know about the claim of an entry."""
-    found = entry.certificate
-    sentences: list[str] = []
-    if not entry.ranked:
-        why = _why_not_ranked(entry)
-        sentences.append(why[0].upper() + why[1:])
-    if entry.same_threat and entry.threat is not entry.asked:
-        sentences.append(
-            f"Certifies more than was asked for: {entry.threat.in_words}. Its claims hold for the threat of this "
-            "comparison, too."
-        )
-    if found is not None and not found.method.is_sound:
-        sentences.append(
-            "Its radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them; fdp "
-            "gives a guarantee for the same models."
-        )
-    elif found is not None:
-        sentences.extend(words.cautions(found))
-    return tuple(sentences)

@@ -13,27 +13,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._io.files import read_file
-from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder, notes_on
+from mithridate._text import shortened
+from mithridate.comparing import sentences
+from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Statement, of_user
 from mithridate.core.mechanism import Threat
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import check_inputs, check_labels
-from mithridate.data.named import NamedData, examples_of, load_named
-from mithridate.data.readers import Examples
+from mithridate.data.examples import Examples, as_examples
+from mithridate.data.named import load_named
+from mithridate.defences import Defence
+from mithridate.defences import defence as defence_of
+from mithridate.defences.base import kind_of_device
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
-from mithridate.reporting import sentences as words
-
-if TYPE_CHECKING:
-    from mithridate.defences import Defence
+from mithridate.training.order import RuntimeOptions, compose
 
 Progress = Callable[[int, int], None]
 # Called with the title of a method and the name of a stage when that begins; what it returns is told how far it is.
@@ -42,7 +40,7 @@ Watch = Callable[[str, str], Progress | None]
 TRAINING, CERTIFYING = "training", "certifying"
 
 # What every defence has; see `Defence`.
-_PARTS = ("name", "title", "threats", "per_prediction", "recipe", "train", "certify")
+_PARTS = ("name", "title", "threats", "per_prediction", "choose", "run", "certify")
 # How bagging is matched: this close is equal, and so many trainings are enough.
 _EQUAL = 0.005
 _MOST_TRAININGS = 8
@@ -109,9 +107,11 @@ def compare(
     if match is None and match_with is not None:
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
     _validate.sentences(assumptions=assumptions)
-    source = _source(data)
-    source = dataclasses.replace(source, assumptions=(*source.assumptions, *of_user(assumptions)))
-    trainer = _Trainer(source, None if run_dir is None else Path(run_dir), device, progress or (lambda *_: None), {})
+    training, test = _examples(data)
+    training = dataclasses.replace(training, assumptions=(*training.assumptions, *of_user(assumptions)))
+    runtime = RuntimeOptions(run_dir=run_dir, device=device, keep_models=run_dir is not None)
+    assert test.y is not None
+    trainer = _Trainer(training, test, runtime, progress or (lambda *_: None), {})
     claim = _Claim(Threat(threat), failure_prob, Scope(scope))
     entries: dict[str, Entry] = {}
     failed: dict[str, str] = {}
@@ -129,7 +129,7 @@ def compare(
     return Comparison(
         tuple(entries[name] for name in methods if name in entries),
         claim.threat,
-        source.labels,
+        test.y,
         tuple((name, failed[name]) for name in methods if name in failed),
         shown,
         title or (f"Defences compared on {data}" if isinstance(data, str) else "Defences compared"),
@@ -162,20 +162,16 @@ def _resolved(defences: Any) -> dict[str, Defence]:
         return dict(zip(row_names([(each.name, getattr(each, "on", "votes")) for each in chosen]), chosen, strict=True))
     for name in defences:
         if not isinstance(name, str) or not re.fullmatch(ROW_NAME, name):
-            raise ConfigError(
-                f"Expected names of letters, digits, '.', '_' and '-', got {words.shortened(repr(name))}."
-            )
+            raise ConfigError(f"Expected names of letters, digits, '.', '_' and '-', got {shortened(repr(name))}.")
     return dict(zip(defences, chosen, strict=True))
 
 
 def _defence(given: Any) -> Defence:
-    from mithridate.defences import defence
-
     if isinstance(given, type):
         raise ConfigError(f"Expected a defence, got the class {given.__name__}; write {given.__name__}().")
-    found = defence(given) if isinstance(given, str) else given
+    found = defence_of(given) if isinstance(given, str) else given
     if not all(hasattr(found, part) for part in _PARTS):
-        raise ConfigError(f"Expected the name of a method or a defence, got {words.shortened(repr(given))}.")
+        raise ConfigError(f"Expected the name of a method or a defence, got {shortened(repr(given))}.")
     return found
 
 
@@ -199,50 +195,22 @@ def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
 def _check_device(device: Any) -> None:
     """Require the name of a device, whether or not a method uses it; whether it is there is seen when one does."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
-        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {words.shortened(repr(device))}.")
+        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {shortened(repr(device))}.")
 
 
-@dataclass(frozen=True, eq=False)
-class _Source:
-    """The data of all methods."""
-
-    training: tuple[Any, Any]
-    test: tuple[Any, Any]
-    labels: npt.NDArray[np.int64]
-    source: dict[str, Any] | None
-    assumptions: tuple[str, ...]
-
-
-def _source(data: Any) -> _Source:
+def _examples(data: Any) -> tuple[Examples, Examples]:
+    """The data of all methods: training examples, and test points with their true labels."""
     if isinstance(data, str):
         data = load_named(data)
-    if isinstance(data, NamedData):
-        data = examples_of(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise ConfigError("Expected data as a pair (training set, test set), or the name of a data set.")
-    training, test = (_examples(part) for part in data)
-    if training.y is None:
-        raise ConfigError("Expected the training set as a pair (inputs, labels).")
+    training = as_examples(data[0], "training", need_labels=True)
+    test = as_examples(data[1], "test", need_labels=False)
     if test.y is None:
         raise ConfigError(
             "A comparison needs the true labels of the test inputs; give the test set as a pair (inputs, labels)."
         )
-    return _Source(
-        (training.x, training.y),
-        (test.x, test.y),
-        test.y,
-        training.source if isinstance(data[0], Examples) else None,
-        training.assumptions,
-    )
-
-
-def _examples(part: Any) -> Examples:
-    """A pair of arrays, checked; inputs alone have no labels."""
-    if isinstance(part, Examples):
-        return part
-    pair = part if isinstance(part, tuple | list) and len(part) == 2 else (part, None)
-    x = check_inputs(pair[0], "given")
-    return Examples(x, None if pair[1] is None else check_labels(pair[1], len(x), "given", classes=None))
+    return training, test
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,75 +218,83 @@ class _Trainer:
     """Trains every recipe once.
 
     Attributes:
-        data: what on.
-        run_dir: where the runs are kept; None keeps them in memory.
-        device: what on.
+        training: what on.
+        test: the points to vote on.
+        runtime: how; its `run_dir` holds a run directory for each recipe.
         watch: told what begins.
-        kept: votes by recipe, with the seconds that they took and the name of the method that they were trained for.
+        kept: what was trained, by recipe.
     """
 
-    data: _Source
-    run_dir: Path | None
-    device: str
+    training: Examples
+    test: Examples
+    runtime: RuntimeOptions
     watch: Watch
-    kept: dict[tuple[str, int], tuple[Votes, float, str]]
+    kept: dict[tuple[str, int], _Trained]
 
     def entry(self, name: str, defence: Defence, claim: _Claim, notes: tuple[str, ...] = ()) -> Entry:
         """Train unless that is done, and certify."""
-        votes, seconds, owner = self.votes(name, defence)
-        if owner != name:
-            notes = (*notes, f"Certified from the votes of {owner}.")
-        return self.certified(name, defence, votes, seconds, claim, notes)
+        trained = self.trained(name, defence)
+        if trained.owner != name:
+            notes = (*notes, f"Certified from the votes of {trained.owner}.")
+        return self.certified(name, defence, trained, claim, notes)
 
-    def certified(
-        self, name: str, defence: Defence, votes: Votes, seconds: float, claim: _Claim, notes: tuple[str, ...]
-    ) -> Entry:
+    def certified(self, name: str, defence: Defence, trained: _Trained, claim: _Claim, notes: tuple[str, ...]) -> Entry:
         """The entry of votes that are there."""
         begin = time.monotonic()
         outcome = defence.certify(
-            votes,
+            trained.votes,
             threat=claim.threat_for(defence),
             failure_prob=claim.failure_prob,
             scope=claim.scope,
             progress=self.watch(defence.title, CERTIFYING),
         )
-        entry = Entry(defence.title, name, outcome, claim.threat, seconds, time.monotonic() - begin)
-        return dataclasses.replace(entry, notes=(*notes_on(entry), *notes))
+        entry = Entry(defence.title, name, outcome, claim.threat, trained.seconds, time.monotonic() - begin)
+        entry = dataclasses.replace(entry, run_dir=None if trained.folder is None else str(trained.folder))
+        return dataclasses.replace(entry, notes=(*sentences.notes_on(entry), *notes))
 
-    def votes(self, name: str, defence: Defence) -> tuple[Votes, float, str]:
-        """The votes of a recipe, the seconds that they took, and for which method they were trained."""
-        recipe = json.dumps(defence.recipe, sort_keys=True, default=repr)
+    def trained(self, name: str, defence: Defence) -> _Trained:
+        """The votes of a recipe, and what is known of their training."""
+        device = kind_of_device(self.runtime.device) if defence.needs_torch else "cpu"
+        order = compose(defence, self.training, self.test, device=device)
+        recipe = json.dumps(order.defence.training_key, sort_keys=True, default=repr)
         # A recipe has no room for functions: encoders that go by the same words may be different ones.
         own = recipe, id(getattr(getattr(defence, "features", None), "function", None))
         if own not in self.kept:
-            votes, seconds = self._train(defence, hashlib.sha256(recipe.encode()).hexdigest()[:8])
-            self.kept[own] = (dataclasses.replace(votes, labels=self.data.labels), seconds, name)
+            folder = self._folder(defence.name, hashlib.sha256(recipe.encode()).hexdigest()[:8])
+            spent = _Seconds.of(folder)
+            progress = self.watch(defence.title, TRAINING)
+            try:
+                votes = order.run(dataclasses.replace(self.runtime, run_dir=folder, progress=progress))
+            finally:
+                spent.write()
+            votes = dataclasses.replace(votes, labels=self.test.y)
+            self.kept[own] = _Trained(votes, spent.total, name, folder)
         return self.kept[own]
-
-    def _train(self, defence: Defence, identity: str) -> tuple[Votes, float]:
-        folder = self._folder(defence.name, identity)
-        spent = _Seconds.of(folder)
-        try:
-            votes = defence.train(
-                self.data.training,
-                self.data.test,
-                run_dir=folder,
-                device=self.device,
-                progress=self.watch(defence.title, TRAINING),
-                source=self.data.source,
-                assumptions=self.data.assumptions,
-            )
-        finally:
-            spent.write()
-        return votes, spent.total
 
     def _folder(self, slug: str, identity: str) -> Path | None:
         """The folder of a recipe; one that was made for another method of the same recipe is used again."""
-        if self.run_dir is None:
+        if self.runtime.folder is None:
             return None
-        make_folder(self.run_dir)
-        found = sorted(path for path in self.run_dir.glob(f"*-{identity}") if path.is_dir())
-        return found[0] if found else self.run_dir / f"{slug}-{identity}"
+        make_folder(self.runtime.folder)
+        found = sorted(path for path in self.runtime.folder.glob(f"*-{identity}") if path.is_dir())
+        return found[0] if found else self.runtime.folder / f"{slug}-{identity}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """What was trained for a recipe.
+
+    Attributes:
+        votes: on the test points.
+        seconds: that it took.
+        owner: the method that it was trained for; others share it.
+        folder: its run directory, an ordinary one.
+    """
+
+    votes: Votes
+    seconds: float
+    owner: str
+    folder: Path | None
 
 
 class _Seconds:
@@ -375,7 +351,7 @@ def _matched(name: str, bagging: Defence, target: Entry | None, trainer: _Traine
         raise ConfigError("What it should be matched with came to no result; see there.")
     wanted = float(target.accuracy(0))
     tried: dict[int, Entry] = {}
-    low, high = 0, len(trainer.data.training[1]) + 1
+    low, high = 0, len(trainer.training.x) + 1
     while high - low > 1 and len(tried) < _MOST_TRAININGS:
         draws = min(max(round(math.sqrt(max(low, 1) * (high - 1))), low + 1), high - 1)
         tried[draws] = trainer.entry(name, _with_draws(bagging, draws), claim)
@@ -384,7 +360,7 @@ def _matched(name: str, bagging: Defence, target: Entry | None, trainer: _Traine
             break
         low, high = (low, draws) if difference > 0 else (draws, high)
     closest = min(tried, key=lambda draws: abs(float(tried[draws].accuracy(0)) - wanted))
-    seconds = sum(trainer.votes(name, _with_draws(bagging, draws))[1] for draws in tried)
+    seconds = sum(trainer.trained(name, _with_draws(bagging, draws)).seconds for draws in tried)
     chosen = _chosen(closest, tried[closest], target, trainer, bagging, claim)
     note = f"Training time is that of all {len(tried)} trainings by which the number was found."
     return dataclasses.replace(chosen, training_seconds=seconds, notes=(*chosen.notes, note))
@@ -400,7 +376,7 @@ def _with_draws(bagging: Any, draws: int) -> Defence:
 def _chosen(draws: int, entry: Entry, target: Entry, trainer: _Trainer, bagging: Any, claim: _Claim) -> Entry:
     """The entry with the choice of its draws among its assumptions."""
     defence = _with_draws(bagging, draws)
-    votes, seconds, _ = trainer.votes(entry.name, defence)
+    trained = trainer.trained(entry.name, defence)
     own, other = float(entry.accuracy(0)), float(target.accuracy(0))
     note = (
         f"{draws:,} draws were chosen to match {target.name} at r = 0: {own:.1%} correct and certified against "
@@ -411,5 +387,5 @@ def _chosen(draws: int, entry: Entry, target: Entry, trainer: _Trainer, bagging:
         "trained on this very data; the certificate holds only if the number is taken as public and fixed.",
         "tuned-on-training-data",
     )
-    votes = dataclasses.replace(votes, assumptions=(*votes.assumptions, assumed))
-    return trainer.certified(entry.name, defence, votes, seconds, claim, (note,))
+    votes = dataclasses.replace(trained.votes, assumptions=(*trained.votes.assumptions, assumed))
+    return trainer.certified(entry.name, defence, dataclasses.replace(trained, votes=votes), claim, (note,))

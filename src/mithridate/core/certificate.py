@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -14,8 +14,9 @@ from mithridate import _validate
 from mithridate._io.artifacts import PathLike, decode_array, read_hashed, write_hashed
 from mithridate.core.baseline import balanced, commonest, single_label
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
-from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, to_plain
-from mithridate.core.mechanism import Deterministic, Threat, mechanism_from_dict
+from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json
+from mithridate.core.hooks import hook
+from mithridate.core.mechanism import Deterministic, Threat
 from mithridate.core.rule import Rule, is_exact, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
@@ -38,6 +39,7 @@ class Status(StrEnum):
     NOT_SEPARATED = "not_separated"
     SEARCH_LIMIT = "search_limit"
     NUMERICAL = "numerical"
+    SIZE_LIMIT = "size_limit"
 
     @property
     def sentence(self) -> str:
@@ -50,6 +52,10 @@ _SENTENCES = {
     Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
     Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
     Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic is not safe; fdp goes farthest.",
+    Status.SIZE_LIMIT: (
+        "The label is certified up to the limit of a number of training examples that nobody declared; declare "
+        "num_train, where it is fixed or public, to go beyond it."
+    ),
 }
 
 
@@ -205,9 +211,11 @@ class Certificate:
         return {
             "schema": OUTPUT_SCHEMA,
             **self._claim(),
+            "mechanism": self.votes.mechanism.to_dict(),
             "examples": self.votes.examples,
             "instances": self.votes.instances,
             "classes": self.votes.classes,
+            "size": None if self.votes.size is None else self.votes.size.to_dict(),
             "label": self.label.tolist(),
             "radius": self.radius.tolist(),
             "status": self.status.tolist(),
@@ -220,22 +228,13 @@ class Certificate:
         Raises:
             ArtifactError: the file cannot be written.
         """
-        votes = {name: getattr(self.votes, name) for name in _VOTE_ARRAYS}
-        if self.votes.evidence:
-            votes["evidence"] = dict(self.votes.evidence)
+        header, arrays = self.votes.to_parts()
         content = {
             **self._claim(),
-            "data_fingerprint": self.votes.data_fingerprint,
-            "run_ids": list(self.votes.run_ids),
-            **({"shards": dict(self.votes.shards)} if self.votes.shards else {}),
-            **({"devices": dict(self.votes.devices)} if self.votes.devices else {}),
-            **({"planned": dict(self.votes.planned)} if self.votes.planned else {}),
-            "training_assumptions": to_plain(self.votes.assumptions),
-            "recipe": self.votes.recipe,
             "label": self.label,
             "radius": self.radius,
             "status": self._status_table(),
-            "votes": votes,
+            "votes": {**header, "arrays": arrays},
         }
         write_hashed(path, SCHEMA, content)
 
@@ -257,23 +256,11 @@ class Certificate:
             ArtifactError: something is missing or of the wrong kind.
         """
         try:
-            arrays = {name: decode_array(content["votes"][name]) for name in _VOTE_ARRAYS}
-            votes = Votes(
-                mechanism=mechanism_from_dict(content["mechanism"]),
-                data_fingerprint=content["data_fingerprint"],
-                run_ids=tuple(content["run_ids"]),
-                shards=content.get("shards", {}),
-                devices=content.get("devices", {}),
-                planned=content.get("planned", {}),
-                assumptions=from_plain(content["training_assumptions"]),
-                recipe=content["recipe"],
-                evidence=_decoded(content["votes"].get("evidence", {})),
-                **arrays,  # pyright: ignore[reportArgumentType]
-            )
+            header = dict(content["votes"])
+            arrays = {str(name): decode_array(array) for name, array in header.pop("arrays").items()}
+            votes = Votes.from_parts(header, arrays, "this certificate")
             codes = decode_array(content["status"]["code"])
             label, radius = decode_array(content["label"]), decode_array(content["radius"])
-            if codes is None or label is None or radius is None:
-                raise ValueError("an array is missing")
             if not codes.shape == label.shape == radius.shape == (votes.examples,):
                 raise ValueError("the arrays do not have one entry for each example")
             if not codes.dtype == label.dtype == radius.dtype == np.int64:
@@ -321,11 +308,27 @@ class Certificate:
             for f in fields(Certificate) if f.name != "votes"
         )  # fmt: skip
 
+    def report(
+        self, *, methods: Sequence[Rule] | None = None, progress: Callable[[int, int], None] | None = None, **page: Any
+    ) -> Any:
+        """What is shown about it, as a `mithridate.reporting.Report`, which `.write("report.html")` turns into a file.
+
+        Args:
+            methods: what its radii are compared with; see `mithridate.certifying.advice.advise`. None are with `()`,
+                which takes less time.
+            progress: called with the number of methods done and their total.
+            page: what the page shows besides, such as `pictures`, `title` and `class_names`; see `Report.of`.
+
+        Raises:
+            ConfigError: an argument does not fit the certificate.
+            ArtifactError: the certificate claims what cannot be.
+        """
+        report = hook("Report").of(self, **page)  # first, so that a wrong argument is not found after a long search
+        return replace(report, advice=hook("advise")(self, methods=methods, progress=progress))
+
     def _repr_html_(self) -> str:
         """The report, for notebooks; without the comparison of methods, which takes seconds."""
-        from mithridate.reporting import Report
-
-        return Report.of(self, methods=())._repr_html_()
+        return self.report(methods=())._repr_html_()
 
     def _claim(self) -> dict[str, Any]:
         options = self.method.to_dict()
@@ -335,7 +338,6 @@ class Certificate:
             "threat": self.threat.value,
             "failure_prob": self.failure_prob,
             "scope": self.scope.value,
-            "mechanism": self.votes.mechanism.to_dict(),
             "on": self.on,
             "bounds": self.bounds,
             **in_json(self.assumptions, self.threat),
@@ -388,11 +390,6 @@ def _check_table(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"{name} is not what it should be")
 
 
-def _decoded(evidence: Any) -> dict[str, npt.NDArray[Any]]:
-    arrays = {name: decode_array(value) for name, value in evidence.items()}
-    return {name: array for name, array in arrays.items() if array is not None}
-
-
 def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
     """Require bounds that fit the rule, and a probability that fits the bounds."""
     if is_exact(rule) != isinstance(votes.mechanism, Deterministic):
@@ -406,4 +403,3 @@ def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_pro
 
 
 _ARRAYS = ("label", "radius", "status")
-_VOTE_ARRAYS = ("counts", "score_sums", "score_squares", "score_histograms", "labels")

@@ -1,8 +1,9 @@
 """What a claim is conditional on: whatever was read off the training data, or looked at it, outside of the mechanism.
 
-A certificate compares D with every D' under *the same* constants. A constant that follows D (its size, its labels, its
-ranges) may be another one on D', and so may one that somebody chose after a look at D. Such a claim is true only if
-that constant is fixed; it is then called conditional wherever it is shown, with what would lift the condition.
+A certificate compares D with every D' under *the same* constants. A constant that follows D (its labels, its ranges)
+may be another one on D', and so may one that somebody chose after a look at D. Such a claim is true only if that
+constant is fixed; it is then called conditional wherever it is shown, with what would lift the condition. (What follows
+the number of examples limits the radius instead; see `size`.)
 
 Statements travel with the votes, from wherever they arise to every certificate. One without an `id` is an ordinary
 assumption; one with an `id` is a condition.
@@ -26,12 +27,6 @@ class _Kind(NamedTuple):
 
 # By the ids that docs/certificate.md fixes: programs read them.
 _KINDS = {
-    "size": _Kind(
-        "declare num_train",
-        "Declare num_train, the number of training examples, if it is fixed or public, or the constants that follow "
-        "it.",
-        frozenset({Threat.REPLACE, Threat.LABELS, Threat.FEATURES}),
-    ),
     "class-list": _Kind(
         "declare classes", "Declare the classes from what you know: classes.", frozenset({Threat.FEATURES})
     ),
@@ -76,9 +71,9 @@ class Statement(str):
         sentence: what is taken for granted.
         id: one of `IDS` where the claim is conditional on it, None for an ordinary assumption.
 
-    >>> size = Statement("The recipe follows the number of examples.", "size")
-    >>> size.id, size == "The recipe follows the number of examples."
-    ('size', True)
+    >>> seed = Statement("The root seed was given.", "seed-known")
+    >>> seed.id, seed == "The root seed was given."
+    ('seed-known', True)
     """
 
     id: str | None
@@ -136,8 +131,8 @@ def in_words(statements: Iterable[str], threat: Threat | None = None) -> str | N
 def listed_ids(conditions: Iterable[Statement]) -> str:
     """The ids of conditions, each once.
 
-    >>> listed_ids([Statement("a", "size"), Statement("b", "class-list"), Statement("c", "size")])
-    'size and class-list'
+    >>> listed_ids([Statement("a", "seed-known"), Statement("b", "class-list"), Statement("c", "seed-known")])
+    'seed-known and class-list'
     """
     return _enumerated(list(dict.fromkeys(each.id for each in conditions if each.id is not None)))
 
@@ -149,8 +144,8 @@ def _enumerated(words: list[str]) -> str:
 def before(claim: str, conditions: Iterable[Statement]) -> str:
     """A headline with its conditions first, and what to declare.
 
-    >>> before("All is well.", [Statement("a", "size"), Statement("b", "class-list")])
-    'Conditional on size (declare num_train) and class-list (declare classes). All is well.'
+    >>> before("All is well.", [Statement("a", "seed-known"), Statement("b", "class-list")])
+    'Conditional on seed-known (leave the seed out) and class-list (declare classes). All is well.'
     """
     ids = list(dict.fromkeys(each.id for each in conditions if each.id is not None))
     said = [f"{id} ({_KINDS[id].hint})" for id in ids]

@@ -1,4 +1,4 @@
-"""What files name by a word: mechanisms and rules, each known from the one place that defines it.
+"""What files name by a word: mechanisms, rules, and what instances see, each known from the one place that defines it.
 
 A defence defines its mechanism and its rule in its own file, above this room. So that a votes file can be read wherever
 it turns up, the rooms that define some are loaded when a word comes up that nobody has explained yet, and so are
@@ -15,6 +15,11 @@ _ROOMS = ("mithridate.accounting", "mithridate.defences")
 _GROUP = "mithridate.defences"
 
 
+def place(value: Any) -> tuple[str, str]:
+    """Where something is defined: a module that is loaded again defines the same thing again."""
+    return value.__module__, value.__qualname__
+
+
 class Named:
     """Values by the word that files use for them."""
 
@@ -28,7 +33,7 @@ class Named:
             ValueError: the name is taken by something else.
         """
         known = self._known.setdefault(name, value)
-        if (known.__module__, known.__qualname__) != (value.__module__, value.__qualname__):
+        if place(known) != place(value):
             raise ValueError(f"the name {name!r} is taken by {known!r}; choose another one")
         self._known[name] = value
 
@@ -48,6 +53,7 @@ class Named:
 
 mechanisms = Named()
 rules = Named()
+views = Named()
 _loaded: set[str] = set()
 
 

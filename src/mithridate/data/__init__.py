@@ -4,7 +4,6 @@ What an example becomes is decided by the example and by what the user declared 
 `Arrays`); `docs/data.md` says why.
 """
 
-from mithridate.data.arrays import Dataset, read_arrays
 from mithridate.data.declarations import (
     Arrays,
     Category,
@@ -17,8 +16,10 @@ from mithridate.data.declarations import (
     declaration_from_dict,
     to_toml,
 )
+from mithridate.data.examples import Examples, as_examples
+from mithridate.data.preparation import Dataset
 from mithridate.data.proposals import propose
-from mithridate.data.readers import Examples, read
+from mithridate.data.readers import read
 
 __all__ = [
     "Arrays",
@@ -31,9 +32,9 @@ __all__ = [
     "Number",
     "Table",
     "Text",
+    "as_examples",
     "declaration_from_dict",
     "propose",
     "read",
-    "read_arrays",
     "to_toml",
 ]

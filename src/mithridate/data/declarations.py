@@ -7,7 +7,6 @@ other data. A declaration that was proposed from a file says so (`proposed`), an
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable
@@ -15,17 +14,17 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from mithridate import _validate
+from mithridate._text import did_you_mean, listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
-from mithridate.training.config import MOST_CLASSES
 
+MOST_CLASSES = 10_000  # more are no classes: a wrong column of labels, most likely
 # A category has one signed place in each of this many equal parts of its block.
 CATEGORY_PARTS = 4
 _MOST_BINS = 1_000
 _MOST_PLACES = 1 << 20
 _MOST_PIXELS = 1 << 24
-_SHOWN_NAMES = 8
 # Longer names are no names: a column of texts taken for the labels, most likely.
 _LONGEST_CLASS = 200
 
@@ -341,9 +340,7 @@ def _kind_and_rest(what: str, values: Any, kinds: dict[str, Any]) -> tuple[Any, 
     known = [field.name for field in fields(kinds[name])]
     for key in given:
         if key not in known:
-            raise ConfigError(
-                f"A {what} of kind {name} has no {key!r}{did_you_mean(key, known)}; it has {', '.join(known)}."
-            )
+            raise ConfigError(f"A {what} of kind {name} has no {key!r}; {did_you_mean(key, known)}")
     required = {"table": ["columns"], "images": ["size"], "number": ["name", "low", "high"]}
     for key in required.get(name, ["name"] if what == "column" else []):
         if key not in given:
@@ -440,16 +437,6 @@ def _toml_key(name: str) -> str:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint at the known word that is nearest, or nothing.
-
-    >>> did_you_mean("colums", ["columns", "label"])
-    " (did you mean 'columns'?)"
-    """
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
 def repeated(names: Iterable[str]) -> str | None:
     """The first name that came before, if any."""
     seen: set[str] = set()
@@ -458,24 +445,6 @@ def repeated(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names in a sentence, not too many of them; what a terminal would act upon is escaped.
-
-    >>> listed(["a", "b"]), listed("abcdefghijkl")
-    ('a, b', 'a, b, c, d, e, f, g, h and 4 more')
-    """
-    found = list(names)
-    rest = len(found) - _SHOWN_NAMES
-    shown = [name if name.isprintable() else repr(name) for name in found[:_SHOWN_NAMES]]
-    return ", ".join(shown) + (f" and {rest:,} more" if rest > 0 else "")
-
-
-def shortened(cell: Any) -> str:
-    """A value for an error, however long it is and whatever it holds."""
-    shown = repr(cell)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 
 def why_no_class(name: str) -> str | None:
@@ -513,7 +482,7 @@ def _checked_classes(classes: Any) -> tuple[str, ...] | None:
         _check_name("class", name)
         wrong = why_no_class(name)
         if wrong is not None:
-            raise ConfigError(f"The class {shortened(name)} {wrong}; rename it.")
+            raise ConfigError(f"The class {shown(name)} {wrong}; rename it.")
     if len(classes) < 2:
         raise ConfigError("Expected at least two classes; with one there is nothing to certify.")
     if len(classes) > MOST_CLASSES:

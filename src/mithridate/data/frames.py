@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
-from mithridate.data.declarations import canonical, did_you_mean, listed, repeated, shortened
+from mithridate._text import did_you_mean, shown
+from mithridate.data.declarations import canonical, repeated
 from mithridate.errors import ArtifactError, ConfigError
 
 FloatArray = npt.NDArray[np.float64]
@@ -88,8 +89,7 @@ class Frame:
             ConfigError: it is not there, or holds something other than numbers and text.
         """
         if name not in self.names:
-            hint = did_you_mean(name, self.names)
-            raise ConfigError(f"{self.subject} has no column {name!r}{hint}; it has {listed(self.names)}.")
+            raise ConfigError(f"{self.subject} has no column {name!r}; {did_you_mean(name, self.names)}")
         return self.column(name)
 
 
@@ -129,7 +129,7 @@ def _special_number(cell: str | None, row: int, name: str, place: Callable[[int]
         hint = "write decimals with a point"
     elif _is_date(word):
         hint = "turn dates into numbers such as a year or days since a fixed day first, or declare a category"
-    raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shortened(cell)}; {hint}.")
+    raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shown(cell)}; {hint}.")
 
 
 def _is_decimal_comma(word: str) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate.data.readers import Examples
+from mithridate.data.examples import Examples
 from mithridate.errors import ConfigError
 
 _KEY = b"mithridate holdout"
@@ -47,16 +46,7 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
                 "file."
             )
         raise ConfigError(f"{empty}; name a test file, or hold out another share.")
-    return _part(examples, ~out), _part(examples, out)
-
-
-def _part(examples: Examples, chosen: npt.NDArray[np.bool_]) -> Examples:
-    return replace(
-        examples,
-        x=examples.x[chosen],
-        y=None if examples.y is None else examples.y[chosen],
-        ids=None if examples.ids is None else tuple(np.array(examples.ids, dtype=object)[chosen]),
-    )
+    return examples.part(~out), examples.part(out)
 
 
 def _uniform(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import opened_file
-from mithridate.data.declarations import Images, listed
+from mithridate._text import listed
+from mithridate.data.declarations import Images
 from mithridate.errors import ArtifactError, ConfigError
 
 Pixels = npt.NDArray[np.uint8]

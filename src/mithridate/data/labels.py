@@ -9,12 +9,12 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from mithridate._text import listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames
-from mithridate.data.declarations import canonical, listed, shortened, why_no_class
+from mithridate.data.declarations import MOST_CLASSES, canonical, why_no_class
 from mithridate.data.frames import Cells, FloatArray
 from mithridate.errors import ConfigError
-from mithridate.training.config import MOST_CLASSES
 
 IntArray = npt.NDArray[np.int64]
 Numbered = tuple[IntArray, tuple[str, ...] | None, tuple[str, ...]]
@@ -57,10 +57,10 @@ def numbered(
             return numbers, None, (_ALL_WHOLE,) if training and cells.dtype == object else ()
         if not training:
             raise ConfigError(
-                f"The label of {place(word)} is {shortened(labels[word])}, but the classes of the training data are "
+                f"The label of {place(word)} is {shown(labels[word])}, but the classes of the training data are "
                 "numbers; give numbers, or declare the classes before training."
             )
-        classes = _different(labels, map(shown, labels), place)
+        classes = _different(labels, map(as_written, labels), place)
         assumptions = (
             Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
         )
@@ -82,7 +82,7 @@ def proposed(cells: Cells, place: Callable[[int], str]) -> tuple[str, ...]:
     labels = _present(frames.texts(cells), place)
     if all(_as_number(label) is not None for label in labels):
         _refuse_fractions(labels, place)
-    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [shown(label) for label in labels]
+    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [as_written(label) for label in labels]
     return _different(labels, spelled, place)
 
 
@@ -116,7 +116,7 @@ def _looked_up(
     except KeyError:
         row = next(i for i, label in enumerate(labels) if label not in known)
     raise ConfigError(
-        f"The label of {place(row)} is {shortened(shown(labels[row]))}, which is not among the classes "
+        f"The label of {place(row)} is {shown(as_written(labels[row]))}, which is not among the classes "
         f"{listed(classes)}; mend the label, or declare its class before training."
     )
 
@@ -144,8 +144,8 @@ def _refuse_fractions(labels: list[str], place: Callable[[int], str]) -> FloatAr
 
 def _refuse_number(row: int, labels: list[str], place: Callable[[int], str]) -> NoReturn:
     raise ConfigError(
-        f"The label of {place(row)} is {shown(labels[row])}; labels are names or whole numbers from 0, and numbers of "
-        "another kind cannot be certified. If it is the name of a class, declare the classes."
+        f"The label of {place(row)} is {as_written(labels[row])}; labels are names or whole numbers from 0; numbers "
+        "of another kind cannot be certified. If it is the name of a class, declare the classes."
     )
 
 
@@ -157,7 +157,7 @@ def _different(labels: list[str], spelled: Iterable[str], place: Callable[[int],
             continue
         wrong = why_no_class(name)
         if wrong is not None:
-            raise ConfigError(f"The label of {place(row)}, {shortened(name)}, {wrong}; mend it.")
+            raise ConfigError(f"The label of {place(row)}, {shown(name)}, {wrong}; mend it.")
         found[label] = name
     names = in_order(found.values())
     if len(names) > MOST_CLASSES:
@@ -182,15 +182,15 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def _checked(numbers: IntArray, training: bool, labels: list[str]) -> IntArray:
     if training and numbers.min() == numbers.max():
-        raise ConfigError(f"{_only(shown(labels[0]))}; training needs examples of at least two classes.")
+        raise ConfigError(f"{_only(as_written(labels[0]))}; training needs examples of at least two classes.")
     return numbers
 
 
 def _only(label: str) -> str:
-    return f"All examples have the label {shortened(label)}"
+    return f"All examples have the label {shown(label)}"
 
 
-def shown(label: str) -> str:
+def as_written(label: str) -> str:
     """A canonical label as a person would write it: 3 and not 3.0."""
     number = _as_number(label)
     return label if number is None or number != math.floor(number) or abs(number) >= 1e15 else str(int(number))

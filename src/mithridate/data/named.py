@@ -19,45 +19,22 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike, read_npz
-from mithridate.accounting.curve_store import cache_folder
-from mithridate.data import publishers as originals
+from mithridate._io.cache import cache_folder
+from mithridate.data import published_formats as formats
 from mithridate.data.declarations import Arrays
 from mithridate.data.download import DownloadError, Progress, PublishedFile, fetch
-from mithridate.data.readers import Examples, read
+from mithridate.data.examples import Examples
 from mithridate.errors import ArtifactError, ConfigError
 
-Images = npt.NDArray[np.uint8]
+Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-Split = tuple[Images, Labels]
+Split = tuple[Pixels, Labels]
 # Inputs and labels of a part as some file holds them, before they are checked and brought into one shape.
 RawSplit = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-Layout = Callable[[Path, "Published"], tuple[RawSplit, RawSplit] | None]
+FileLayout = Callable[[Path, "Published"], tuple[RawSplit, RawSplit] | None]
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 DIGITS_TEST = 400
-
-
-@dataclass(frozen=True, eq=False)
-class NamedData:
-    """A data set with its usual split.
-
-    Attributes:
-        name: one of `NAMES`.
-        train: images, uint8 [n, channels, height, width], and labels, int64 from 0.
-        test: likewise.
-        class_names: what the labels stand for.
-    """
-
-    name: str
-    train: Split
-    test: Split
-    class_names: tuple[str, ...]
-
-
-def examples_of(data: NamedData) -> tuple[Examples, Examples]:
-    """Both parts of a named data set as they are trained and voted on."""
-    declaration = Arrays(classes=data.class_names)
-    return read(data.train, declaration, labels=True), read(data.test, declaration)
 
 
 @dataclass(frozen=True)
@@ -98,7 +75,7 @@ class Published:
     test: Part
     class_names: tuple[str, ...]
     folders: tuple[str, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[FileLayout, ...]
     hosts: tuple[str, ...]
     files: tuple[PublishedFile, ...]
     note: str = ""
@@ -111,8 +88,8 @@ class Published:
 
 def load_named(
     name: str, *, data_dir: PathLike | None = None, download: bool = True, progress: Progress | None = None
-) -> NamedData:
-    """A well-known data set by its name.
+) -> tuple[Examples, Examples]:
+    """The training part and the test part of a well-known data set: 8-bit images, channels first, and labels.
 
     `digits` comes with scikit-learn: 8 x 8 images whose values 0 to 16 are scaled to 0 to 255 by a constant; the last
     400 are the test part. The others are looked for in `data_dir`, else in the folder that the environment variable
@@ -138,10 +115,14 @@ def load_named(
     found = None if folder is None else _look_below(folder, published)
     if found is None:
         found = _from_cache(published, folder, download=download, progress=progress)
-    return NamedData(name, *found, published.class_names)
+    return _examples(found[0], published.class_names), _examples(found[1], published.class_names)
 
 
-def _digits() -> NamedData:
+def _examples(split: Split, class_names: tuple[str, ...]) -> Examples:
+    return Examples(*split, class_names, declaration=Arrays(classes=class_names))
+
+
+def _digits() -> tuple[Examples, Examples]:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
@@ -151,8 +132,8 @@ def _digits() -> NamedData:
     images, labels = load_digits(return_X_y=True)
     x = np.rint(np.asarray(images) * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     y = np.asarray(labels, dtype=np.int64)
-    train, test = (x[:-DIGITS_TEST], y[:-DIGITS_TEST]), (x[-DIGITS_TEST:], y[-DIGITS_TEST:])
-    return NamedData("digits", train, test, tuple("0123456789"))
+    whole = _examples((x, y), tuple("0123456789"))
+    return whole.part(slice(-DIGITS_TEST)), whole.part(slice(-DIGITS_TEST, None))
 
 
 # --- where files are ------------------------------------------------------------------------------------------------
@@ -236,7 +217,7 @@ def _idx(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None
     paths = [path for name in _IDX_FILES if (path := _either(folder / name)) is not None]
     if len(paths) < len(_IDX_FILES):
         return None
-    x_train, y_train, x_test, y_test = (originals.read_idx(path, limit=published.limit) for path in paths)
+    x_train, y_train, x_test, y_test = (formats.read_idx(path, limit=published.limit) for path in paths)
     return (x_train, y_train), (x_test, y_test)
 
 
@@ -260,19 +241,10 @@ def _npz(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None
 
 def _cifar_batches(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
     """The binary batches, `data_batch_1.bin` to `test_batch.bin`."""
-    return _cifar_files(folder, ".bin", lambda path: originals.read_cifar(path, limit=published.limit))
-
-
-def _cifar_residuals(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
-    """The same batches in a smaller, lossless form, `data_batch_1.med.xz` to `test_batch.med.xz`."""
-    return _cifar_files(folder, ".med.xz", lambda path: originals.read_cifar_residuals(path, limit=published.limit))
-
-
-def _cifar_files(folder: Path, suffix: str, read: Callable[[Path], RawSplit]) -> tuple[RawSplit, RawSplit] | None:
-    paths = [folder / f"{name}{suffix}" for name in _CIFAR_FILES]
-    if not all(path.is_file() for path in paths):
+    paths = {name: folder / f"{name}.bin" for name in _CIFAR_FILES}
+    if not all(path.is_file() for path in paths.values()):
         return None
-    return _joined({name: read(path) for name, path in zip(_CIFAR_FILES, paths, strict=True)})
+    return _joined({name: formats.read_cifar(path, limit=published.limit) for name, path in paths.items()})
 
 
 def _cifar_archive(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
@@ -281,7 +253,7 @@ def _cifar_archive(folder: Path, published: Published) -> tuple[RawSplit, RawSpl
     if not path.is_file():
         return None
     wanted = [f"{name}.bin" for name in _CIFAR_FILES]
-    batches = originals.read_cifar_archive(path, wanted, limit=published.limit)
+    batches = formats.read_cifar_archive(path, wanted, limit=published.limit)
     return _joined({name: batches[f"{name}.bin"] for name in _CIFAR_FILES})
 
 
@@ -437,7 +409,7 @@ PUBLISHED: dict[str, Published] = {
     ),
     "cifar10": Published(
         name="cifar10",
-        shape=originals.CIFAR_SHAPE,
+        shape=formats.CIFAR_SHAPE,
         train=Part(
             50_000,
             images="9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
@@ -450,7 +422,7 @@ PUBLISHED: dict[str, Published] = {
         ),
         class_names=_CIFAR,
         folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
-        layouts=(_cifar_batches, _cifar_archive, _npz, _cifar_residuals),
+        layouts=(_cifar_batches, _cifar_archive, _npz),
         hosts=("https://www.cs.toronto.edu/~kriz/",),
         files=(
             PublishedFile(

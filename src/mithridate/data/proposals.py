@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mithridate._text import listed
 from mithridate.data import frames, images, labels, readers
 from mithridate.data.declarations import Arrays, Category, Column, Declaration, Images, Number, Table, Text
 from mithridate.data.frames import Cells, FloatArray, Frame
@@ -70,7 +71,7 @@ def _of_path(path: Path, label: str | None) -> Declaration:
 
 def _of_frame(frame: Frame, label: str | None) -> Table:
     if label is None:
-        raise ConfigError(f"Name the column with the labels; {frame.origin} has {frames.listed(frame.names)}.")
+        raise ConfigError(f"Name the column with the labels; {frame.origin} has {listed(frame.names)}.")
     classes = labels.proposed(frame.cells(label), frame.place)
     columns = [_of_column(name, frame.cells(name)) for name in frame.names if name != label]
     usable = tuple(column for column in columns if column is not None)

@@ -10,57 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from mithridate._io.artifacts import read_npz
 from mithridate._io.files import check_is_file
+from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images, tables
 from mithridate.data import labels as labelling
-from mithridate.data.arrays import check_inputs, read_arrays
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
+from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, Frame
 from mithridate.errors import ArtifactError, ConfigError
 
-Array = npt.NDArray[Any]
 Place = Callable[[int], str]
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
     "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
 )
+_NPZ = "arrays 'x' (inputs) and 'y' (labels)"
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Inputs and labels as `train` takes them, and how they came about.
-
-    Attributes:
-        x: inputs, one entry per example.
-        y: labels from 0 in int64, None where there are none.
-        class_names: what the labels are called, where they have names.
-        notes: sentences for the user.
-        assumptions: sentences that every result must repeat.
-        declaration: what was declared, None where arrays were taken as they are.
-        ids: how the user would find each example, in the order of `x`: the name of an image file, `line 17` of a text
-            file, `row 17` (from 0) of another table; None for other sources.
-    """
-
-    x: Array
-    y: npt.NDArray[np.int64] | None
-    class_names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    declaration: Declaration | None = None
-    ids: tuple[str, ...] | None = None
-
-    @property
-    def source(self) -> dict[str, Any]:
-        """What `train` records, so that later inputs are read alike: plain JSON values."""
-        return {
-            "declaration": None if self.declaration is None else self.declaration.to_dict(),
-            "class_names": None if self.class_names is None else list(self.class_names),
-        }
 
 
 @dataclass(frozen=True)
@@ -138,7 +107,7 @@ def read(
     if isinstance(source, tuple):
         return _read_pair(source, request)
     if isinstance(source, dict):
-        raise ConfigError(f"Expected one data set, got several: {frames.listed(map(str, source))}; choose one of them.")
+        raise ConfigError(f"Expected one data set, got several: {listed(map(str, source))}; choose one of them.")
     if frames.is_hugging_face(source):
         return _read_hugging_face(source, request)
     frame = frames.frame_of(source)
@@ -198,7 +167,12 @@ def table_file(path: Path) -> Frame:
 
 
 def _read_npz(path: Path, request: _Request) -> Examples:
-    return _read_pair(read_arrays(path, labels=request.training), request)
+    arrays = read_npz(path, _NPZ)
+    for name in ("x", "y") if request.training else ("x",):
+        if name not in arrays:
+            found = ", ".join(sorted(arrays)) or "none"
+            raise ArtifactError(f"{path} has no array {name!r} (it has: {found}); save {_NPZ}.")
+    return _read_pair((arrays["x"], arrays.get("y")), request)
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
@@ -211,7 +185,7 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
     frame = frames.frame_of(x)
     if frame is not None:
         return _read_frame(frame, request, None if y is None else frames.cells_of(y, "The list of labels"))
-    inputs = _stacked(_listed(x), request) if isinstance(x, list | tuple) and len(x) else _whole(x, request)
+    inputs = _stacked(_items_of(x), request) if isinstance(x, list | tuple) and len(x) else _whole(x, request)
     cells = None if y is None else frames.cells_of(y, "The list of labels")
     place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
     absent = "Training needs labels; give a pair (inputs, labels)."
@@ -221,8 +195,8 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
 
 
 def _counting(classes: tuple[str, ...] | None) -> str:
-    shown = frames.listed(f"{number} is {name}" for number, name in enumerate(classes or ()))
-    return f"Labels that are numbers were taken to count the classes: {shown}."
+    each = listed(f"{number} is {name}" for number, name in enumerate(classes or ()))
+    return f"Labels that are numbers were taken to count the classes: {each}."
 
 
 def _are_numbers(labels: Any) -> bool:
@@ -236,7 +210,7 @@ def _whole(x: Any, request: _Request) -> Array:
     return _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
 
 
-def _listed(items: Any) -> list[Any]:
+def _items_of(items: Any) -> list[Any]:
     """The items of a list, each by itself; plain numbers of Python are all of one type."""
     return [_item(item) for item in items]
 
@@ -333,14 +307,14 @@ def _with_schema(request: _Request, names: tuple[str, ...] | None) -> tuple[_Req
     if names is None or request.classes is not None or not request.training:
         return request, ()
     Arrays(classes=names)  # checks them
-    assumption = f"The classes ({frames.listed(names)}) were taken from the description of the data set; {PUBLIC}"
+    assumption = f"The classes ({listed(names)}) were taken from the description of the data set; {PUBLIC}"
     return replace(request, classes=names), (Statement(assumption, "class-list"),)
 
 
 def _read_pictures(source: Any, frame: Frame, columns: list[str], label: str | None, request: _Request) -> Examples:
     declared = _images(request, "The data set")
     if len(columns) > 1:
-        raise ConfigError(f"The data set has several columns of images ({frames.listed(columns)}); keep one of them.")
+        raise ConfigError(f"The data set has several columns of images ({listed(columns)}); keep one of them.")
     cells = None if label is None or request.labels is False else frame.cells(label)
     y = request.numbered(cells, frame.rows, frame.place, "Training needs labels; name their column with label=....")
     pictures = (source[row][columns[0]] for row in range(frame.rows))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mithridate._text import listed
 from mithridate.data import frames
 from mithridate.data.declarations import CATEGORY_PARTS, Category, Number, Table, Text
 from mithridate.data.frames import Cells, FloatArray, Frame
@@ -67,7 +68,7 @@ def encode(frame: Frame, table: Table, *, training: bool = False) -> tuple[Matri
 def _ignored(frame: Frame, table: Table) -> list[str]:
     used = {table.label, *(column.name for column in table.columns)}
     unused = [name for name in frame.names if name not in used]
-    return [f"Columns that are not declared were ignored: {frames.listed(unused)}."] if unused else []
+    return [f"Columns that are not declared were ignored: {listed(unused)}."] if unused else []
 
 
 def _fill(block: Matrix, column: Any, cells: Cells, frame: Frame, notes: list[str]) -> npt.NDArray[np.bool_]:

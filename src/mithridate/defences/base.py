@@ -1,13 +1,16 @@
-"""What every defence can do: train on data, and certify its votes."""
+"""What every defence is: constants that change the certificate, how it trains, and the rule that certifies.
+
+A defence is a frozen dataclass in a file of its own, which also has its mechanism (what it runs), its rule (how votes
+become radii, with the theorem) and their words for reports. `register` makes it known by name, and every door offers
+it from then on: `mithridate train --method NAME`, project and comparison files, `CertifiedClassifier(method=NAME)`.
+"""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike
@@ -16,81 +19,169 @@ from mithridate.core.certificate import Certificate, Scope
 from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import check_inputs, check_labels, kind_of, pair_of
-from mithridate.data.readers import Examples
+from mithridate.data.examples import Examples, as_examples
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, pick_encoder
-from mithridate.recipes import choosing as recipes
-from mithridate.training.config import PRECISIONS
-from mithridate.training.plain_config import PlainConfig
+from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions, compose
 
 if TYPE_CHECKING:
-    from mithridate.defences.statistical_bound import StatisticalBound
+    from mithridate.defences.statistical import StatisticalBound
 
-Progress = Callable[[int, int], None]
-# What a defence about whole examples can certify against, by default the first.
 ALL_THREATS = tuple(Threat)
 
 
-class Defence(Protocol):
-    """A way to get certified predictions from data that is not fully trusted.
+@dataclass(frozen=True)
+class Option:
+    """One constant of a defence, as flags and files name it.
 
     Attributes:
-        name: as on the command line.
-        title: for a legend or a table.
-        threats: what it can certify against; the first is its default.
-        per_prediction: whether it says something about each prediction, and not only about all of them on average.
-        recipe: how it trains, in plain JSON values; defences of equal recipes can share votes.
+        words: what it is, in a few words, for help texts.
+        kind: makes a value of the text of a flag.
+        metavar: what stands for the value in help texts.
+        choices: the only values, where there are few.
+        count: how many values a flag takes, as argparse says it; None: one.
     """
 
-    @property
-    def name(self) -> str:
-        """As on the command line."""
-        ...
+    words: str
+    kind: Callable[[str], Any] = str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    count: int | str | None = None
+
+
+def option(default: Any, words: str, kind: Callable[[str], Any] = str, metavar: str | None = None, **more: Any) -> Any:
+    """A field of a defence that flags, files and estimators can set."""
+    return field(default=default, metadata={"option": Option(words, kind, metavar, **more)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defence:
+    """A way to get certified predictions from data that is not fully trusted.
+
+    Those who write one give it a `name`, a `summary`, the `mechanisms` of its votes and three methods: `choose`, `run`
+    and `rule`; see docs/design.md.
+
+    Attributes:
+        name: as at every door.
+        summary: what it does, in a sentence.
+        threats: what it can certify against; the first is its default.
+        per_prediction: whether it says something about each prediction, and not only about all of them on average.
+        mechanisms: of which its votes can be.
+        needs_torch: whether it trains models.
+        num_train: the number of training examples, where it is fixed or public; else what follows it is capped.
+        classes: the number of labels, where it is known; else it is read off the data, which is a condition.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    threats: ClassVar[tuple[Threat, ...]] = ALL_THREATS
+    per_prediction: ClassVar[bool] = True
+    mechanisms: ClassVar[tuple[type[Mechanism], ...]]
+    needs_torch: ClassVar[bool] = False
+
+    num_train: int | None = option(None, "number of training examples, where it is fixed or public", int, "N")
+    classes: int | None = option(None, "number of labels, where it is known", int, "L")
+
+    def __post_init__(self) -> None:
+        check_declared(self.num_train, self.classes)
+
+    # --- what those who write a defence say --------------------------------------------------------------------------
 
     @property
     def title(self) -> str:
         """For a legend or a table."""
-        ...
+        return self.name
+
+    def choose(self, facts: Facts) -> Choice:
+        """Decide what is left open, by public facts alone."""
+        raise NotImplementedError
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Train on `order.training`, and vote on `order.test`; this defence has nothing left open then.
+
+        The votes carry `order.statements`, `order.size` and, in their recipe, `order.extra`.
+        """
+        raise NotImplementedError
+
+    def rule(self) -> Rule:
+        """What certifies its votes."""
+        raise NotImplementedError
+
+    @classmethod
+    def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
+        """Votes of a finished run on other inputs.
+
+        Args:
+            run_dir: what `run` left.
+            test: the inputs, with their true labels where known.
+            hints: `device`, and `model` or `features` where the run cannot hold them (a network of the user's own).
+        """
+        raise NotImplementedError
+
+    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
+        """Start a run of shards without training anything; what `run.json` says.
+
+        Raises:
+            ConfigError: it has no shards.
+        """
+        raise ConfigError(f"{self.name} trains nothing in shards; leave --prepare and --shards out.")
+
+    def kept_bytes(self, order: Order) -> int:
+        """About how many bytes a run directory keeps for `predict`, where that is a reason not to."""
+        return 0
+
+    # --- what all share ----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """Its constants by name, as flags and files give them."""
+        return {one.name: one.metadata["option"] for one in dataclasses.fields(cls) if "option" in one.metadata}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """A defence from what a table of a file says about it."""
+        return cls(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and constants as plain JSON values; defences of equal constants can share votes."""
+        values = {one.name: in_json(getattr(self, one.name)) for one in dataclasses.fields(self)}
+        return {"name": self.name, **{name: value for name, value in values.items() if value is not None}}
 
     @property
-    def threats(self) -> tuple[Threat, ...]:
-        """What it can certify against."""
-        ...
+    def training_key(self) -> dict[str, Any]:
+        """How it trains, without how it certifies: defences of equal recipes can share votes."""
+        return self.to_dict()
 
-    @property
-    def per_prediction(self) -> bool:
-        """Whether it speaks of each prediction."""
-        ...
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """How it trains, in plain JSON values."""
-        ...
+    def order(self, training_set: Any, test_set: Any, **more: Any) -> Order:
+        """The order to train it on a pair of inputs and labels; see `compose`."""
+        training = as_examples(training_set, "training", need_labels=True)
+        return compose(self, training, as_examples(test_set, "test", need_labels=False), **more)
 
     def train(
         self,
-        training_set: tuple[Any, Any],
+        training_set: Any,
         test_set: Any,
         *,
-        run_dir: PathLike | None = None,
-        device: str = "auto",
-        progress: Progress | None = None,
-        source: Mapping[str, Any] | None = None,
         assumptions: Sequence[str] = (),
+        root_seed: bytes | None = None,
+        **runtime: Any,
     ) -> Votes:
-        """Train on a pair of inputs and labels, and vote on test inputs (or a pair with their true labels).
+        """Train on inputs with labels, and vote on test inputs.
 
         Args:
-            training_set: inputs and labels.
-            test_set: inputs to vote on, or a pair with their true labels.
-            run_dir: where what is computed is kept, so that the same call goes on after an interruption.
-            device: `cpu`, `cuda`, `mps` or `auto`.
-            progress: called with how much is done, and of how much.
-            source: how the data was read; see `mithridate.train`.
-            assumptions: what was taken for granted when it was read, a sentence each.
+            training_set: a pair of inputs and labels, or `data.Examples`.
+            test_set: inputs to vote on, or a pair with their true labels, or `data.Examples`.
+            assumptions: what else has looked at the training data, a sentence each; every certificate repeats them.
+            root_seed: 32 bytes that all randomness comes from; by default the operating system's.
+            runtime: by the names of `RuntimeOptions`: `run_dir`, `device`, `in_flight`, `progress` and so on.
         """
-        ...
+        try:
+            options = RuntimeOptions(**runtime)
+        except TypeError as error:
+            raise ConfigError(f"Training takes no such option: {error}.") from error
+        device = kind_of_device(options.device)
+        return self.order(training_set, test_set, assumptions=assumptions, device=device, root_seed=root_seed).run(
+            options
+        )
 
     def certify(
         self,
@@ -101,74 +192,15 @@ class Defence(Protocol):
         scope: Scope | str = Scope.PREDICTION,
         progress: Progress | None = None,
     ) -> Certificate | StatisticalBound:
-        """What the votes of `train` show; see `mithridate.certify`."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """What a defence is to be trained on, and how that is kept and watched; see `Defence.train`."""
-
-    examples: Examples
-    test_set: Any
-    run_dir: PathLike | None
-    device: str
-    progress: Progress | None
-    source: Mapping[str, Any] | None
-    assumptions: tuple[str, ...]
-
-    @property
-    def training_set(self) -> tuple[Any, Any]:
-        """Inputs and labels."""
-        return self.examples.x, self.examples.y
-
-    def declared_classes(self, own: int | None) -> int | None:
-        """The number of classes that was declared, by itself or by their names; None where the data has to say it."""
-        names = self.examples.class_names
-        return own if own is not None or not names else len(names)
-
-
-class Trainable:
-    """What all defences here share; those who inherit it say what votes, and which rule certifies."""
-
-    _mechanisms: ClassVar[tuple[type[Mechanism], ...]]
-
-    def train(
-        self,
-        training_set: tuple[Any, Any],
-        test_set: Any,
-        *,
-        run_dir: PathLike | None = None,
-        device: str = "auto",
-        progress: Progress | None = None,
-        source: Mapping[str, Any] | None = None,
-        assumptions: Sequence[str] = (),
-    ) -> Votes:
-        """See `Defence.train`."""
-        x, y = pair_of("training_set", training_set)
-        x = check_inputs(x, "training")
-        names = None if source is None or not source.get("class_names") else tuple(source["class_names"])
-        examples = Examples(x, check_labels(y, len(x), "training", classes=None), class_names=names)
-        return self._train(Job(examples, test_set, run_dir, device, progress, source, tuple(assumptions)))
-
-    def certify(
-        self,
-        votes: Votes,
-        *,
-        threat: Threat | str | None = None,
-        failure_prob: float = 1e-3,
-        scope: Scope | str = Scope.PREDICTION,
-        progress: Progress | None = None,
-    ) -> Certificate:
-        """Certify the votes; see `mithridate.certify`.
+        """Certify votes of `train`; see `mithridate.certify`.
 
         Raises:
             ConfigError: they are not votes that this defence, with these constants, could have given.
         """
-        check_votes(votes, self, self._mechanisms)
+        check_votes(votes, self)
         return certify(
             votes,
-            method=self._rule(),
+            method=self.rule(),
             threat=threat,
             failure_prob=failure_prob,
             on=getattr(self, "on", "votes"),
@@ -176,61 +208,30 @@ class Trainable:
             progress=progress,
         )
 
-    def _train(self, job: Job) -> Votes:
-        raise NotImplementedError
 
-    def _rule(self) -> Rule | None:
-        """The rule that certifies; None: that of the votes."""
-        return None
-
-
-def network_for(model: Any, features: Any, examples: Examples) -> tuple[Any, Encoder | None]:
-    """Model and features where they are left open: those of the private ensemble, from the size of the task alone."""
-    if model != "auto" and features != "auto":
-        return model, encoder_of(features)
-    assert examples.y is not None
-    chosen = recipes.choose(
-        num_train=recipes.public_size(len(examples.x)),
-        classes=max(2, int(np.max(examples.y)) + 1),
-        shape=examples.x.shape[1:],
-        kind=kind_of(examples.x),
-        model=model,
-        features=features,
-    )
-    return chosen.model, chosen.features
-
-
-def check_training(
-    model: Any = "auto",
-    features: Any = "auto",
-    in_flight: Any = None,
-    precision: Any = "auto",
-    seconds: Any = None,
-    classes: Any = None,
-) -> None:
-    """Refuse what no training could use, before anything is computed.
+def check_declared(num_train: Any, classes: Any) -> None:
+    """Require whole numbers where something is declared.
 
     Raises:
-        ConfigError: the message names it.
+        ConfigError: one is something else, or there is one class only.
     """
-    if isinstance(model, str):
-        _validate.one_of(recipes.MODELS, model=model)
-    elif not callable(model):
-        raise ConfigError(
-            f"Expected model to be one of {', '.join(recipes.MODELS)} or a torch.nn.Module, got {model!r}."
-        )
-    if features not in ("auto", "none"):
-        pick_encoder(features)
-    if in_flight is not None:
-        _validate.positive_integer(in_flight=in_flight)
-    _validate.one_of(PRECISIONS, precision=precision)
-    if classes is not None:
-        PlainConfig(classes=classes)
-    if seconds is not None:
-        _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
+    for name, value in (("num_train", num_train), ("classes", classes)):
+        if value is not None:
+            _validate.positive_integer(**{name: value})
+    if classes == 1:
+        raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
 
 
-def check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], ...]) -> None:
+def kind_of_device(name: str) -> str:
+    """`cpu`, `cuda` or `mps`, of a name that may say more or leave it open; without torch it is the CPU."""
+    try:
+        from mithridate.training.run import pick_device
+    except ModuleNotFoundError:
+        return "cpu"
+    return pick_device(name).type
+
+
+def check_votes(votes: Votes, defence: Any) -> None:
     """Require votes that this defence, with these constants, could have given.
 
     Raises:
@@ -238,8 +239,8 @@ def check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], .
     """
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected the votes that {defence.name} gave when it was trained, got {votes!r}.")
-    if not isinstance(votes.mechanism, mechanisms):
-        needed = " or ".join(mechanism.__name__ for mechanism in mechanisms)
+    if not isinstance(votes.mechanism, defence.mechanisms):
+        needed = " or ".join(mechanism.__name__ for mechanism in defence.mechanisms)
         raise ConfigError(
             f"These votes come from {type(votes.mechanism).__name__}, and {defence.name} needs those of {needed}; "
             "use what trained them, or mithridate.certify."
@@ -250,15 +251,12 @@ def check_votes(votes: Votes, defence: Any, mechanisms: tuple[type[Mechanism], .
             raise ConfigError(f"These votes were trained with {name}={value!r}, not {own!r}; use what trained them.")
 
 
-def encoder_of(features: Any) -> Any:
-    """What a recipe and a trainer take for features: a name, an encoder or None."""
-    return None if features in (None, "none") else features
-
-
 def in_json(value: Any) -> Any:
-    """An option as plain JSON values, for a recipe."""
+    """A constant as plain JSON values."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [in_json(each) for each in cast("Sequence[Any]", value)]
     if isinstance(value, str | int | float | bool | None):
         return value
     if callable(value):  # a network, or a function that builds one: its words may be those of another one

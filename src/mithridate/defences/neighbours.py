@@ -1,84 +1,519 @@
-"""Defences without training: examples near an input vote with their labels."""
+"""Nearest neighbours: the training examples nearest to an input vote with their labels; nothing is trained."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, cast
 
-from mithridate.core.conditions import PUBLIC, Statement
-from mithridate.core.mechanism import KernelSum, Mechanism, NearestExamples, checked_scales, listed_leads
-from mithridate.core.votes import Votes
-from mithridate.defences.base import (
-    ALL_THREATS,
-    Job,
-    Trainable,
-    check_training,
-    in_json,
-    network_for,
+import numpy as np
+import numpy.typing as npt
+
+from mithridate import _validate
+from mithridate._text import shown
+from mithridate.certifying.exact import (
+    AnyArray,
+    IntArray,
+    chunks,
+    evidence_of,
+    in_units,
+    leads,
+    mechanism_of,
+    winners,
 )
-from mithridate.defences.neighbourhood import Kernel, check_mirrored, kernel_votes, neighbour_votes
-from mithridate.errors import ArtifactError, ConfigError
-from mithridate.recipes.choosing import public_size
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
+from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.votes import Votes
+from mithridate.defences._near import NearDefence
+from mithridate.defences._nearness import (
+    CHUNK_INPUTS,
+    FloatArray,
+    StoredExamples,
+    chunks_of,
+    histograms,
+    products,
+    votes_of,
+)
+from mithridate.defences.base import option
+from mithridate.defences.registry import register
+from mithridate.errors import ConfigError
+from mithridate.training.order import Facts, Progress
 
-
-@dataclass(frozen=True, kw_only=True)
-class _Near(Trainable):
-    """What the defences of this module share.
-
-    Attributes:
-        features: name of an encoder, an encoder, None for inputs as they are, or `auto`: those of the private ensemble.
-        classes: number of labels; by default as many as have names, else one more than the largest in the data.
-        mirrored: for images: an example is as near as it is to the input or to its mirror image.
-    """
-
-    features: Any = "auto"
-    classes: int | None = None
-    mirrored: bool = False
-    threats = ALL_THREATS
-    per_prediction = True
-
-    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
-        raise NotImplementedError
-
-    def _check(self) -> None:
-        check_training(features=self.features, classes=self.classes)
-        check_mirrored(self.mirrored)
-
-    def _shared(self) -> dict[str, Any]:
-        """What the recipes of both say alike."""
-        mirrored = {"mirrored": True} if self.mirrored else {}
-        return {"classes": self.classes, "features": in_json(self.features), **mirrored}
-
-    def _train(self, job: Job) -> Votes:
-        """Compare all inputs with all examples: there is nothing to train, and the device does not matter."""
-        _, features = network_for("auto", self.features, job.examples)
-        votes = self._votes(
-            job.training_set,
-            job.test_set,
-            features,
-            mirrored=self.mirrored,
-            classes=job.declared_classes(self.classes),
-            progress=job.progress,
-            source=job.source,
-            assumptions=job.assumptions,
-        )
-        if job.run_dir is not None:
-            _save(votes, Path(job.run_dir))
-        return votes
-
-
-def _save(votes: Votes, run_dir: Path) -> None:
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ArtifactError(f"Cannot make the folder {run_dir}: {error.strerror}. Use another one.") from error
-    votes.save(run_dir / "votes.npz")
+# How many products are held at a time. It bounds memory and cannot change a result.
+_CHUNK_NUMBERS = 1 << 23
+# How many votes a label has to be ahead: the same for all labels, or one number for each.
+Lead = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class NearestNeighbours(_Near):
+class NearestExamples(Deterministic):
+    """The `neighbours` training examples that are nearest to an input vote with their labels.
+
+    Distances are a function of the input and of one training example. Of equally distant examples, those come first
+    that a fixed function of their content puts first.
+
+    Several numbers of neighbours are several scales, of which the most neighbours are asked first. If their label with
+    most votes leads by at least `leads[0]`, it is the prediction; else the next fewer are asked, whose label has to
+    lead by `leads[1]`, and so on. The last ones always decide. A label may need another lead than others: where
+    `leads[0]` is a list, label a has to lead by `leads[0][a]`. The lead of label a is the smallest of
+    `votes of a - votes of b - [b < a]` over the other labels b: so much the votes for b may gain on those for a before
+    a no longer has most, where ties go to the smaller label.
+
+    Args:
+        neighbours: how many vote, at least 1; all, where there are fewer examples. Several numbers each are smaller
+            than the one before, and D has at least as many examples as the first.
+        num_train: the number of examples of D; it must be said where it is below twice the most neighbours, and None
+            says that it is not. Otherwise a list that was cut short would pass for all there are.
+        leads: one for every number of neighbours but the last, from 1 to that number; or instead of one, one for each
+            label.
+
+    >>> NearestExamples((2400, 600, 100), leads=(480, 300)).scales
+    ((2400, 480), (600, 300), (100, 0))
+    """
+
+    type = "nearest-examples"
+    rule = "nearest-neighbours"
+    words = Voters(
+        "neighbours",
+        "nearest training examples",
+        "too few neighbours have this label rather than another. Let more neighbours vote, or use features that bring "
+        "examples of a class closer together.",
+    )
+
+    neighbours: int | tuple[int, ...]
+    num_train: int | None = None
+    leads: tuple[Lead, ...] = ()
+
+    def __post_init__(self) -> None:
+        neighbours, leads = checked_scales(self.neighbours, self.leads)
+        object.__setattr__(self, "neighbours", neighbours)
+        object.__setattr__(self, "leads", leads)
+        if self.num_train is not None:
+            _validate.positive_integer(num_train=self.num_train)
+            object.__setattr__(self, "num_train", int(self.num_train))
+            if self.leads and self.num_train < self.most:
+                raise ConfigError(
+                    f"There are {self.num_train} training examples, fewer than neighbours={self.most}; ask for fewer."
+                )
+
+    def in_words(self) -> str:
+        """What it does with the training data, with its constants."""
+        voters = f"the {self.most:,} training examples that are nearest to an input"
+        return f"{voters} vote with their labels{self.tie_break()}"
+
+    def check_classes(self, classes: int) -> None:
+        """Leads by label are for as many labels."""
+        self.needed(classes)
+
+    def tie_break(self) -> str:
+        """Who decides where the most neighbours do not.
+
+        >>> NearestExamples((5, 3), leads=(2,)).tie_break()
+        '; where their label leads by fewer than 2 votes (3 over earlier labels), the 3 nearest decide'
+        >>> NearestExamples((5, 3), leads=((2, 1, 4),)).tie_break()[:60]
+        '; where their label leads by fewer votes than it needs (1 to'
+        """
+        return "".join(
+            f"; where their label leads by fewer {_than(lead)}, the {fewer:,} nearest decide"
+            for (_, lead), (fewer, _) in pairwise(self.scales)
+        )
+
+    @property
+    def scales(self) -> tuple[tuple[int, Lead], ...]:
+        """How many vote at each scale and the lead that they need, 0 at the last; the most voters first."""
+        voters = self.neighbours if isinstance(self.neighbours, tuple) else (self.neighbours,)
+        return tuple(zip(voters, (*self.leads, 0), strict=True))
+
+    @property
+    def most(self) -> int:
+        """How many vote at the first scale."""
+        return self.scales[0][0]
+
+    @property
+    def shown(self) -> int:
+        """How many of the nearest examples a certificate looks at."""
+        return 2 * self.most if self.num_train is None else min(2 * self.most, self.num_train)
+
+    def needed(self, classes: int) -> tuple[tuple[int, ...], ...]:
+        """The lead that each label needs, scale by scale.
+
+        Raises:
+            ConfigError: there are leads for another number of labels.
+        """
+        for _, lead in self.scales:
+            if isinstance(lead, tuple) and len(lead) != classes:
+                said = shown(list(lead))
+                raise ConfigError(f"Expected a lead for each of {classes} labels, got {len(lead)}: {said}.")
+        return tuple(lead if isinstance(lead, tuple) else (lead,) * classes for _, lead in self.scales)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        voters = list(self.neighbours) if isinstance(self.neighbours, tuple) else self.neighbours
+        # What is said of one scale stays what it was before there were several.
+        leads = {"leads": listed_leads(self.leads)} if self.leads else {}
+        return {"type": self.type, "neighbours": voters, "num_train": self.num_train, **leads}
+
+
+def _than(lead: Lead) -> str:
+    if isinstance(lead, int):
+        return f"than {lead:,} votes ({lead + 1:,} over earlier labels)"
+    return f"votes than it needs ({min(lead):,} to {max(lead):,}; 1 more over earlier labels)"
+
+
+def listed_leads(leads: Sequence[int | Sequence[int]]) -> list[int | list[int]]:
+    """Leads as plain JSON values."""
+    return [lead if isinstance(lead, int) else list(lead) for lead in leads]
+
+
+def checked_scales(neighbours: Any, leads: Any) -> tuple[int | tuple[int, ...], tuple[Lead, ...]]:
+    """Numbers of neighbours and leads as `NearestExamples` holds them; one number of neighbours is no list.
+
+    Raises:
+        ConfigError: they are not what it asks for, or the leads do not fit the neighbours.
+    """
+    neighbours, leads = _unpacked(neighbours), _unpacked(leads)
+    if not isinstance(neighbours, list | tuple):
+        _validate.positive_integer(neighbours=neighbours)
+    if not isinstance(leads, list | tuple):
+        raise ConfigError(f"Expected leads as a list of whole numbers, got {shown(leads)}.")
+    voters = cast("Sequence[Any]", neighbours if isinstance(neighbours, list | tuple) else [neighbours])
+    needed = cast("Sequence[Any]", leads)
+    for count in voters:
+        _validate.positive_integer(neighbours=count)
+    said = shown(list(voters))
+    if any(after >= before for before, after in pairwise(voters)):
+        raise ConfigError(f"Expected every number of neighbours to be below the one before, got {said}.")
+    asked = shown(list(needed))
+    if len(needed) != len(voters) - 1:
+        raise ConfigError(
+            f"Expected a lead for every number of neighbours but the last, got leads {asked} for neighbours {said}."
+        )
+    checked = tuple(_checked_lead(lead, count) for lead, count in zip(needed, voters, strict=False))
+    if len({len(lead) for lead in checked if isinstance(lead, tuple)}) > 1:
+        raise ConfigError(f"Expected leads by label for the same number of labels at every scale, got {asked}.")
+    return int(voters[0]) if len(voters) == 1 else tuple(int(count) for count in voters), checked
+
+
+def _unpacked(numbers: Any) -> Any:
+    """The list that an array holds; anything else as it is."""
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+
+
+def _checked_lead(lead: Any, voters: int) -> Lead:
+    lead = _unpacked(lead)
+    by_label = isinstance(lead, list | tuple)
+    numbers = cast("Sequence[Any]", lead if by_label else [lead])
+    if not numbers:
+        raise ConfigError("Expected a lead, or a list with one for each label, got an empty list.")
+    for number in numbers:
+        _validate.positive_integer(leads=number)
+        if number > voters:
+            raise ConfigError(f"{voters} neighbours cannot lead by {number}; ask for a lead of at most {voters}.")
+    return tuple(int(number) for number in numbers) if by_label else int(numbers[0])
+
+
+# --- votes ---------------------------------------------------------------------------------------------------------
+
+
+def neighbour_votes(
+    examples: StoredExamples,
+    test_set: Any,
+    *,
+    neighbours: int | Sequence[int],
+    leads: Sequence[int | Sequence[int]] = (),
+    mirrored: bool = False,
+    progress: Progress | None = None,
+) -> Votes:
+    """Labels of the training examples nearest to each input.
+
+    Guarantee: `evidence["order"][x]` holds the labels of the 2 * `neighbours` examples (all, if there are fewer) that
+    come first on input x, in order, and `counts[x]` counts the first `neighbours` of them; of several numbers, the
+    first one is meant, and the certificate reads the others off the order. Of two examples that one
+    comes first whose features, rounded to whole numbers, have the larger dot product with those of x (with `mirrored`,
+    with those of x or of its mirror image, whichever is larger); with equal ones, that one whose content (rounded
+    features and label) has the smaller BLAKE2b hash; examples of equal content are interchangeable. So which of two
+    comes first is a function of x and these two alone, bit for bit.
+
+    Assumes: the features were fixed before anyone looked at the training set, and what `votes.assumptions` lists.
+
+    Args:
+        examples: those that vote.
+        test_set: inputs to vote on, or a pair with their true labels.
+        neighbours: how many examples vote; or several numbers, the largest first: fewer are asked where more do not
+            agree, see `mithridate.core.mechanism.NearestExamples`.
+        leads: by how many votes each of several numbers of neighbours has to agree, except the last; a number, or a
+            list with one for each label.
+        mirrored: see `kernel_votes`.
+        progress: called with the number of inputs that are done and their total.
+
+    Raises:
+        ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
+    """
+    numbers, needed = checked_scales(neighbours, leads)
+    voters = NearestExamples(numbers, leads=needed)
+    voters.needed(examples.classes)  # or it says what is wrong, before anything is computed
+    if voters.most > len(examples.rows):
+        raise ConfigError(
+            f"There are {len(examples.rows)} training examples, fewer than neighbours={voters.most}; ask for fewer."
+        )
+    inputs = examples.asked(test_set, mirrored=mirrored)
+    mechanism = replace(voters, num_train=len(examples.rows))
+    by_hash = _hash_order(examples.rows, examples.labels)
+    rows, labels = examples.rows[by_hash], examples.labels[by_hash]
+    order = np.empty((len(inputs), mechanism.shown), dtype=np.int64)
+    for part in chunks_of(len(order), max(1, min(CHUNK_INPUTS, _CHUNK_NUMBERS // len(rows))), progress):
+        order[part] = labels[_nearest(products(inputs.views[:, part], rows), order.shape[1])]
+    said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
+    recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
+    counts = histograms(order[:, : mechanism.most], examples.classes)
+    return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
+
+
+def _hash_order(rows: FloatArray, labels: IntArray) -> IntArray:
+    """Positions of the examples by the hash of their content."""
+    contents = zip(rows.astype("<i2"), labels.astype("<i8"), strict=True)
+    digests = [hashlib.blake2b(row.tobytes() + label.tobytes(), digest_size=32).digest() for row, label in contents]
+    return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
+
+
+def _nearest(dots: FloatArray, count: int) -> IntArray:
+    """Positions of the largest numbers of each row, the largest first, of equal ones the first first."""
+    last = dots.shape[1] - count
+    thresholds = np.partition(dots, last, axis=1)[:, last]
+    nearest = np.empty((len(dots), count), dtype=np.int64)
+    for row, threshold, out in zip(dots, thresholds, nearest, strict=True):
+        candidates = np.flatnonzero(row >= threshold)
+        out[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
+    return nearest
+
+
+# --- rule ---------------------------------------------------------------------------------------------------------
+
+# Voters and the leads that their label needs, by label.
+Scales = Sequence[tuple[int, IntArray]]
+
+
+@dataclass(frozen=True)
+class NeighbourRule(ExactRule):
+    """The k nearest training examples vote; where there are fewer than k, those that are there.
+
+    Reads the evidence `order`, examples x min(2 k, n): the labels of the nearest of the n training examples, nearest
+    first. Fewer than 2 k columns therefore are the whole training set. Replaced, edited and changed examples need the
+    counts only, if there is one scale.
+
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. With one scale, no larger
+    radius can be shown from the order, with two exceptions: `FEATURES`, where inputs move less far than is assumed
+    here, and `REMOVE` beyond the 2 k examples that are shown, where the unseen ones are taken for the worst.
+
+    Assumes: nothing beyond `NearestExamples`. Without any example the label is 0.
+
+    *One scale.* Take any two labels a and b, with A(m) and B(m) their numbers among the m nearest of D; for m < 0 read
+    0, for m > n read n. Let D' have i more examples and lack d of D. Of the voters of D', let u be new. The others are
+    the first of D that were not deleted: they lie among the first p of D, where e were deleted. Each new one and each
+    deleted one takes at most one from the lead of a over b, so it is at least
+
+        A(p) - B(p) - u - e - [b < a].
+
+    If k vote, p = k - u + e with u <= i and e <= d; if fewer do, p = n, u = i and e = d, and k - i + d > n. In p =
+    k - u + e the bound falls, or stays, with u and with e, for A - B changes by at most 1 from p to p + 1. So the lead
+    is never less than at u = i and e = d: with m = k - i + d,
+
+        lead(i, d) = A(m) - B(m) - (i + d) - [b < a].
+
+    The worst attack reaches it: i examples of b nearer than all others, and d of a deleted among the voters. Were there
+    not so many, a has lost already, unless nobody is left and a = 0. The threats allow
+
+        ADD                                i = r, d = 0
+        REMOVE                             i = 0, d = r
+        SYMMETRIC_DIFFERENCE               i + d = r, so m = k - r, k - r + 2, ..., k + r
+        REPLACE, EDIT, LABELS, FEATURES    i = r, d = r, so m = k
+
+    and r is safe where the smallest lead is 0 or more. Relabelling r voters does what r replaced ones do.
+
+    *Several scales*, k_1 > k_2 > ..., of which scale j answers a if a leads every other label there by t_j(a) or more,
+    0 at the last. Let L_j(a, b) be a's lead over b. One of [a < b] and [b < a] is 1, so L_j(a, b) = -L_j(b, a) - 1, and
+    scale j answers b exactly if L_j(c, b) + t_j(b) < 0 for all c. Let a be the prediction, and
+
+        A_j = smallest L_j(a, b) - t_j(a) of all b: 0 or more exactly if scale j answers a,
+        B_j = smallest of all b but a of the largest L_j(c, b) + t_j(b) of all c: 0 or more exactly if it answers no b.
+
+    Now let, from the last scale to the first, V = A at the last one, and
+
+        V_j = the larger one of V_(j+1) and A_j, but at most B_j.
+
+    V_j >= 0 exactly if scale j and those behind it predict a. For the last one, that is what winning means. For another
+    one, B_j >= 0 says that it answers a or nobody. If a, A_j >= 0; if nobody, A_j < 0, and those behind it decide.
+
+    All scales see the same D'. With m = k_j - i + d, no L_j(c, b) of D' is less than the lead(i, d) of c over b at its
+    scale, and V_1 never rises where one of them falls, and falls by s where all of them fall by s. So take V_1 of the
+    C(m) - B(m) - [b < c] of all scales at the same d - i: less i + d, it is a lower bound on V_1 of D', and so takes
+    the place of the lead of one scale. It, too, changes by at most 1 from d - i to d - i + 1: what withstands r
+    withstands less. It may be too low, for every scale meets the attack that is worst for it, whoever gains by that.
+
+    References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765) for the idea; their bound is the last line of one scale.
+    """
+
+    name = "nearest-neighbours"
+    title = "nearest neighbours"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The labels of the nearest examples."""
+        return ("order",)
+
+    def decide(self, votes: Votes, threat: Threat) -> Decision:
+        """The prediction on every example, and its radius."""
+        mechanism = mechanism_of(votes, NearestExamples, self)
+        neighbours = mechanism.most
+        if votes.instances > neighbours:
+            raise ConfigError(
+                f"Expected votes of at most {neighbours} neighbours, but the counts hold {votes.instances}."
+            )
+        in_counts = threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
+        if in_counts and not mechanism.leads:
+            label = winners(votes.counts)
+            return Decision(label, in_units(leads(votes.counts, label).min(axis=1), threat))
+        order = evidence_of(votes, "order", self, (None,))
+        _check_order(order, votes, mechanism)
+        # Where all n vote, n + 1 inserted rivals always win: room for more voters than these changes nothing.
+        neighbours = min(neighbours, 2 * order.shape[1] + 1)
+        # Of several scales, none exceeds n.
+        voters = [min(count, neighbours) for count, _ in mechanism.scales]
+        scales = list(zip(voters, map(np.array, mechanism.needed(votes.classes)), strict=True))
+        # One small type for both, so that comparing them copies neither.
+        order = order.astype(np.min_scalar_type(votes.classes), copy=False)
+        label = np.empty(votes.examples, dtype=np.int64)
+        radius = np.empty(votes.examples, dtype=np.int64)
+        # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
+        complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
+        for rows in chunks(votes.examples, 2 * neighbours * votes.classes):
+            label[rows] = _predictions(order[rows], votes.counts[rows], scales)
+            lead = _combined_lead(order[rows], votes.counts[rows], label[rows], scales)
+            if in_counts:
+                radius[rows] = in_units(lead[:, neighbours].astype(np.int64), threat)
+            else:
+                radius[rows] = _withstood(lead, threat, complete=complete)
+        if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
+            # Nothing but label 0, which also wins where nothing is left.
+            radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
+        return Decision(label, np.minimum(radius, SEARCH_LIMIT))
+
+
+def _predictions(order: AnyArray, counts: IntArray, scales: Scales) -> IntArray:
+    """The label of the first scale that leads by enough."""
+    label = np.zeros(len(order), dtype=np.int64)
+    for number, (neighbours, needed) in reversed(list(enumerate(scales))):
+        votes = counts if number == 0 else _histograms(order[:, :neighbours], counts.shape[1])
+        winner = winners(votes)
+        label = np.where(leads(votes, winner).min(axis=1) >= needed[winner], winner, label)
+    return label
+
+
+def _histograms(labels: AnyArray, classes: int) -> IntArray:
+    return np.stack([(labels == label).sum(axis=1, dtype=np.int64) for label in range(classes)], axis=1)
+
+
+def _combined_lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
+    """V_1 for d - i = -k, ..., k, with the k voters of the first scale, before i + d is taken from it."""
+    most, classes = scales[0][0], counts.shape[1]
+    behind = _behind(order, counts, most)
+    rivals = (np.arange(classes)[:, None] != label)[:, :, None]
+    lead = -behind[label, np.arange(len(label))]
+    combined = _at_scale(lead, scales[-1][0], most)
+    for neighbours, needed in reversed(scales[:-1]):
+        units = (classes * needed).astype(behind.dtype)
+        answers = lead - units[label, None]
+        others = np.min(behind + units[:, None, None], axis=0, where=rivals, initial=np.iinfo(behind.dtype).max)
+        combined = np.maximum(combined, _at_scale(answers, neighbours, most))
+        combined = np.minimum(combined, _at_scale(others, neighbours, most))
+    # Rounded down last: whole votes are what was added, and rounding keeps the order.
+    return combined // classes
+
+
+def _at_scale(table: AnyArray, neighbours: int, most: int) -> AnyArray:
+    """What `table` says for 0, 1, ... in play as a table for d - i = -k, ..., k, by the voters of a scale."""
+    # The scale has k_j + d - i in play, and where that is below 0, as much as at 0.
+    shown = table[:, : most + neighbours + 1]
+    return np.pad(shown, ((0, 0), (most - neighbours, 0)), mode="edge")
+
+
+def _behind(order: AnyArray, counts: IntArray, neighbours: int) -> AnyArray:
+    """How far each label is behind the first of the others, with m = 0, ..., 2 k in play: labels x examples x m.
+
+    In units of one vote / labels, so that ties are no ties: a label that wins ties is ahead by as many units as its
+    number is smaller. Rounded down to votes, the largest N_c(m) - N_b(m) - [b < c] of all c. Beyond the last training
+    example it stays as it is.
+    """
+    classes, width = counts.shape[1], 2 * neighbours + 1
+    ahead = np.zeros((classes, len(order), width), dtype=np.min_scalar_type(-4 * classes * (neighbours + 1)))
+    for label, row in enumerate(ahead):
+        row[:, 0] = classes - 1 - label
+        np.multiply(order == label, row.dtype.type(classes), out=row[:, 1 : order.shape[1] + 1])
+        np.cumsum(row, axis=1, out=row)
+        if (row[:, neighbours] != classes * counts[:, label] + (classes - 1 - label)).any():
+            raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
+    first = ahead.max(axis=0)
+    is_first = ahead == first
+    second = ahead.max(axis=0, where=~is_first, initial=-1)
+    return np.where(is_first, second, first) - ahead
+
+
+def _check_order(order: AnyArray, votes: Votes, mechanism: NearestExamples) -> None:
+    width = order.shape[1]
+    if width != mechanism.shown or min(width, mechanism.most) != votes.instances:
+        raise ConfigError(
+            f"Expected the evidence 'order' to have {mechanism.shown} columns, twice the neighbours, or one for each "
+            f"training example where NearestExamples(num_train=...) says that there are fewer; it has {width}, and "
+            f"{votes.instances} neighbours voted."
+        )
+    if order.max() >= votes.classes:
+        raise ConfigError(f"Expected the evidence 'order' to hold labels below {votes.classes}, got {order.max()}.")
+
+
+def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
+    """The largest r that is safe, from the lead for d - i = -k, ..., k before i + d is taken from it."""
+    neighbours = lead.shape[1] // 2
+    inserted, deleted = lead[:, neighbours::-1], lead[:, neighbours:]
+    radii = np.arange(neighbours + 1, dtype=lead.dtype)
+    match threat:
+        case Threat.ADD:
+            return _last_safe(inserted >= radii)
+        case Threat.REMOVE:
+            radius = _last_safe(deleted >= radii)
+            # With r > k, m is beyond what is shown: nothing comes there, or for all we know another b for each r.
+            rest = lead[:, -1].astype(np.int64) - neighbours
+            return np.where(rest >= 0, neighbours + rest // (1 if complete else 2), radius)
+        case _:
+            worst = np.minimum(inserted, deleted)
+            for parity in (0, 1):
+                # From r to r + 2 the same values of m stay possible, and one comes at either end.
+                same = worst[:, parity::2]
+                np.minimum.accumulate(same, axis=1, out=same)
+            return _last_safe(worst >= radii)
+
+
+def _last_safe(safe: npt.NDArray[np.bool_]) -> IntArray:
+    """The last radius that is safe: 0 is, and a radius below a safe one."""
+    return safe.sum(axis=1, dtype=np.int64) - 1
+
+
+# --- the defence ----------------------------------------------------------------------------------------------------
+
+
+def _numbers(text: str) -> int | list[int]:
+    """One number, or several with commas between them."""
+    found = [int(part) for part in text.split(",")]
+    return found if len(found) > 1 else found[0]
+
+
+def _listed(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class NearestNeighbours(NearDefence):
     """The nearest examples vote, each with one vote.
 
     Many neighbours certify large radii, few are more accurate. With several numbers, both: `neighbours=(2400, 100)` and
@@ -88,20 +523,26 @@ class NearestNeighbours(_Near):
 
     Args:
         neighbours: how many examples vote; None: one in ten, at most 1,000. Several numbers, the largest first, are
-            asked in turn until one label leads by enough; see `mithridate.core.mechanism.NearestExamples`.
+            asked in turn until one label leads by enough; see `NearestExamples`.
         leads: how many votes are enough, for every one of several numbers but the last: a number, or a list with one
             for each label, such as `[[500, 900, 200]]`.
 
     References: Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765).
     """
 
-    neighbours: int | Sequence[int] | None = None
-    leads: Sequence[int | Sequence[int]] = ()
     name = "nearest-neighbours"
-    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (NearestExamples,)
+    summary = "The training examples nearest to an input vote with their labels; nothing is trained."
+    mechanisms = (NearestExamples,)
+
+    neighbours: int | Sequence[int] | None = option(
+        None, "nearest-neighbours: how many vote, such as 500 or 2400,100", _numbers, "K"
+    )
+    leads: Sequence[int | Sequence[int]] = option(
+        (), "nearest-neighbours: the leads that several numbers of neighbours need, such as 500", _listed, "N"
+    )
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         if self.neighbours is None:
             if self.leads not in ((), []):
                 raise ConfigError("Leads are of numbers of neighbours; say neighbours, too, such as [2400, 600].")
@@ -121,56 +562,28 @@ class NearestNeighbours(_Near):
             case several:
                 return f"{', '.join(f'{count:,}' for count in several[:-1])} or {several[-1]:,} nearest neighbours"
 
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """How it votes."""
-        if not self.leads:
-            return {"type": self.name, "neighbours": self.neighbours, **self._shared()}
-        several = list(cast("Sequence[int]", self.neighbours))
-        return {"type": self.name, "neighbours": several, "leads": listed_leads(self.leads), **self._shared()}
+    def to_dict(self) -> dict[str, Any]:
+        """Leads only where there are some."""
+        said = super().to_dict()
+        leads = said.pop("leads")
+        return {**said, "leads": leads} if leads else said
 
-    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
-        count = self.neighbours
-        if count is None:
-            count = max(1, min(1000, public_size(len(training_set[0])) // 10))
-            said = f"neighbours = {count} was chosen for the number of training examples, rounded; {PUBLIC}"
-            options["assumptions"] = (*options["assumptions"], Statement(said, "size"))
-        return neighbour_votes(training_set, test_set, neighbours=count, leads=self.leads, features=features, **options)
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """One example in ten votes, or as many as a class has where there are more than ten; at most 1,000."""
+        return {"neighbours": max(1, min(1000, facts.num_train // max(10, facts.classes)))}
 
+    def rule(self) -> Rule:
+        """See `NeighbourRule`."""
+        return NeighbourRule()
 
-@dataclass(frozen=True)
-class KernelVote(_Near):
-    """Every example votes, with a weight that falls with its distance from the input.
-
-    Guarantee: that of `Certificate`, without any probability of failure: an insertion adds at most one full weight to
-    one label, a deletion removes at most the weight of the example.
-
-    Args:
-        kernel: a function of the cosine of two rows of features, from 0 to 1; see `neighbourhood`. By default that of
-            the features.
-    """
-
-    kernel: Kernel | None = None
-    name = "kernel-vote"
-    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (KernelSum,)
-
-    def __post_init__(self) -> None:
-        self._check()
-        if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
-            raise ConfigError(
-                f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "
-                f"{self.kernel!r}."
-            )
-
-    @property
-    def title(self) -> str:
-        """For a legend."""
-        return "kernel vote"
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """How it votes."""
-        return {"type": self.name, "kernel": in_json(self.kernel), **self._shared()}
-
-    def _votes(self, training_set: Any, test_set: Any, features: Any, **options: Any) -> Votes:
-        return kernel_votes(training_set, test_set, kernel=self.kernel, features=features, own=True, **options)
+    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+        """How the examples vote on some inputs."""
+        assert self.neighbours is not None
+        return neighbour_votes(
+            examples,
+            test_set,
+            neighbours=self.neighbours,
+            leads=self.leads,
+            mirrored=self.mirrored,
+            progress=progress,
+        )

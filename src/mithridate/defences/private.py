@@ -1,22 +1,27 @@
-"""Defences by differential privacy: one ensemble, several ways to account for it."""
+"""The private ensemble: many models trained by DP-SGD vote, and their privacy becomes a radius.
+
+One ensemble, several ways to account for it: `fdp`, `rdp` (with `rdp-standard` and the paper's `rdp-paper`), `adp`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from mithridate import _validate
+from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
-from mithridate.core.certificate import Scope
-from mithridate.core.mechanism import Mechanism, SampledGaussian, Subsampled, Threat
+from mithridate.core.mechanism import SampledGaussian, Subsampled
 from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes
-from mithridate.defences.base import ALL_THREATS, Job, Progress, Trainable, check_training, check_votes, in_json
-from mithridate.defences.statistical_bound import StatisticalBound, statistical_dp
+from mithridate.defences._trained import TrainedDefence, called_with
+from mithridate.defences.base import option
+from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
-from mithridate.recipes.project import CONFIG_NAMES, compose, follows_size, refuse_unknown
+from mithridate.recipes import choosing, presets
+from mithridate.recipes.choosing import Recipe
 from mithridate.training.config import TrainConfig
+from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
 
 METHODS: dict[str, Method] = {
     "fdp": FDP(),
@@ -25,9 +30,16 @@ METHODS: dict[str, Method] = {
     "rdp-standard": RDP("standard"),
     "adp": ADP(),
 }
-# What can be said about training beside `TrainConfig`.
-OPTIONS = ("model", "features", "seconds", "in_flight", "precision")
-# What stands in for options that are left open, while the others are checked.
+_TITLES = {
+    "fdp": "f-DP",
+    "rdp": "RDP",
+    "rdp-paper": "RDP, the paper's group rule",
+    "rdp-standard": "RDP, standard group privacy",
+    "adp": "(eps, delta)-DP",
+}
+# What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
+_ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
+# What stands in for constants that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
     "noise_multiplier": 1.0,
@@ -36,69 +48,140 @@ _PLACEHOLDERS = {
     "max_grad_norm": 1.0,
     "learning_rate": 1.0,
 }
-_TITLES = {
-    "fdp": "f-DP",
-    "rdp": "RDP",
-    "rdp-paper": "RDP, the paper's group rule",
-    "rdp-standard": "RDP, standard group privacy",
-    "adp": "(eps, delta)-DP",
-}
 
 
-@dataclass(frozen=True)
-class _Private(Trainable):
-    """A private ensemble; what `options` leave out is chosen from the size of the task and the time there is.
+@dataclass(frozen=True, kw_only=True)
+class PrivateDefence(TrainedDefence):
+    """A private ensemble; what is None or `auto` is chosen from the size of the task and the time there is.
 
     Attributes:
-        options: how to train, by the names of `TrainConfig` and of the flags of `mithridate train` (`model`,
-            `features`, `seconds`, `in_flight`, `precision`).
+        recipe: a preset, whose constants hold where no others are given.
+        seconds: about how long training may take; where it is not enough, batches shrink.
     """
 
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True)
-    threats = ALL_THREATS
-    _mechanisms: ClassVar[tuple[type[Mechanism], ...]] = (SampledGaussian, Subsampled)
+    mechanisms = (SampledGaussian, Subsampled)
 
-    def _check_options(self) -> None:
-        """Refuse what no run could use, before anything is trained."""
-        refuse_unknown(self.options, (*CONFIG_NAMES, *OPTIONS), "among the options of a private ensemble")
-        known = {name: value for name, value in self.options.items() if name in CONFIG_NAMES and value is not None}
-        check_training(**{name: value for name, value in self.options.items() if name in OPTIONS and value is not None})
+    instances: int | None = option(None, "number of models that vote (1000)", int, "P")
+    noise_multiplier: float | None = option(None, "noise / clipping norm", float, "S")
+    sample_rate: float | None = option(None, "chance to enter a batch", float, "Q")
+    keep: float | None = option(None, "chance of an example to be kept by an instance before training", fraction, "M/N")
+    divisor: float | None = option(None, "of every noisy sum (sample rate x number)", float, "D")
+    seconds: float | None = option(None, "about how long training may take (60)", float, "S")
+    recipe: str | None = option(None, f"a preset: {', '.join(presets.NAMES)}", metavar="NAME")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.recipe is not None:
+            presets.preset(self.recipe)
+        if self.seconds is not None:
+            _validate.number_in(0, float("inf"), low_open=True, seconds=self.seconds)
+        self._config(_PLACEHOLDERS)
+
+    def _config(self, others: dict[str, Any]) -> TrainConfig:
+        """Its constants, with others in the place of those that are left open."""
         try:
-            TrainConfig(**{**_PLACEHOLDERS, **known})
+            return TrainConfig(**{**others, **self.given(TrainConfig)})
         except TypeError as error:
             raise ConfigError(f"An option is of the wrong kind: {error}.") from error
 
     @property
-    def recipe(self) -> dict[str, Any]:
-        """How it trains."""
-        return {"type": "private", **{name: in_json(value) for name, value in sorted(self.options.items())}}
+    def config(self) -> TrainConfig:
+        """How every instance is trained, of a defence with nothing left open."""
+        return self._config({})
 
-    def _train(self, job: Job) -> Votes:
-        from mithridate.training.run import pick_device, train
+    @property
+    def training_key(self) -> dict[str, Any]:
+        """How it trains: alike for all that account for the same models."""
+        own = ("name", "method", "on", "delta")
+        return {"name": "private", **{name: value for name, value in self.to_dict().items() if name not in own}}
 
-        chosen = compose(self.options, job.examples, pick_device(job.device).type)
-        runtime = {name: self.options[name] for name in ("in_flight", "precision") if name in self.options}
-        return train(
-            job.training_set,
-            job.test_set,
-            model=chosen.model,
-            features=chosen.features,
-            config=chosen.config,
-            run_dir=job.run_dir,
-            device=job.device,
-            progress=job.progress,
-            source=job.source,
-            assumptions=(
-                *job.assumptions,
-                *chosen.assumptions,
-                *((chosen.assumption,) if follows_size(self.options) else ()),
-            ),
-            **runtime,
+    @property
+    def _is_complete(self) -> bool:
+        """Whether nothing that matters is left to be chosen."""
+        return all(getattr(self, name) is not None for name in _ESSENTIAL)
+
+    def choose(self, facts: Facts) -> Choice:
+        """The recipe: what was decided, and the rest for the size of the task and the time there is.
+
+        Constants that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing
+        else is changed from the defaults of `TrainConfig`. Those of a preset hold where no other is given.
+        """
+        if self.recipe is not None:
+            return self._by_preset(facts)
+        recipe = self.recipe_for(facts)
+        constants = {one.name: getattr(recipe.config, one.name) for one in fields(TrainConfig)}
+        settled = replace(
+            self, model=recipe.model, features=recipe.features or "none", seconds=None, recipe=None, **constants
         )
+        follows = not self._is_complete or self.divisor is None
+        return Choice(settled, follows, recipe.assumptions, recipe.in_words(), recipe.warnings, recipe.to_dict())
+
+    def recipe_for(self, facts: Facts) -> Recipe:
+        """What `choosing.choose` makes of the constants that are given."""
+        complete = self._is_complete
+        named = not (isinstance(self.model, str) and self.model == "auto")
+        features = self.features
+        if isinstance(features, str) and features == "auto" and complete and named:
+            features = "none"
+        open_to_choice: dict[str, Any] = {name: getattr(self, name) for name in _ESSENTIAL}
+        open_to_choice |= {n: getattr(self, n) for n in ("seconds", "instances") if getattr(self, n) is not None}
+        recipe = choosing.choose(
+            num_train=facts.num_train,
+            classes=facts.classes,
+            shape=facts.shape,
+            kind=facts.kind,
+            device=facts.device,
+            model=self.model,
+            features=None if isinstance(features, str) and features == "none" else features,
+            keep=self.keep,
+            method=self.accounting(),
+            **open_to_choice,
+        )
+        given = {**self.given(TrainConfig), "classes": facts.classes, "num_train": facts.num_train}
+        if complete:
+            given = {"instances": recipe.config.instances, **given}
+            return replace(recipe, config=TrainConfig(**given))
+        return replace(recipe, config=replace(recipe.config, **given))
+
+    def _by_preset(self, facts: Facts) -> Choice:
+        """The choice of a preset, with the constants that are given beside it."""
+        preset = presets.preset(str(self.recipe))
+        number = self.num_train or preset.size_for(facts.num_train)
+        decided = preset.options(number)
+        left_open = {name: value for name, value in decided.items() if getattr(self, name, None) in (None, "auto")}
+        settled = replace(self, recipe=None, **{**left_open, "num_train": self.num_train})
+        choice = settled.choose(replace(facts, num_train=number))
+        said = preset.assumption(facts.shape, facts.classes)
+        reason = f"The constants are those of the recipe {preset.name}. {preset.description}"
+        details = {**choice.details, "reasons": [*choice.details["reasons"], reason]}
+        return replace(choice, follows_size=True, statements=(said,), details=details)
+
+    def accounting(self) -> Method:
+        """How privacy becomes a radius, for what is said about the radius that could be reached."""
+        return FDP()
+
+    @property
+    def models(self) -> int:
+        """Number of instances."""
+        assert self.instances is not None
+        return self.instances
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Train all instances by the shared engine, and count their votes."""
+        from mithridate.training.run import train
+
+        called = {**called_with(self, order, runtime), "config": self.config}
+        return train(**called, shards=runtime.shards, progress=runtime.progress)
+
+    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
+        """Start the run without training anything."""
+        from mithridate.training.run import prepare
+
+        return prepare(**called_with(self, order, runtime), config=self.config)
 
 
 @dataclass(frozen=True)
-class PrivateEnsemble(_Private):
+class PrivateEnsemble(PrivateDefence):
     """Many models trained by DP-SGD vote, and their privacy becomes a radius.
 
     Guarantee: that of `Certificate`.
@@ -106,23 +189,27 @@ class PrivateEnsemble(_Private):
     Args:
         method: `fdp`, `rdp`, `rdp-paper` (not sound, for comparison), `rdp-standard` or `adp`.
         on: certify the majority of `votes`, or the mean of `scores`.
-        options: see the class.
 
     References: Liu et al. 2023 (AAAI), and the docstrings of `FDP`, `RDP`, `ADP`.
     """
 
+    summary = "Many models trained by DP-SGD vote, and their privacy becomes a radius."
+
     method: str = "fdp"
-    on: str = "votes"
-    per_prediction = True
+    on: str = option("votes", "what is certified: the majority of votes, or the mean of scores (votes)")
+    delta: float | None = option(None, "adp: delta of one example (1e-5)", float, "D")
 
     def __post_init__(self) -> None:
         _validate.one_of(tuple(METHODS), method=self.method)
         _validate.one_of(("votes", "scores"), on=self.on)
-        self._check_options()
+        if self.delta is not None and self.method != "adp":
+            raise ConfigError(f"delta belongs to the method adp, not to {self.method}; leave it out.")
+        self.accounting()  # checks its own constants
+        super().__post_init__()
 
     @property
-    def name(self) -> str:
-        """As on the command line."""
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As at every door."""
         return self.method
 
     @property
@@ -130,43 +217,14 @@ class PrivateEnsemble(_Private):
         """For a legend."""
         return f"{_TITLES[self.method]} on {self.on}"
 
-    def _rule(self) -> Rule | None:
-        return METHODS[self.method]
+    def accounting(self) -> Method:
+        """As named."""
+        return METHODS[self.method] if self.delta is None else ADP(self.delta)
+
+    def rule(self) -> Rule:
+        """As named."""
+        return self.accounting()
 
 
-@dataclass(frozen=True)
-class StatisticalDP(_Private):
-    """The statistical bound of differential privacy: on the mean accuracy of one model, on no prediction.
-
-    Guarantee: that of `StatisticalBound`.
-
-    Args:
-        delta: the delta of one example, in (0, 1).
-        options: see the class.
-
-    References: Ma, Zhu, Hsu 2019 (arXiv 1903.09860).
-    """
-
-    delta: float = 1e-5
-    name = "statistical-dp"
-    title = "statistical DP"
-    per_prediction = False
-
-    def __post_init__(self) -> None:
-        _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
-        self._check_options()
-
-    def certify(  # pyright: ignore[reportIncompatibleMethodOverride]  (no prediction is certified)
-        self,
-        votes: Votes,
-        *,
-        threat: Threat | str | None = None,
-        failure_prob: float = 1e-3,
-        scope: Scope | str = Scope.PREDICTION,
-        progress: Progress | None = None,
-    ) -> StatisticalBound:
-        """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified."""
-        check_votes(votes, self, self._mechanisms)
-        return statistical_dp(
-            votes, failure_prob=failure_prob, delta=self.delta, threat=threat or Threat.SYMMETRIC_DIFFERENCE
-        )
+for _name in METHODS:
+    register(PrivateEnsemble, _name, method=_name)

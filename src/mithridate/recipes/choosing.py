@@ -29,7 +29,7 @@ from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import certify, default_bounds
 from mithridate.certifying.planning import Plan, plan
 from mithridate.core.bounds import bound_votes
-from mithridate.core.conditions import PUBLIC, Statement, tuned_constants
+from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError
@@ -127,8 +127,8 @@ class Recipe:
     Attributes:
         model: name of the network, or the user's own.
         features: fixed encoder that the network is trained on, or None for the inputs themselves.
-        config: how every instance is trained. `num_train` and `classes` are left open: `train` reads them off the data
-            and every certificate lists them as assumed public. Where they were declared, put them in with
+        config: how every instance is trained. `num_train` and `classes` are left open: `train` then takes the size step
+            and the labels of the data. Where they were declared, put them in with
             `dataclasses.replace(recipe.config, num_train=..., classes=...)`.
         classes: number of labels the recipe is for.
         num_train: number of training examples the recipe is for.
@@ -175,11 +175,6 @@ class Recipe:
             method=self.method,
         )
 
-    @property
-    def assumption(self) -> Statement:
-        """What a certificate takes for granted where the recipe was chosen by a size that was not declared."""
-        return size_assumption(self.num_train)
-
     def in_words(self) -> str:
         """A few short lines, to be shown before training starts."""
         config = self.config
@@ -212,24 +207,6 @@ class Recipe:
         }
 
 
-def public_size(number: int) -> int:
-    """The number of examples as recipes are to see it where nobody declared it: rounded to two digits.
-
-    A recipe that followed every single example would be another one on nearly all changed data.
-
-    >>> public_size(1587), public_size(60_000), public_size(7)
-    (1600, 60000, 7)
-    """
-    return round(number, min(0, 2 - len(str(int(number)))))
-
-
-def size_assumption(num_train: int) -> Statement:
-    """What a certificate is conditional on where the recipe follows a number of examples that nobody declared."""
-    return Statement(
-        f"The recipe was chosen for {num_train} training examples, their number rounded to two digits; {PUBLIC}", "size"
-    )
-
-
 def choose(
     *,
     num_train: int,
@@ -259,10 +236,10 @@ def choose(
     Assumes: the other arguments were not tuned on the training set that is to be certified.
 
     Args:
-        num_train: number of training examples.
+        num_train: number of training examples, where it is declared; else their size step, `size.step_of`.
         classes: number of labels, at least 2.
         shape: shape of one raw input; `()` for text.
-        kind: what the inputs hold, as `data.arrays.kind_of` says: `uint8`, `float`, `integer` or `text`.
+        kind: what the inputs hold, as `data.Examples.kind` says: `uint8`, `float`, `integer` or `text`.
         device: `cpu`, `cuda` or `mps`; changes the time alone.
         seconds: about how long training may take, on two CPU cores or one GPU; where it is not enough, batches shrink.
         instances: number of models that vote.

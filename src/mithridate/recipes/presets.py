@@ -9,7 +9,6 @@ accounts for (docs/recipes.md).
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -18,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from mithridate import _validate
+from mithridate._text import did_you_mean
 from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.core.size import Size, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import pair_of
+from mithridate.data.examples import pair_of
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, ObjectGradients, PhotoGradients
-from mithridate.recipes.choosing import public_size, size_assumption
 from mithridate.training.config import TrainConfig
 
 _TITLES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
@@ -57,6 +57,21 @@ class Preset:
     features: Encoder
     config: TrainConfig
 
+    @property
+    def num_train(self) -> int:
+        """How many training examples its data set has."""
+        assert self.config.num_train is not None
+        return self.config.num_train
+
+    def size_for(self, examples: int) -> int:
+        """The number of examples to choose constants for, where none is declared: a function of the size step alone.
+
+        Args:
+            examples: the number of training examples.
+        """
+        step = step_of(examples)
+        return self.num_train if step == step_of(self.num_train) else step
+
     def config_for(self, num_train: int) -> TrainConfig:
         """The constants for another number of training examples.
 
@@ -64,13 +79,12 @@ class Preset:
         of examples. Where there are fewer than a batch has, all are taken, and the noise shrinks in proportion.
 
         Args:
-            num_train: number of training examples, taken for public.
+            num_train: number of training examples where it is declared, else what `size_for` says.
         """
         _validate.positive_integer(num_train=num_train)
-        if num_train == self.config.num_train:
+        if num_train == self.num_train:
             return self.config
-        assert self.config.num_train is not None
-        batch = self.config.sample_rate * self.config.num_train
+        batch = self.config.sample_rate * self.num_train
         return replace(
             self.config,
             num_train=num_train,
@@ -82,7 +96,7 @@ class Preset:
         """What the preset decides, by the names of the options of `mithridate train`.
 
         Args:
-            num_train: number of training examples, taken for public.
+            num_train: see `config_for`.
         """
         config = self.config_for(num_train)
         decided = {constant.name: getattr(config, constant.name) for constant in fields(TrainConfig)}
@@ -119,17 +133,16 @@ class Preset:
         names = [constant.name for constant in fields(TrainConfig)]
         changed = {name: options.pop(name) for name in names if name in options}
         declared = changed.pop("num_train", None)
-        size = public_size(len(training_set[1])) if declared is None else declared
         x, y = pair_of("training_set", training_set)
+        examples = len(y)
         classes = changed.get("classes") or int(np.max(y)) + 1
         sentences = [*options.pop("assumptions", ()), self.assumption(np.shape(x)[1:], classes)]
-        if declared is None:
-            sentences.append(size_assumption(size))
         return train(
             training_set,
             test_set,
-            config=replace(self.config_for(size), **changed),
+            config=replace(self.config_for(declared or self.size_for(examples)), **changed),
             assumptions=sentences,
+            size=Size.of(examples) if declared is None else None,
             **{"model": self.model, "features": self.features, **options},
         )
 
@@ -206,7 +219,5 @@ def preset(name: str) -> Preset:
     """
     found = _BY_NAME.get(name) if isinstance(name, str) else None
     if found is None:
-        close = difflib.get_close_matches(str(name), NAMES, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(NAMES)}."
-        raise ConfigError(f"There is no recipe {name!r}; {hint}")
+        raise ConfigError(f"There is no recipe {name!r}; {did_you_mean(name, NAMES)}")
     return found

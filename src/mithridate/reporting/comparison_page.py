@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from html import escape
-from string import Template
+from dataclasses import dataclass
+from typing import Any
 
 from mithridate._version import VERSION
 from mithridate.comparing.result import Comparison, Entry, certificate_file
+from mithridate.comparing.sentences import baseline_share, shares
 from mithridate.core.conditions import explained
-from mithridate.reporting import comparison_chart
+from mithridate.core.confidence import guaranteed_failure_prob
+from mithridate.reporting import comparison_chart, templating
 from mithridate.reporting import sentences as words
 from mithridate.reporting.markdown import bullets, plain_text, rendered_table, section
-from mithridate.reporting.page import asset, items, mean_of_shares
+from mithridate.reporting.report_page import mean_of_shares
 
 _CHART_NOTE = (
     "Certified accuracy is the share of test points whose label is correct and certified at least to r. Solid lines "
@@ -28,55 +28,63 @@ _TABLE_NOTE = (
 )
 
 
-def html(comparison: Comparison) -> str:
-    """The whole page."""
-    style = asset("style.css") + asset("comparison.css")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    header, rows = table(comparison)
-    findings = comparison.findings[1:]
-    return Template(asset("comparison.html")).substitute(
-        policy=f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        style=style,
-        title=escape(comparison.title),
-        headline=escape(comparison.headline),
-        lead=f'<p class="lead">{escape(threat_sentence(comparison))}</p>',
-        warnings=_warnings((*_failures(comparison), *findings)),
-        chart_lead=escape(f"All methods on one axis; r counts {words.unit(comparison.threat)}."),
-        chart=comparison_chart.inline(comparison),
-        chart_note=escape(_CHART_NOTE),
-        table=_html_table(header, rows, len(comparison.radii)),
-        table_note=escape(_TABLE_NOTE),
-        methods="".join(_card(entry, comparison) for entry in comparison.entries),
-        notes=items(comparison.notes),
-        footer=escape(
-            f"Written by mithridate {VERSION}. The commands run in the folder of this report; the page shows "
-            "certificates and does not check them."
-        ),
-    )
+@dataclass(frozen=True, eq=False)
+class ComparisonReport:
+    """A comparison as a page, as Markdown and as a drawing.
 
+    Attributes:
+        comparison: what the report is about.
+    """
 
-def framed(comparison: Comparison) -> str:
-    """The page in a frame of its own, for notebooks."""
-    return (
-        f'<iframe srcdoc="{escape(html(comparison))}" sandbox="" title="{escape(comparison.title)}" '
-        'style="width: 100%; height: 46rem; border: 1px solid #8886; border-radius: 8px"></iframe>'
-    )
+    comparison: Comparison
 
+    def html(self) -> str:
+        """One self-contained page: no network, no script, no other files."""
+        comparison = self.comparison
+        header, rows = table(comparison)
+        return templating.rendered(
+            "comparison.html",
+            styles=("style.css", "comparison.css"),
+            title=comparison.title,
+            headline=comparison.headline,
+            lead=threat_sentence(comparison),
+            remarks=(*_failures(comparison), *comparison.findings[1:]),
+            chart_lead=f"All methods on one axis; r counts {words.unit(comparison.threat)}.",
+            chart=comparison_chart.draw(comparison).svg(),
+            chart_note=_CHART_NOTE,
+            header=header,
+            rows=rows,
+            numbers=len(comparison.radii),
+            table_note=_TABLE_NOTE,
+            methods=[_card(entry, comparison) for entry in comparison.entries],
+            notes=comparison.notes,
+            footer=f"Written by mithridate {VERSION}. The commands run in the folder of this report; the page shows "
+            "certificates and does not check them.",
+        )
 
-def markdown(comparison: Comparison) -> str:
-    """The whole document."""
-    header, rows = table(comparison)
-    parts = [
-        f"# {plain_text(comparison.title)}",
-        f"**{plain_text(comparison.headline)}**",
-        plain_text(threat_sentence(comparison)),
-        bullets((*_failures(comparison), *comparison.findings[1:])),
-        section("Certified accuracy against radius", rendered_table(header, rows)),
-        plain_text(_TABLE_NOTE),
-        section("Method by method", "\n\n".join(_markdown_method(entry, comparison) for entry in comparison.entries)),
-        section("Worth knowing", bullets(comparison.notes)),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    def _repr_html_(self) -> str:
+        return templating.framed(self.html(), self.comparison.title, sandbox="")
+
+    def svg(self) -> str:
+        """The chart as a drawing that stands alone."""
+        return comparison_chart.draw(self.comparison).svg_file()
+
+    def markdown(self) -> str:
+        """Headline, table, methods and notes."""
+        comparison = self.comparison
+        header, rows = table(comparison)
+        methods = "\n\n".join(_markdown_method(entry, comparison) for entry in comparison.entries)
+        parts = [
+            f"# {plain_text(comparison.title)}",
+            f"**{plain_text(comparison.headline)}**",
+            plain_text(threat_sentence(comparison)),
+            bullets((*_failures(comparison), *comparison.findings[1:])),
+            section("Certified accuracy against radius", rendered_table(header, rows)),
+            plain_text(_TABLE_NOTE),
+            section("Method by method", methods),
+            section("Worth knowing", bullets(comparison.notes)),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def threat_sentence(comparison: Comparison) -> str:
@@ -93,7 +101,7 @@ def table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 def _common_rows(comparison: Comparison, width: int) -> list[list[str]]:
     """What the shares of all methods are measured by: the baseline, and who is above it and certifies most."""
-    share = words.percent(comparison.baseline.count, comparison.baseline.total)
+    share = baseline_share(comparison)
     leading = [" = ".join(names) or "none" for names in comparison.best()]
     rows = [["baseline", *(share for _ in comparison.radii)], ["most, above the baseline", *leading]]
     return [[*row, *([""] * (width - len(row)))] for row in rows]
@@ -102,7 +110,7 @@ def _common_rows(comparison: Comparison, width: int) -> list[list[str]]:
 def _row(entry: Entry, comparison: Comparison) -> list[str]:
     return [
         marked_title(entry),
-        *entry.shares(comparison.radii),
+        *shares(entry, comparison.radii),
         failure_words(entry),
         entry.threat.value,
         duration(entry.training_seconds),
@@ -125,7 +133,7 @@ def failure_words(entry: Entry) -> str:
         return f"{entry.failure_prob:g}, whole curve"
     if not found.method.is_sound:
         return "not guaranteed"
-    guaranteed = words.failure(found)
+    guaranteed = guaranteed_failure_prob(found)
     nominal = f"{entry.failure_prob if guaranteed is None else guaranteed:g}"
     return nominal + (" (nominal)" if guaranteed is None else ", all at once" if found.scope.value == "all" else "")
 
@@ -171,14 +179,14 @@ def _command(entry: Entry) -> str | None:
     return None if entry.certificate is None else f"mithridate verify {certificate_file(entry)}"
 
 
-def _card(entry: Entry, comparison: Comparison) -> str:
-    assumed, command = entry.assumptions, _command(entry)
-    parts = [f"<h3>{escape(marked_title(entry))}</h3>", f"<ul>{items(tuple(_facts(entry, comparison)))}</ul>"]
-    if assumed:
-        parts.append(f"<details><summary>What it assumes</summary><ul>{items(assumed)}</ul></details>")
-    if command is not None:
-        parts.append(f'<p class="note">Anyone can check it:</p><pre class="command">{escape(command)}</pre>')
-    return f'<article class="method-card" id="method-{escape(entry.name)}">{"".join(parts)}</article>'
+def _card(entry: Entry, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": marked_title(entry),
+        "facts": _facts(entry, comparison),
+        "assumptions": entry.assumptions,
+        "command": _command(entry),
+    }
 
 
 def _markdown_method(entry: Entry, comparison: Comparison) -> str:
@@ -194,25 +202,3 @@ def _markdown_method(entry: Entry, comparison: Comparison) -> str:
 
 def _failures(comparison: Comparison) -> tuple[str, ...]:
     return tuple(f"{name} came to no result: {reason}" for name, reason in comparison.failed)
-
-
-def _warnings(sentences: tuple[str, ...]) -> str:
-    if not sentences:
-        return ""
-    return f'<aside class="warning" aria-label="Remarks"><ul>{items(sentences)}</ul></aside>'
-
-
-def _html_table(header: list[str], rows: list[list[str]], numbers: int) -> str:
-    """A table whose first column names its rows, followed by numbers and then by words."""
-
-    def align(column: int) -> str:
-        return ' class="number"' if 0 < column <= numbers else ' class="text"'
-
-    head = "".join(f'<th scope="col"{align(i)}>{escape(name)}</th>' for i, name in enumerate(header))
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td{align(i)}>{escape(cell)}</td>" for i, cell in enumerate(row[1:], 1))
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

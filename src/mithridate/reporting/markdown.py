@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from mithridate.reporting import page, summary
+from mithridate._text import shortened
+from mithridate.reporting import report_page, summary
 from mithridate.reporting import sentences as words
-from mithridate.reporting.page import curve_table, facts, key_figures
+from mithridate.reporting.report_page import curve_table, facts, key_figures
 
 if TYPE_CHECKING:
     from mithridate.reporting.report import Report
@@ -25,7 +26,7 @@ def render(report: Report) -> str:
         rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
         section("Against radius", rendered_table(*curve_table(report))),
         bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
-        bullets(report.left_out),
+        bullets(report.advice.left_out),
         section("Class by class", rendered_table(*_class_table(report))),
         section("What was assumed", bullets(certificate.assumptions)),
         section("What is not covered", bullets(words.not_covered(certificate))),
@@ -38,13 +39,10 @@ def render(report: Report) -> str:
 
 def _class_table(report: Report) -> tuple[list[str], list[list[str]]]:
     known = report.certificate.votes.labels is not None
-    header = ["class", "points", *(["correct"] if known else []), "not certified", page.median_title(report)]
+    header = ["class", "points", *(["correct"] if known else []), "not certified", report_page.median_title(report)]
     rows: list[list[str]] = []
     for row in summary.per_class(report.certificate):
-        right = [] if row.right is None else [words.percent(row.right, row.points)]
-        median = "none" if row.median_radius < 0 else f"{row.median_radius:,}"
-        abstained = words.percent(row.abstained, row.points)
-        rows.append([words.shortened(report.class_names[row.label]), f"{row.points:,}", *right, abstained, median])
+        rows.append([shortened(report.class_names[row.label]), *report_page.class_numbers(row)])
     return header, rows
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.artifacts import PathLike, write_atomically
-from mithridate.accounting import ADP, FDP, RDP
-from mithridate.certifying.bounded_search import certify_up_to
-from mithridate.certifying.certification import SEARCH_LIMIT
+from mithridate._text import printable
+from mithridate.core.advice import Advice
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
-from mithridate.core.mechanism import Private
-from mithridate.core.rule import Rule, is_exact
-from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
+from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
+from mithridate.core.curve import Curve, is_correct
+from mithridate.core.mechanism import SEARCH_LIMIT
+from mithridate.errors import ArtifactError, ConfigError
 from mithridate.reporting import pictures as pictures_module
+from mithridate.reporting import report_chart, summary, templating
 from mithridate.reporting import sentences as words
-from mithridate.reporting import summary
 
 SCHEMA = "mithridate.report/1"
 FORMATS = ("html", "md", "json", "svg", "png")
-# What the radii of a private learner are compared with: from the same votes, at the same confidence; the slowest last.
-METHODS: tuple[Rule, ...] = (FDP(), ADP(), RDP("mixture", complement=True))
-# Farther than this no other method is followed: seconds each, as a rule, and half a minute at worst.
-_FARTHEST = 2048
 
+_NO_ADVICE = Advice()
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +40,7 @@ class Report:
 
     Attributes:
         certificate: what the report is about.
-        others: the same votes and the same claim, certified by other methods.
-        left_out: methods that could not be compared, and why, a sentence each.
+        advice: what other methods certify from the same votes, and what more instances could.
         class_names: a name for each class.
         point_names: what the user calls each point, where that is known.
         pictures: PNG files of some points, by index.
@@ -56,8 +49,7 @@ class Report:
     """
 
     certificate: Certificate
-    others: tuple[Certificate, ...]
-    left_out: tuple[str, ...]
+    advice: Advice
     class_names: tuple[str, ...]
     point_names: tuple[str, ...] | None
     pictures: dict[int, bytes]
@@ -69,30 +61,26 @@ class Report:
         cls,
         certificate: Certificate,
         *,
-        methods: Sequence[Rule] | None = None,
+        advice: Advice = _NO_ADVICE,
         class_names: Sequence[str] | None = None,
         point_names: Sequence[str] | None = None,
         pictures: npt.ArrayLike | None = None,
         title: str | None = None,
         certificate_path: PathLike | None = None,
         check_with: Sequence[str] | None = None,
-        progress: Progress | None = None,
     ) -> Report:
         """Compute what is shown about a certificate.
 
         Args:
             certificate: what the report is about.
-            methods: methods to compare with, on the same votes, threat, confidence, scope and bounds; by default
-                `FDP()`, `ADP()` and `RDP("mixture", complement=True)` for a private learner, none for other defences.
-                The certificate's own is not computed again. One that certifies beyond radius 2,048 is left out, and the
-                report says so.
+            advice: what `certifying.advice.advise` found about it; by default nothing. `certificate.report()` asks
+                for it.
             class_names: a name for each class; by default those that were recorded while training, else numbers.
             point_names: what each point is called, such as the name of its file or "row 17" of a table.
             pictures: 8-bit images of the points, points x height x width or points x channels x height x width.
             title: the title of the page.
             certificate_path: where the certificate was saved, for the command that checks it.
             check_with: shell commands that check the certificate, where `certificate_path` does not say enough.
-            progress: called with the number of methods done and their total.
 
         Raises:
             ConfigError: an argument does not fit the certificate.
@@ -100,7 +88,7 @@ class Report:
 
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0], [10, 990]], mechanism=SampledGaussian(3.0, 0.001, 1000))
-        >>> Report.of(certify(votes), methods=()).headline
+        >>> Report.of(certify(votes)).headline
         'Both predictions would stay the same if up to 179 training examples were added or removed; each of these \
 claims holds with 99.9% confidence.'
         """
@@ -108,13 +96,9 @@ claims holds with 99.9% confidence.'
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
         images = None if pictures is None else pictures_module.checked_pictures(pictures, len(certificate.label))
-        usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
-        chosen = usual if methods is None else tuple(methods)
-        others, left_out = _compare(certificate, chosen, progress)
         return cls(
             certificate,
-            others,
-            left_out,
+            advice,
             names,
             called,
             {} if images is None else _pictures(certificate, images),
@@ -130,12 +114,12 @@ claims holds with 99.9% confidence.'
     @property
     def certificates(self) -> tuple[Certificate, ...]:
         """The certificate and those it is compared with, in the order in which they are drawn."""
-        return (self.certificate, *self.others)
+        return (self.certificate, *self.advice.others)
 
     @cached_property
-    def curves(self) -> tuple[summary.Curve, ...]:
+    def curves(self) -> tuple[Curve, ...]:
         """A curve for each of `certificates`."""
-        return tuple(summary.Curve.of(certificate) for certificate in self.certificates)
+        return tuple(Curve.of(certificate) for certificate in self.certificates)
 
     @cached_property
     def axis_limit(self) -> int:
@@ -148,16 +132,16 @@ claims holds with 99.9% confidence.'
         certificate = self.certificate
         return (
             *words.conditional_on(certificate),
-            *words.cautions(certificate),
+            *cautions(certificate),
             *words.not_above_baseline(certificate),
-            *words.weaknesses(certificate),
-            *words.tighter(certificate, self.others),
+            *words.weaknesses(certificate, self.advice),
+            *words.tighter(certificate, self.advice.others),
         )
 
     @property
     def accuracy(self) -> float | None:
         """The share of labels that are correct; None where true labels are unknown."""
-        correct = summary.right(self.certificate)
+        correct = is_correct(self.certificate)
         return None if correct is None else float(correct.mean())
 
     def to_dict(self) -> dict[str, Any]:
@@ -175,7 +159,7 @@ claims holds with 99.9% confidence.'
             "class_names": list(self.class_names),
             "summary": {**certificate.summary(), "accuracy": self.accuracy},
             "curves": [self._curve(which) for which in range(len(self.curves))],
-            "methods_left_out": list(self.left_out),
+            "methods_left_out": list(self.advice.left_out),
             "histogram": {
                 "start": histogram.start.tolist(),
                 "width": histogram.width,
@@ -195,7 +179,7 @@ claims holds with 99.9% confidence.'
 
     def html(self) -> str:
         """One self-contained page: no network, no other files."""
-        from mithridate.reporting.page import render
+        from mithridate.reporting.report_page import render
 
         return render(self)
 
@@ -207,9 +191,7 @@ claims holds with 99.9% confidence.'
 
     def svg(self) -> str:
         """The curve of certified accuracy (or of certified shares) as a drawing that stands alone."""
-        from mithridate.reporting.drawing import standalone
-
-        return standalone(self)
+        return report_chart.draw(self).svg_file()
 
     def png(self) -> bytes:
         """The curve as a PNG file.
@@ -217,9 +199,7 @@ claims holds with 99.9% confidence.'
         Raises:
             ConfigError: matplotlib is missing; the message names the extra that brings it.
         """
-        from mithridate.reporting.drawing import png
-
-        return png(self)
+        return report_chart.draw(self).png()
 
     def write(self, path: PathLike, format: str | None = None) -> None:
         """Write the report to a file that appears only when all of it is there.
@@ -260,10 +240,7 @@ claims holds with 99.9% confidence.'
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that it and the notebook cannot disturb each other."""
-        return (
-            f'<iframe srcdoc="{escape(self.html())}" sandbox="allow-scripts" title="{escape(self.title)}" '
-            'style="width: 100%; height: 46rem; border: 1px solid #8886; border-radius: 8px"></iframe>'
-        )
+        return templating.framed(self.html(), self.title, sandbox="allow-scripts")
 
     def _claim(self) -> dict[str, Any]:
         certificate = self.certificate
@@ -273,8 +250,8 @@ claims holds with 99.9% confidence.'
             "threat": certificate.threat.value,
             "threat_in_words": certificate.threat.in_words,
             "failure_prob": certificate.failure_prob,
-            "guaranteed_failure_prob": words.failure(certificate),
-            "confidence": words.confidence(certificate),
+            "guaranteed_failure_prob": guaranteed_failure_prob(certificate),
+            "confidence": confidence(certificate),
             "scope": certificate.scope.value,
             "on": certificate.on,
             "bounds": certificate.bounds,
@@ -355,48 +332,17 @@ def _check_claims(certificate: Certificate) -> None:
         raise ArtifactError("This certificate claims labels or radii that cannot be; run mithridate verify on it.")
 
 
-def _compare(
-    certificate: Certificate, methods: tuple[Rule, ...], progress: Progress | None
-) -> tuple[tuple[Certificate, ...], tuple[str, ...]]:
-    others: list[Certificate] = []
-    left_out: list[str] = []
-    for done, method in enumerate(methods):
-        if method != certificate.method:
-            found = _certified_by(method, certificate)
-            if isinstance(found, Certificate):
-                others.append(found)
-            else:
-                left_out.append(f"{method.in_words()} is left out: {found}")
-        if progress is not None:
-            progress(done + 1, len(methods))
-    return tuple(others), tuple(left_out)
-
-
-def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
-    """The same claim by another method, or the reason why there is none."""
-    claim: dict[str, Any] = {"threat": certificate.threat}
-    if not is_exact(certificate.method):
-        claim |= {name: getattr(certificate, name) for name in ("failure_prob", "on", "bounds", "scope")}
-    try:
-        found = certify_up_to(_FARTHEST, certificate.votes, method=method, **claim)
-    except UnsupportedMechanismError as error:
-        return str(error)
-    if found is None:
-        return f"it certifies beyond r = {_FARTHEST:,}, farther than a report follows other methods."
-    return found
-
-
 def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, ...]:
     classes = certificate.votes.classes
     if given is not None:
         if isinstance(given, str) or len(given) != classes:
             raise ConfigError(f"Expected a name for each of the {classes} classes, got {given!r}.")
-        return tuple(words.printable(str(name)) for name in given)
-    return words.class_names(certificate.votes)
+        return tuple(printable(str(name)) for name in given)
+    return certificate.votes.shown_class_names
 
 
 def _pictures(certificate: Certificate, images: pictures_module.Pixels) -> dict[int, bytes]:
-    correct = summary.right(certificate)
+    correct = is_correct(certificate)
     wrong = None if correct is None else ~correct
     return pictures_module.encode(images, pictures_module.choose(summary.least_certain_first(certificate), wrong))
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Context, Decimal
 
 import numpy as np
 import numpy.typing as npt
 
-from mithridate.certifying.bounded_search import certify_up_to
+from mithridate._text import capitalised, one_line, percent, shortened
+from mithridate.core.advice import Advice
 from mithridate.core.baseline import Commonest, commonest, single_label
-from mithridate.core.certificate import Certificate, Scope, Status
+from mithridate.core.certificate import Certificate, Status
 from mithridate.core.conditions import before, conditions_of, explained
+from mithridate.core.confidence import confidence
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import is_exact
 from mithridate.core.votes import Votes
@@ -22,12 +23,6 @@ from mithridate.core.votes import Votes
 _MANY = 0.1
 # How many times the instances are asked for when they are too few.
 _MORE = 4
-# A piece of advice is worth the search up to this radius.
-_FARTHEST = 1024
-# Longer names are cut where no reader can point at them to see the rest.
-_NAME_LENGTH = 60
-# Below this, a confidence in per cent would be a row of nines.
-_TINY = 1e-6
 
 HEADLINE_RULE = (
     "The number in the headline is the largest radius to which 9 of 10 predictions are certified; where that is below "
@@ -186,12 +181,6 @@ def _beside_baseline(certificate: Certificate) -> str:
 # --- beside the baseline --------------------------------------------------------------------------------------------
 
 
-def class_names(votes: Votes) -> tuple[str, ...]:
-    """What the classes are called, for people: as training recorded it, else by their numbers."""
-    names = votes.class_names
-    return tuple(printable(str(name)) for name in (range(votes.classes) if names is None else names))
-
-
 def baseline(certificate: Certificate) -> Commonest | None:
     """The commonest true label; None where true labels are unknown."""
     return None if certificate.votes.labels is None else commonest(certificate.votes.labels)
@@ -207,7 +196,7 @@ def one_label_of(votes: Votes, predictions: npt.NDArray[np.int64], names: Sequen
     found = single_label(predictions)
     if found is None:
         return []
-    called = class_names(votes) if names is None else names
+    called = votes.shown_class_names if names is None else names
     every = found.count == found.total
     who = ("Both" if found.total == 2 else f"All {found.total:,}") if every else f"{found.count:,} of {found.total:,}"
     sentence = f"{who} predictions are the same label, {_quoted(called, found.label)}."
@@ -220,7 +209,9 @@ def baseline_sentence(votes: Votes, names: Sequence[str] | None = None) -> list[
     """What the baseline is, where true labels are known."""
     if votes.labels is None:
         return []
-    return [f"Baseline: {_always(commonest(votes.labels), class_names(votes) if names is None else names, start='a')}."]
+    return [
+        f"Baseline: {_always(commonest(votes.labels), votes.shown_class_names if names is None else names, start='a')}."
+    ]
 
 
 def not_above_baseline(certificate: Certificate) -> list[str]:
@@ -261,90 +252,6 @@ def unit(threat: Threat) -> str:
     """What the radius counts, for the axis of a chart."""
     what, happened = _UNITS[threat]
     return f"{what}s {happened}"
-
-
-def failure(certificate: Certificate) -> float | None:
-    """The probability with which a claim may fail, as far as the bounds guarantee it; None where they do not."""
-    if certificate.bounds == "pointwise":
-        return None
-    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1.0
-    probability = factor * certificate.failure_prob
-    return probability if probability < 1 else None
-
-
-def confidence(certificate: Certificate) -> str:
-    """How sure the claims are, as a clause that promises no more than the bounds do."""
-    if is_exact(certificate.method):
-        one = len(certificate.radius) == 1
-        return f"{'this claim is' if one else 'these claims are'} certain, given what is assumed"
-    probability = failure(certificate)
-    if probability is None:
-        nominal = percent_confidence(certificate.failure_prob)
-        return f"the confidence of {nominal}% is nominal and not guaranteed"
-    holds, fails = _claims(certificate)
-    if probability < _TINY:
-        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}"
-    return f"{holds} with {percent_confidence(probability)}% confidence"
-
-
-def _claims(certificate: Certificate) -> tuple[str, str]:
-    """Which claims hold with the stated confidence, and which fail with the rest, as two clauses."""
-    if len(certificate.radius) == 1:
-        return "this claim holds", "this claim fails"
-    if certificate.scope is Scope.ALL:
-        return "all of these claims together hold", "any of these claims fails"
-    return "each of these claims holds", "each of these claims fails"
-
-
-def percent_confidence(failure_prob: float) -> str:
-    """One minus a failure probability in per cent, never rounded up.
-
-    >>> percent_confidence(1e-3), percent_confidence(0.05), percent_confidence(1 / 3)
-    ('99.9', '95', '66.6')
-    """
-    return f"{100 - _rounded_up(failure_prob, 3) * 100:f}".rstrip("0").rstrip(".")
-
-
-def _rounded_up(number: float, digits: int) -> Decimal:
-    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(number))
-
-
-def printable(text: str) -> str:
-    """Text that may hold what others wrote, without characters that a terminal would obey."""
-    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-
-
-def one_line(text: str) -> str:
-    r"""A sentence from a file, so that on a terminal it cannot pass for more than one, nor for a code.
-
-    >>> one_line("Tuned here.\nThe certificate holds.\x1b[2J")
-    'Tuned here. The certificate holds.\\x1b[2J'
-    """
-    return printable(" ".join(text.split()))
-
-
-def percent(count: int, total: int) -> str:
-    """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
-
-    >>> percent(9999, 10000), percent(99999, 100000), percent(0, 7)
-    ('>99.9%', '>99.9%', '0.0%')
-    """
-    if 0 < count < total:
-        if count / total >= 0.9995:
-            return ">99.9%"
-        if count / total < 0.0005:
-            return "<0.1%"
-    return f"{count / total:.1%}"
-
-
-def shortened(name: str, length: int = _NAME_LENGTH) -> str:
-    """A name on one line, ending in an ellipsis where it is longer than this.
-
-    >>> shortened("golden retriever", 8)
-    'golden…'
-    """
-    line = " ".join(name.split())
-    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
 def how(certificate: Certificate) -> str:
@@ -397,7 +304,7 @@ def not_covered(certificate: Certificate) -> tuple[str, ...]:
 def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """What this certificate takes for granted beyond the first sentences, which all certificates of its kind share.
 
-    A line each for a terminal: `Condition size: ...` where the claim is conditional on it, else `Note: ...`.
+    A line each for a terminal: `Condition class-list: ...` where the claim is conditional on it, else `Note: ...`.
     """
     shared = 1 if is_exact(certificate.method) else 2
     return noted(certificate.assumptions[shared:], certificate.threat)
@@ -417,22 +324,15 @@ def conditional_on(certificate: Certificate) -> list[str]:
     return [one_line(line) for line in explained(certificate.conditions)]
 
 
-# For one prediction, and for several.
-_ENDS = {
-    Status.SEARCH_LIMIT: ("reaches the end of the search", "reach the end of the search"),
-    Status.NUMERICAL: ("stops where the arithmetic does", "stop where the arithmetic does"),
-}
-
-
 def limits(certificate: Certificate) -> list[str]:
     """A sentence for every reason other than the votes for which radii may end too early."""
-    sentences: list[str] = []
-    for status, (one_ends, several_end) in _ENDS.items():
-        number = int((certificate.status == status.value).sum())
-        if number:
-            who, end = _out_of(number, len(certificate.status)), one_ends if number == 1 else several_end
-            sentences.append(f"{_capital(who)} {end}. {status.sentence}")
-    return sentences
+    early = [status for status in Status if status not in (Status.CERTIFIED, Status.NOT_SEPARATED)]
+    numbers = [int((certificate.status == status.value).sum()) for status in early]
+    return [
+        f"{capitalised(_out_of(number, len(certificate.status)))}: {status.sentence[0].lower()}{status.sentence[1:]}"
+        for status, number in zip(early, numbers, strict=True)
+        if number
+    ]
 
 
 def _out_of(number: int, total: int) -> str:
@@ -442,92 +342,39 @@ def _out_of(number: int, total: int) -> str:
     return "both predictions" if number == total == 2 else f"{number:,} of {total:,} predictions"
 
 
-def _capital(phrase: str) -> str:
-    return phrase[0].upper() + phrase[1:]
-
-
-def cautions(certificate: Certificate) -> list[str]:
-    """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
-    sentences: list[str] = []
-    if not certificate.method.is_sound:
-        sentences.append(
-            "These radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them. "
-            "Certify with --method fdp for a guarantee."
-        )
-    if certificate.bounds == "pointwise":
-        sentences.append(
-            "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
-            "Certify with --bounds simultaneous for a guarantee."
-        )
-    if certificate.bounds == "simuem":
-        sentences.append(
-            "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
-            "counted in the confidence here. --bounds simultaneous has no such factor."
-        )
-    return sentences
-
-
-def weaknesses(certificate: Certificate) -> list[str]:
+def weaknesses(certificate: Certificate, advice: Advice) -> list[str]:
     """What keeps the radii small, and which knob to turn; empty for a strong certificate."""
     if is_exact(certificate.method):
         return _easily_changed(certificate)
-    if _not_even_unanimity(certificate):
+    instances = certificate.votes.instances
+    if advice.unanimous.get(instances) == -1:
         return [
-            f"With {certificate.votes.instances:,} instances not even unanimous votes can be certified at this failure "
-            f"probability: train a new run with {_enough_instances(certificate)}."
+            f"With {instances:,} instances not even unanimous votes can be certified at this failure probability: "
+            f"train a new run with {_enough_instances(certificate, advice)}."
         ]
-    return [*_too_few_instances(certificate), *_abstentions(certificate), *_easily_changed(certificate)]
+    return [*_too_few_instances(certificate, advice), *_abstentions(certificate), *_easily_changed(certificate)]
 
 
-def _not_even_unanimity(certificate: Certificate) -> bool:
-    if certificate.on != "votes" or certificate.radius.max() >= 0:
-        return False
-    return _radius_at_unanimity(certificate, certificate.votes.instances) == -1
-
-
-def _enough_instances(certificate: Certificate) -> str:
+def _enough_instances(certificate: Certificate, advice: Advice) -> str:
     """How many instances can be certified where they agree, as a flag with its value."""
-    for power in range(1, 6):
-        more = _MORE**power * certificate.votes.instances
-        radius = _radius_at_unanimity(certificate, more)
-        if radius is None:
-            break
-        if radius >= 0:
-            return f"{_ask_for(certificate, more)} or more"
+    for instances, radius in advice.unanimous.items():
+        if radius is not None and radius >= 0:
+            return f"{_ask_for(certificate, instances)} or more"
     return f"many more {certificate.votes.mechanism.words.more.partition(' ')[0]}"
 
 
-def _too_few_instances(certificate: Certificate) -> list[str]:
+def _too_few_instances(certificate: Certificate, advice: Advice) -> list[str]:
     """Where all instances agree, only their number limits what they show; said where more of them would show more."""
-    votes, total = certificate.votes, len(certificate.radius)
-    unanimous = votes.counts.max(axis=1) == votes.instances
-    if certificate.on != "votes" or unanimous.sum() < _MANY * total:
-        return []
-    limit, more = int(certificate.radius[unanimous].max()), _MORE * votes.instances
-    beyond = _radius_at_unanimity(certificate, more)
-    if beyond is None or beyond <= limit:
-        return []
-    return [
-        f"On {_out_of(int(unanimous.sum()), total)} all {votes.instances:,} instances agree, and so many can show no "
-        f"more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train a new run with "
-        f"{_ask_for(certificate, more)})."
-    ]
-
-
-def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
-    """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
     votes = certificate.votes
-    counts = [[instances] + [0] * (votes.classes - 1)]
-    share = votes.examples if certificate.scope is Scope.ALL else 1
-    agreed = certify_up_to(
-        _FARTHEST,
-        Votes.from_counts(counts, mechanism=votes.mechanism),
-        method=certificate.method,
-        threat=certificate.threat,
-        failure_prob=certificate.failure_prob / share,
-        bounds=certificate.bounds,
-    )
-    return None if agreed is None else int(agreed.radius[0])
+    unanimous = votes.counts.max(axis=1) == votes.instances
+    limit = int(certificate.radius[unanimous].max(initial=-1))
+    return [
+        f"On {_out_of(int(unanimous.sum()), len(unanimous))} all {votes.instances:,} instances agree, and so many can "
+        f"show no more than a radius of {limit:,}; {more:,} that agree would show {beyond:,} (train a new run with "
+        f"{_ask_for(certificate, more)})."
+        for more, beyond in advice.unanimous.items()
+        if beyond is not None and beyond > limit
+    ]
 
 
 def _abstentions(certificate: Certificate) -> list[str]:
@@ -537,7 +384,7 @@ def _abstentions(certificate: Certificate) -> list[str]:
     who, instances = _out_of(abstained, total), certificate.votes.instances
     are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
     return [
-        f"{_capital(who)} {are_not} certified at all: {their} leading labels are too close for "
+        f"{capitalised(who)} {are_not} certified at all: {their} leading labels are too close for "
         f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
         f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
     ]

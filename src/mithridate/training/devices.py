@@ -1,12 +1,14 @@
-"""What computes: the kinds of devices that train a run, for records and for models that are bound to one kind."""
+"""What computes: the kinds of devices that train a run, for records and for what is bound to one; and their memory."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
+from mithridate.errors import ConfigError
 from mithridate.training.kernels.native import processor
 
 
@@ -28,3 +30,20 @@ def shown(device: torch.device, computer: Mapping[str, str]) -> str:
 def listed(computer: Mapping[str, str]) -> str:
     """The same of a computer by itself."""
     return f"{computer['name']} (torch {computer['torch']}, numpy {computer['numpy']}, {computer['arithmetic']})"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, on any device."""
+    words = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(word in str(error) for word in words)
+
+
+@contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """Say in words where memory does not suffice."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(f"There is not enough memory for {what}; use another device or fewer examples.") from error

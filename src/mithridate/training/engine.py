@@ -1,18 +1,18 @@
-"""One group of instances through all its steps, and how they vote: the loop of DP-SGD.
+"""One group of instances through all its steps, and how they vote: batches from a source, gradients by a rule.
 
 The engine is told which instances to train, and knows neither shards nor files. What it draws for an instance depends
-on the seed of that instance alone.
+on the seed of that instance alone; and where a model must be a function of its part of the data, nothing that computes
+it may depend on any other part.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -23,32 +23,33 @@ from torch import Tensor, nn
 
 from mithridate import _validate
 from mithridate.data import Dataset
+from mithridate.data.partition import IndexArray
 from mithridate.errors import ConfigError
 from mithridate.training import suitability
 from mithridate.training.arithmetic import products
-from mithridate.training.clipping import MOST_EXAMPLES, Clipping
-from mithridate.training.config import PRECISIONS, TrainConfig
+from mithridate.training.batch_source import TOGETHER, ExampleTable, Group, Seen, TrainingRecipe, source_of
+from mithridate.training.clipping import Clipping
+from mithridate.training.config import PRECISIONS, GradientRule
+from mithridate.training.devices import is_out_of_memory
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.graphs import ReplayedStep
-from mithridate.training.initialisation import initial_weights
-from mithridate.training.kernels import cpu as plain_ops
+from mithridate.training.initialisation import initial_weights, same_bits
 from mithridate.training.kernels import native
 from mithridate.training.network import FastNetwork, Model, NotConvertible, kernels_for
 from mithridate.training.optimisers import Optimiser
-from mithridate.training.randomness import Seeds
-from mithridate.training.sampling import Batches, Block, blocks
+from mithridate.training.randomness import PUBLIC_SEED, Seeds
+from mithridate.training.run_directory import plan_ranges
+from mithridate.training.sampling import Block
 from mithridate.training.tally import Counter, Tally
+from mithridate.training.threads import OnStep, on_threads, pool_of, single_threaded
 
-OnStep = Callable[[int], None]
-
-# Models that one core trains at a time: few enough for its cache, enough to share the cost of every call.
-GROUP = 8
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
 _BYTES_IN_FLIGHT = 3 * 2**33
 # Threads that draw batches ahead of a GPU.
 _SAMPLERS = min(8, os.cpu_count() or 1)
 # A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
 _MOST_IN_FLIGHT = 2**14
+_REHEARSED_STEPS = 3
 
 
 class Network(Protocol):
@@ -70,321 +71,338 @@ class Network(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class _Resident:
+    """What stays on a GPU from one group of models to the next, so that its graphs need not be captured again."""
+
+    weights: Tensor
+    table: ExampleTable
+    optimiser: Any
+    step: ReplayedStep
+
+
 class Engine:
     """Trains instances of one model on one data set, and counts their votes.
 
-    Guarantee: each instance is one independent draw of `config.mechanism` on `data`: true Poisson batches, every
-    example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation `noise_multiplier *
-    max_grad_norm` in every coordinate, divided by the constant `config.divisor`. On one device it is a function of
-    the instance's seed, up to rounding; GPUs draw their noise from other streams than CPUs.
+    Guarantee, for a `TrainConfig`: each instance is one independent draw of its mechanism on `data`: true Poisson
+    batches, every example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation
+    `noise_multiplier * max_grad_norm` in every coordinate, divided by the constant `divisor`. On one device it is a
+    function of the instance's seed, up to rounding; GPUs draw their noise from other streams than CPUs.
+
+    Guarantee, for a plan of parts: the weights of a model, and so its vote on any input, are to the bit a function of
+    the examples of its part, of the recipe and of its number, on one computer. On a CPU every model is trained alone,
+    by one thread. On a GPU all models of a group are trained together: every step is the same captured graph, whose
+    shapes are constants of the recipe, and a model has a fixed place in a group of a fixed size; before the first
+    group, `rehearse` compares the weights and scores of every place, bit for bit, with those that it gets when the
+    other places hold something else.
+
+    Guarantee, for other plans: each instance is one independent draw of the recipe's mechanism, and on one device a
+    function of its seed, up to rounding.
 
     Args:
         model: a module whose layers know `reset_parameters`, or a function that builds a new one.
         data: the training set.
-        config: the recipe, with its public constants resolved.
+        recipe: how instances are trained, resolved: it decides where batches come from (`batch_source`) and what
+            becomes of their gradients (`GradientRule`).
         device: where to compute.
         precision: `float32` or `tf32` for the operands of matrix products, or `auto`: `tf32` where a GPU has it.
+        parts: for models of parts, the indices of what each of them sees.
+        test: for models of parts, inputs that will be voted on.
+        in_flight: how many models are trained at a time, None to choose; on a GPU, a constant of models that are
+            functions.
+        evidence: what is to be counted beside votes; see `tally.Counter`.
 
     Raises:
-        ConfigError: the model mixes examples, or cannot be trained privately for another reason.
+        ConfigError: the model mixes examples, cannot be trained for another reason, or not as a function of its part
+            on this device.
     """
 
     def __init__(
-        self, model: Model, data: Dataset, config: TrainConfig, *, device: torch.device, precision: str = "auto"
+        self,
+        model: Model,
+        data: Dataset,
+        recipe: TrainingRecipe,
+        *,
+        device: torch.device,
+        precision: str = "auto",
+        parts: Sequence[IndexArray] | None = None,
+        test: npt.NDArray[Any] | None = None,
+        in_flight: int | None = None,
+        evidence: Collection[str] = (),
     ) -> None:
-        self._model = model
-        self._config = config
-        self._device = device
+        self._model, self._recipe, self._test = model, recipe, data.inputs if test is None else test
+        self._device, self._in_flight = device, in_flight
         module = model if isinstance(model, nn.Module) else model()
         suitability.check(module)
-        self.network, self.path = network_for(module, data)
-        self.precision = precision_for(precision, device, self.path)
+        self.network, self.path = _network_for(module, data)
+        if recipe.is_deterministic:
+            _check_device(device, self.path)
+        self.precision = _precision_for(precision, device, self.path)
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
-        inputs, labels = (torch.from_numpy(array).to(device) for array in (data.inputs, data.labels))
-        _check_batches(config, len(labels))
-        self._batches = _Examples(self.network, inputs, labels, config.max_grad_norm)
+        self._source = source_of(recipe, data, device, parts)
+        self._rule = recipe.gradient_rule
+        assert recipe.classes is not None
+        self._counter = Counter(self.network, recipe.classes, recipe.score_bins, device, evidence)
         self._resident: _Resident | None = None
+        # On a CPU models that are functions are alone, and their number is of no account.
+        self._shapes_are_fixed = recipe.is_deterministic and device.type != "cpu"
+        self._slots = self._places() if self._shapes_are_fixed else None
+        self._is_rehearsed = not recipe.is_deterministic
 
     @property
     def arithmetic(self) -> str:
-        """What computes: results of different ones differ by rounding."""
-        return arithmetic_of(self.network, self._device)
+        """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
+        if self._device.type == "cpu":
+            has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
+            return "native" if has_stem and native.library() is not None else "torch"
+        return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:
-        """How many models to train at a time, from the memory that is free."""
-        config = self._config
-        if self._device.type == "cpu":
-            return on_all_cores(config.instances)
-        batch = config.sample_rate * len(self._batches.labels) * (1.0 if config.keep is None else config.keep)
-        widest = batch + 5.0 * math.sqrt(batch) + 8.0
-        each = self.network.bytes_per_model + widest * self.network.bytes_per_example
-        return that_fit(self.network, each, config.instances, free_memory(self._device))
+        """How many models to train at a time: from the memory that is free, or, for functions, from constants alone."""
+        instances = self._recipe.instances
+        if self._in_flight is not None:
+            return min(instances, self._in_flight)
+        if self._device.type == "cpu":  # whole groups for every core, some fifty times until all are done
+            whole = TOGETHER * torch.get_num_threads()
+            return min(instances, whole * -(-instances // (50 * whole)))
+        if isinstance(self.network, FastNetwork) and self.network.is_wide:
+            return 1
+        each = self.network.bytes_per_model + self._source.widest * self.network.bytes_per_example
+        if self._shapes_are_fixed:  # not even the sizes of parts may count
+            memory = _all_memory(self._device)
+        else:
+            memory = _free_memory(self._device)
+            each += self._source.bytes_seen
+        return max(1, min(instances, int(min(memory * 0.6, _BYTES_IN_FLIGHT) / each), _MOST_IN_FLIGHT))
+
+    def _places(self) -> int:
+        """Number of places in a group, the same in all groups of the run."""
+        return max(map(len, plan_ranges(0, self._recipe.instances, self.models_in_flight())))
+
+    # --- training -------------------------------------------------------------------------------------------------
 
     def train(self, seeds: Seeds, instances: range, on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
 
         Args:
-            seeds: where all randomness comes from; of these instances at least.
+            seeds: where all randomness comes from, of these instances at least; for a plan of parts, the public ones.
             instances: the numbers of the instances.
             on_step: called now and then with the number of model-steps done since its last call.
 
         Raises:
             torch.OutOfMemoryError: train fewer at a time; the draws will be the same.
+            ConfigError: models cannot be functions of their parts on this device, or not so many at a time.
         """
+        with self._one_size():
+            self.rehearse()
+            with products(self.precision, self._device):
+                return self._train(self._group(seeds, instances), self._recipe.steps, on_step)
+
+    def _group(self, seeds: Seeds, instances: Sequence[int]) -> Group:
         start = initial_weights(self._model, seeds, instances)
-        with products(self.precision, self._device):
-            if self._device.type == "cpu":
-                return self._train_on_threads(seeds, instances, start, on_step)
-            if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
-                return self._train_by_graph(seeds, instances, start, kernels, on_step)
-            return self._train_together(seeds, instances, start, on_step)
+        return Group(seeds, instances, start, self._source.seen(seeds, instances))
 
-    def _train_on_threads(self, seeds: Seeds, instances: range, start: Tensor, on_step: OnStep | None) -> Tensor:
-        # A function of the number of instances alone: how many are taken together changes the rounding.
-        group = min(GROUP, -(-len(instances) // 2))
+    def _train(self, group: Group, steps: int, on_step: OnStep | None = None) -> Tensor:
+        if self._device.type == "cpu":
 
-        def train(part: slice, advance: OnStep) -> Tensor:
-            return self._train_together(seeds, instances[part], start[part], advance)
+            def train(part: slice, advance: OnStep) -> Tensor:
+                return self._train_together(group[part], steps, advance)
 
-        return on_threads(train, len(instances), group, on_step, one_at_a_time=self.path != "fast")
+            # A function of the number of instances alone: how many are taken together changes the rounding.
+            together = min(-(-group.models // 2), self._source.together)
+            return on_threads(train, group.models, together, on_step, one_at_a_time=self.path != "fast")
+        whole = group if self._slots is None else group.filled_up(self._slots)
+        if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
+            return self._train_by_graph(whole, steps, kernels, on_step)[: group.models]
+        return self._train_together(whole, steps, on_step)[: group.models]
 
-    def _train_together(self, seeds: Seeds, instances: Sequence[int], start: Tensor, on_step: OnStep | None) -> Tensor:
+    def _train_together(self, group: Group, steps: int, on_step: OnStep | None) -> Tensor:
         """The plain loop: what every other one must agree with."""
-        config = self._config
-        weights = start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
-        optimiser = Optimiser(config, weights)
-        streams = [seeds.generator(instance, "noise") for instance in instances]
-        noise = config.noise_multiplier * config.max_grad_norm
-        assert config.divisor is not None
-        for block in self._blocks(seeds, instances):
+        weights = group.start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
+        optimiser = Optimiser(self._recipe, weights)
+        streams = [group.seeds.generator(instance, "noise") for instance in group.instances]
+        table = self._source.table(len(weights), group)
+        table.fill(group)
+        for block in self._source.blocks(group, steps):
             for indices, sizes in block:
                 chosen = torch.from_numpy(indices).to(self._device)
-                sums = self._batches.clipped_sums(weights, chosen, torch.from_numpy(sizes).to(self._device))
+                sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
+                if self._rule.noise:
+                    sums.add_(_normals(streams, sums), alpha=self._rule.noise)
                 # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
-                noisy = sums.add_(_normals(streams, sums), alpha=noise).to(weights)
-                optimiser.update(noisy.div_(config.divisor))
+                optimiser.update(sums.to(weights).div_(self._rule.divisor))
                 if on_step is not None:
-                    on_step(len(instances))
+                    on_step(group.models)
         return optimiser.result()
 
-    def _train_by_graph(
-        self, seeds: Seeds, instances: Sequence[int], start: Tensor, kernels: ModuleType, on_step: OnStep | None
-    ) -> Tensor:
+    def _train_by_graph(self, group: Group, steps: int, kernels: ModuleType, on_step: OnStep | None) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
-        keys = [seeds.key(instance, "noise") for instance in instances]
         try:
-            resident = self._resident_for(start, keys, kernels)
+            resident = self._resident_for(group, kernels)
             with ThreadPoolExecutor(1) as ahead, ThreadPoolExecutor(_SAMPLERS) as samplers:
-                upcoming = self._blocks(seeds, instances, samplers.map)
+                upcoming = self._source.blocks(group, steps, samplers.map)
                 waiting = ahead.submit(next, upcoming, None)
                 while (block := waiting.result()) is not None:
                     waiting = ahead.submit(next, upcoming, None)
                     resident.step.run(block)
                     if on_step is not None:
                         torch.cuda.synchronize(self._device)
-                        on_step(len(instances) * len(block))
+                        on_step(group.models * len(block))
             return resident.optimiser.result().clone()
         except torch.OutOfMemoryError:
             self._resident = None
             raise
 
-    def _resident_for(self, start: Tensor, keys: Sequence[int], kernels: ModuleType) -> _Resident:
-        """Weights, optimiser and graphs for so many models: those of the group before, if it had as many."""
+    def _resident_for(self, group: Group, kernels: ModuleType) -> _Resident:
+        """Weights, optimiser, table and graphs for so many models: those of the group before, if it had as many."""
+        models = len(group.start)
+        if self._resident is None or len(self._resident.weights) != models:
+            self._resident = None  # its memory first
+            self._resident = self._new_resident(models, kernels)
         resident = self._resident
-        if resident is not None and len(resident.weights) == len(start):
-            resident.weights.copy_(start)
-            resident.optimiser.restart(keys)
-            return resident
-        self._resident = resident = None  # its memory first
-        weights = start.to(self._device)
-        optimiser = kernels.NoisyOptimiser(self._config, weights, keys)
-        batches = self._batches
+        resident.weights.copy_(group.start)
+        with_noise = self._rule.noise > 0.0
+        keys = [group.seeds.key(instance, "noise") for instance in group.instances] if with_noise else [0] * models
+        resident.optimiser.restart(keys)
+        resident.table.fill(group)
+        return resident
+
+    def _new_resident(self, models: int, kernels: ModuleType) -> _Resident:
+        """With its graph, where batches have one width: no step that counts runs in another way than the others."""
+        weights = torch.zeros(models, self.network.size, device=self._device)
+        optimiser = kernels.NoisyOptimiser(self._recipe, weights, [0] * models)
+        network, rule, table = self.network, self._rule, self._source.table(models)
 
         def step(chosen: Tensor, sizes: Tensor) -> None:  # without the engine: graphs are freed with it, at once
-            optimiser.update(batches.clipped_sums(weights, chosen, sizes))
+            optimiser.update(_sums(network, rule, table, weights, chosen, sizes))
 
-        self._resident = _Resident(weights, optimiser, ReplayedStep(step, len(start), self._device))
-        return self._resident
+        replayed = ReplayedStep(step, models, self._device)
+        if width := self._source.width:
+            empty = Block(np.zeros((1, models, width), np.int32), np.zeros((1, models), np.int32), least=width)
+            for _ in range(2):  # the first runs as it is, the second is captured
+                optimiser.restart([0] * models)
+                replayed.run(empty)
+        return _Resident(weights, table, optimiser, replayed)
 
-    def _blocks(
-        self, seeds: Seeds, instances: Sequence[int], mapped: Callable[..., Iterable[Batches]] = map
-    ) -> Iterator[Block]:
-        config = self._config
-        streams = [seeds.generator(instance, "batches") for instance in instances]
-        return blocks(streams, len(self._batches.labels), config.sample_rate, config.steps, config.keep, mapped)
+    # --- models that are functions --------------------------------------------------------------------------------
+
+    def rehearse(self) -> None:
+        """Make sure, once, that a model is a function of its part here: to the bit, whatever the others are.
+
+        Raises:
+            ConfigError: it is not.
+            torch.OutOfMemoryError: there is no room for so many.
+        """
+        if self._is_rehearsed:
+            return
+        count = min(self._recipe.instances, self._slots or 2)
+        group = self._group(Seeds.of(PUBLIC_SEED), range(count))
+        with products(self.precision, self._device):
+            if self._device.type == "cuda":
+                _refuse_unrepeatable(lambda: self._train_together(group[:1], 1, None))
+            expected = self._rehearsed(group)
+            for kept in _halves(count):
+                weights = self._rehearsed(_with_others_replaced(group, kept))
+                if not same_bits(weights[kept], expected[kept]):
+                    raise self._disturbed("trained")
+        self.check_answers(expected.to(self._device), self._test)
+        self._is_rehearsed = True
+
+    def _rehearsed(self, group: Group) -> Tensor:
+        """Weights after a few steps."""
+        return self._train(group, min(_REHEARSED_STEPS, self._recipe.steps)).cpu()
+
+    def check_answers(self, weights: Tensor, inputs: npt.NDArray[Any]) -> None:
+        """Make sure that what a model answers is a function of its weights here: to the bit, whatever the others are.
+
+        Only of models that are functions; a draw may depend on those beside it, up to rounding.
+
+        Args:
+            weights: of a group of models; where shapes are fixed, of a whole one.
+            inputs: what they will be asked.
+
+        Raises:
+            ConfigError: it is not.
+        """
+        if not self._recipe.is_deterministic:
+            return
+        weights = weights if self._shapes_are_fixed else weights[:2]
+        with self._one_size(), products(self.precision, self._device):
+            piece = self._counter.pieces(inputs, len(weights))[0].to(self._device)
+            if self._device.type == "cuda":
+                _refuse_unrepeatable(lambda: self.network.logits(weights[:1], piece[:2]))
+            expected = self.network.logits(weights, piece).cpu()
+            for kept in _halves(len(weights)):
+                answers = self.network.logits(_others_replaced(weights, kept), piece).cpu()
+                if not same_bits(answers[kept], expected[kept]):
+                    raise self._disturbed("asked")
+
+    def _disturbed(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"On this device ({self._device}) a model depends on those that are {what} beside it, to the last bit; its "
+            "certificate would not hold. Use device='cpu'."
+        )
+
+    @contextlib.contextmanager
+    def _one_size(self) -> Iterator[None]:
+        """Where shapes are fixed, running out of memory ends the run: with others, models would be others."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not (self._shapes_are_fixed and is_out_of_memory(error)):
+                raise
+            fewer = max(1, (self._slots or 1) // 2)
+            raise ConfigError(
+                f"Out of memory with {self._slots} models in flight, a number that the models depend on; start again "
+                f"in another run_dir with in_flight={fewer}, or ask models that are there on device='cpu'."
+            ) from error
+
+    # --- votes ----------------------------------------------------------------------------------------------------
 
     def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """How the models vote on some inputs.
 
         A model whose scores for an input are not finite votes for label 0, with score 1: it diverged, and still votes.
         """
-        assert self._config.classes is not None
-        counter = Counter(self.network, self._config.classes, self._config.score_bins, self._device)
-        with products(self.precision, self._device):
-            if self._device.type != "cpu" or self.path != "fast":
-                return self._count(counter, weights, inputs)
-            return counted_on_threads(counter, weights, inputs)
+        with self._one_size(), products(self.precision, self._device):
+            if self._device.type != "cpu":
+                return self._count(weights, inputs)
+            with single_threaded() as threads:  # how many share an operation may change the rounding
+                if self.path != "fast":
+                    return self._counter.count(weights, inputs)
+                with pool_of(threads) as pool:  # every core with inputs of its own
+                    return self._counter.count(weights, inputs, pool.map)
 
-    def _count(self, counter: Counter, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    def _count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
         """The votes; what stays for the next group gives way if there is no room."""
         try:
-            return counter.count(weights, inputs)
+            return self._counter.count(weights, inputs)
         except torch.OutOfMemoryError:
             if self._resident is None:
                 raise
         self._resident = None
         torch.cuda.empty_cache()
-        return counter.count(weights, inputs)
+        return self._counter.count(weights, inputs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Examples:
-    """The training set on the device, and what makes clipped sums of its batches."""
-
-    network: Network
-    inputs: Tensor
-    labels: Tensor
-    max_grad_norm: float
-
-    def clipped_sums(self, weights: Tensor, chosen: Tensor, sizes: Tensor) -> Tensor:
-        """Of the batches whose indices are `chosen`, models x width, as far as `sizes`, one number a model."""
-        present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
-        inputs = self.inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        labels = self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return self.network.clipped_sums(weights, inputs, labels, present, self.max_grad_norm)
-
-
-@dataclass(frozen=True)
-class _Resident:
-    """What stays on a GPU from one group of models to the next, so that its graphs need not be captured again."""
-
-    weights: Tensor
-    optimiser: Any
-    step: ReplayedStep
-
-
-def on_threads(
-    train: Callable[[slice, OnStep], Tensor],
-    models: int,
-    group: int,
-    on_step: OnStep | None,
-    *,
-    one_at_a_time: bool,
+def _sums(
+    network: Network, rule: GradientRule, table: ExampleTable, weights: Tensor, chosen: Tensor, sizes: Tensor
 ) -> Tensor:
-    """Train a few models to a core: small products stay in its cache, and no core waits for another.
-
-    Args:
-        train: trains the models of a slice, and reports model-steps to the function that it is given.
-        models: number of models.
-        group: how many a core takes at a time.
-        on_step: told how many model-steps are done.
-        one_at_a_time: for what only one thread may do: torch.func puts weights into the one module that it has.
-
-    Returns:
-        The weights of all models.
-    """
-    plain_ops.keep_freed_memory()
-    stop = threading.Event()
-
-    def advance(steps: int) -> None:
-        if stop.is_set():
-            raise _Stopped
-        if on_step is not None:
-            on_step(steps)
-
-    with single_threaded() as threads:
-        with ThreadPoolExecutor(1 if one_at_a_time else threads, initializer=_one_thread) as pool:
-            tasks = list[Future[Tensor]]()
-            try:  # an interruption while they are handed out stops them, too
-                for at in range(0, models, group):
-                    tasks.append(pool.submit(train, slice(at, at + group), advance))
-                wait(tasks, return_when=FIRST_EXCEPTION)
-            finally:
-                stop.set()
-                for task in tasks:
-                    task.cancel()
-        for task in tasks:
-            if not task.cancelled() and not isinstance(task.exception(), _Stopped):
-                task.result()  # raises what made the others stop
-        return torch.cat([task.result() for task in tasks])
+    """Clipped sums of the batches of entries `chosen`, models x width, as far as `sizes`, one number a model."""
+    present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
+    inputs, labels = table.look_up(chosen)
+    return network.clipped_sums(weights, inputs, labels, present, rule.longest)
 
 
-def counted_on_threads(counter: Counter, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
-    """The votes of models on a CPU, every core with inputs of its own."""
-    with single_threaded() as threads, ThreadPoolExecutor(threads, initializer=_one_thread) as pool:
-        return counter.count(weights, inputs, pool.map)
+def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
+    """Standard normals like `like`, row by row from the instances' own streams."""
+    rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
+    return torch.from_numpy(rows).to(like)
 
 
-def on_all_cores(instances: int) -> int:
-    """How many models to train at a time on a CPU: whole groups for every core, some fifty times until all are done."""
-    whole = GROUP * torch.get_num_threads()
-    return min(instances, whole * -(-instances // (50 * whole)))
-
-
-def that_fit(network: Network, bytes_each: float, instances: int, memory: float) -> int:
-    """How many of some models to train at a time on a GPU of so much memory."""
-    if isinstance(network, FastNetwork) and network.is_wide:
-        return 1
-    return max(1, min(instances, int(min(memory * 0.6, _BYTES_IN_FLIGHT) / bytes_each), _MOST_IN_FLIGHT))
-
-
-@contextmanager
-def single_threaded() -> Iterator[int]:
-    """Torch on one thread, so that others may have the rest; gives the number of threads that it had."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-class _Stopped(Exception):
-    """Training was interrupted in another thread."""
-
-
-def precision_for(asked: str, device: torch.device, path: str) -> str:
-    """The precision of matrix products: as asked, or the fastest whose clipping is accounted for."""
-    _validate.one_of(PRECISIONS, precision=asked)
-    if device.type != "cuda" or path == "general":
-        if asked == "tf32":
-            raise ConfigError("precision='tf32' needs an NVIDIA GPU and a model of known layers; leave it out.")
-        return "float32"
-    return "tf32" if asked == "auto" else asked
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a GPU."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return 2**32
-
-
-def arithmetic_of(network: Network, device: torch.device) -> str:
-    """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere."""
-    if device.type == "cpu":
-        has_stem = isinstance(network, FastNetwork) and network.has_stem
-        return "native" if has_stem and native.library() is not None else "torch"
-    return "torch" if kernels_for(device) is None else "triton"
-
-
-def _check_batches(config: TrainConfig, examples: int) -> None:
-    """Refuse batches that no sum could hold with the promised rounding; twelve standard deviations are never seen."""
-    expected = config.sample_rate * examples * (1.0 if config.keep is None else config.keep)
-    if min(examples, expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
-        raise ConfigError(
-            f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up with "
-            "the rounding that clipping allows for. Use a smaller sample_rate."
-        )
-
-
-def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
+def _network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
     """The network that trains a module, and which of the two ways it takes, `fast` or `general`."""
     shape = data.inputs.shape[1:]
     dtype = torch.from_numpy(data.inputs[:1]).dtype
@@ -395,7 +413,74 @@ def network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
         return GeneralNetwork(module, shape), "general"
 
 
-def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
-    """Standard normals like `like`, row by row from the instances' own streams."""
-    rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
-    return torch.from_numpy(rows).to(like)
+def _precision_for(asked: str, device: torch.device, path: str) -> str:
+    """The precision of matrix products: as asked, or the fastest whose clipping is accounted for."""
+    _validate.one_of(PRECISIONS, precision=asked)
+    if device.type != "cuda" or path == "general":
+        if asked == "tf32":
+            raise ConfigError("precision='tf32' needs an NVIDIA GPU and a model of known layers; leave it out.")
+        return "float32"
+    return "tf32" if asked == "auto" else asked
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**32
+
+
+def _all_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[1]
+
+
+# --- a rehearsal ----------------------------------------------------------------------------------------------------
+
+
+def _check_device(device: torch.device, path: str) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"Models that are functions of their data cannot be promised on {device.type}; use device='cpu' or 'cuda'."
+        )
+    if device.type == "cuda" and path != "fast":
+        raise ConfigError(
+            "This network has layers of its own making, for which no bits can be promised on a GPU; use device='cpu'."
+        )
+
+
+def _refuse_unrepeatable(work: Callable[[], Any]) -> None:
+    """Refuse operations of which torch says that they add up in any order."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            work()
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    said = [str(warning.message).split(" does not have a deterministic implementation") for warning in caught]
+    found = [words[0] for words in said if len(words) > 1]
+    if found:
+        raise ConfigError(
+            f"On a GPU this model is no function of its data: {found[0]} is not repeatable there. Use device='cpu'."
+        )
+
+
+def _with_others_replaced(group: Group, kept: Tensor) -> Group:
+    """The same models in the places that are kept; in the others, models with other data, sizes and weights."""
+    seen = list(group.seen)
+    for number, slot in enumerate((~kept).nonzero().flatten().tolist()):
+        other = group.seen[(slot + 1) % len(seen)]
+        size = (0, 1, len(other.members) // 2)[number % 3]
+        seen[slot] = Seen(other.members[::-1][:size], other.labels[::-1][:size])
+    return replace(group, seen=seen, start=_others_replaced(group.start, kept))
+
+
+def _others_replaced(weights: Tensor, kept: Tensor) -> Tensor:
+    """The same weights in the places that are kept; not even a model that diverges may disturb those."""
+    weights = weights.clone()
+    for number, slot in enumerate((~kept).nonzero().flatten().tolist()):
+        weights[slot] *= torch.inf if number == 1 else 1.5
+    return weights
+
+
+def _halves(count: int) -> list[Tensor]:
+    """Every second place, and the others."""
+    return [torch.arange(count) % 2 == first for first in range(2)]

@@ -62,7 +62,7 @@ class FusedPool:
     activation: str
     window: tuple[int, int]
 
-    def __call__(self, values: Tensor, frame: layers.Frame) -> Tensor:
+    def __call__(self, values: Tensor, frame: layers.Layout) -> Tensor:
         """Both at once."""
         if frame.kernels is not None:
             return frame.kernels.activate_and_pool(values, frame.extents, self.window, self.activation)

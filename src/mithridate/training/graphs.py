@@ -28,14 +28,10 @@ class ReplayedStep:
         step: the step, from indices (models x width) and sizes (models) on the device; it changes weights in place.
         models: number of models in flight.
         device: the GPU.
-        least: width of the narrowest graph. Where no batch is wider, all steps have the same shapes.
     """
 
-    def __init__(
-        self, step: Callable[[Tensor, Tensor], None], models: int, device: torch.device, *, least: int = 1
-    ) -> None:
+    def __init__(self, step: Callable[[Tensor, Tensor], None], models: int, device: torch.device) -> None:
         self._step = step
-        self._least = least
         self._device = device
         self._models = models
         self._sizes = torch.zeros(models, dtype=torch.int32, device=device)
@@ -45,11 +41,11 @@ class ReplayedStep:
         self._can_be_captured = True
 
     def run(self, block: Block) -> None:
-        """All steps of a block."""
+        """All steps of a block. Where no batch is wider than `block.least`, all have the same shapes."""
         indices = torch.from_numpy(block.indices).to(self._device)
         sizes = torch.from_numpy(block.sizes).to(self._device)
         for at, largest in enumerate(block.sizes.max(axis=1).tolist()):
-            width = -(-max(largest, self._least) // _WIDTH) * _WIDTH
+            width = -(-max(largest, block.least, 1) // _WIDTH) * _WIDTH
             self._sizes.copy_(sizes[at])
             self._run_one(width, indices[at, :, :width])
 

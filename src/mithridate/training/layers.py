@@ -46,7 +46,7 @@ _NARROW = 128
 
 
 @dataclass(frozen=True)
-class Frame:
+class Layout:
     """What all layers share in one pass.
 
     Attributes:
@@ -74,7 +74,7 @@ class Frame:
     completed: set[Layer] = field(default_factory=set)
 
 
-class Parts(ABC):
+class Pieces(ABC):
     """The gradients of all examples with respect to some parameters of one layer, in a form that saves work."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Parts(ABC):
         """Zero whatever belongs to examples that are not trusted: a factor of 0 does not undo what is infinite."""
 
 
-class Stored(Parts):
+class Stored(Pieces):
     """Gradients that are held one by one: models x batch x entries.
 
     Args:
@@ -102,7 +102,7 @@ class Stored(Parts):
         squares: their squared norms where they are known already; they may include those of a companion.
     """
 
-    def __init__(self, gradients: Tensor, frame: Frame, squares: Tensor | None = None) -> None:
+    def __init__(self, gradients: Tensor, frame: Layout, squares: Tensor | None = None) -> None:
         self._gradients, self._frame, self._known = gradients, frame, squares
 
     def squared_norms(self) -> Tensor:
@@ -119,7 +119,7 @@ class Stored(Parts):
             self._gradients = _only(trusted, self._gradients)
 
 
-class Apart(Parts):
+class Apart(Pieces):
     """Gradients that are held one by one, apart for each model and without padding.
 
     Args:
@@ -152,7 +152,7 @@ class Apart(Parts):
         ]
 
 
-class Outer(Parts):
+class Outer(Pieces):
     """Gradients that are outer products of an output gradient and an input: a linear layer at one position.
 
     Args:
@@ -162,7 +162,7 @@ class Outer(Parts):
         has_bias: whether the norm is to include that of the bias, whose gradient is `gradients` itself.
     """
 
-    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Frame, *, has_bias: bool) -> None:
+    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Layout, *, has_bias: bool) -> None:
         self._inputs, self._gradients, self._frame = inputs, gradients, frame
         self._ones = 1.0 if has_bias else 0.0
 
@@ -182,7 +182,7 @@ class Outer(Parts):
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
 
 
-class Contraction(Parts):
+class Contraction(Pieces):
     """Gradients that are sums of outer products over positions: G = sum_t g_t a_t^T, for every group of channels.
 
     Args:
@@ -193,7 +193,7 @@ class Contraction(Parts):
     (see `clipping`), which the norm allows for.
     """
 
-    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Frame) -> None:
+    def __init__(self, inputs: Tensor, gradients: Tensor, frame: Layout) -> None:
         self._inputs, self._gradients, self._frame = inputs, gradients, frame
         models, batch, groups, features, positions = inputs.shape
         outputs = gradients.shape[3]
@@ -233,7 +233,7 @@ class Contraction(Parts):
         return products.flatten(2)
 
     def _pieces(self) -> list[slice]:
-        """Parts of the batch whose gradients may be held at a time."""
+        """Pieces of the batch whose gradients may be held at a time."""
         models, batch = self._inputs.shape[:2]
         step = max(1, _STORED_BYTES[self._inputs.device.type] // (4 * models * self._entries))
         return [slice(at, min(at + step, batch)) for at in range(0, batch, step)]
@@ -248,7 +248,7 @@ class Contraction(Parts):
         return grams.sum(dim=(2, 3, 4))
 
 
-class GhostConvolution(Parts):
+class GhostConvolution(Pieces):
     """Gradients of a convolution with few positions: norms from Gram matrices of pixels, formed for the sums alone.
 
     A patch is never formed: with x_p the channels at pixel p, patches at t and s have the inner product
@@ -262,7 +262,7 @@ class GhostConvolution(Parts):
         frame: what all layers share.
     """
 
-    def __init__(self, images: Tensor, gradients: Tensor, weights: Tensor, conv: Conv, frame: Frame) -> None:
+    def __init__(self, images: Tensor, gradients: Tensor, weights: Tensor, conv: Conv, frame: Layout) -> None:
         self._images, self._gradients, self._weights = images, gradients, weights
         self._conv, self._frame = conv, frame
 
@@ -271,10 +271,10 @@ class GhostConvolution(Parts):
         if (
             kernels is not None
             and clipping.precision == "tf32"
-            and kernels.wide.takes_ghost_norms(self._images, self._gradients)
+            and kernels.library_convolutions.takes_ghost_norms(self._images, self._gradients)
         ):
             places = self._conv.places(self._images)
-            squares = kernels.wide.ghost_norms(
+            squares = kernels.library_convolutions.ghost_norms(
                 self._images, self._gradients, places, self._frame.extents, clipping.slack
             )
             # N >= slack |a| |g|: so long a gradient might overflow when it is formed.
@@ -288,7 +288,7 @@ class GhostConvolution(Parts):
         if self._frame.kernels is not None:
             products = torch.bmm(pixels.transpose(1, 2), pixels)
             errors = torch.bmm(gradients.transpose(1, 2), gradients)
-            squares, patches_size = self._frame.kernels.wide.ghost_sums(products, errors, places)
+            squares, patches_size = self._frame.kernels.library_convolutions.ghost_sums(products, errors, places)
             return self._with_slack(squares, patches_size, errors.diagonal(dim1=1, dim2=2).sum(dim=1))
         # One more row and column of zeros stand for what is outside the image.
         products = F.pad(torch.bmm(pixels.transpose(1, 2), pixels), (0, 1, 0, 1))
@@ -308,7 +308,7 @@ class GhostConvolution(Parts):
     def write_sums(self, factors: Tensor, out: Tensor) -> None:
         kernels = self._frame.kernels
         if kernels is not None:
-            turn = kernels.wide.channels_first if self._frame.wide else Tensor.contiguous
+            turn = kernels.library_convolutions.channels_first if self._frame.wide else Tensor.contiguous
             geometry = self._conv.geometry(self._images, self._gradients.shape[1], kernels)
             kernels.conv_weighted_sum(
                 turn(self._images), turn(self._gradients), factors, self._frame.extents, geometry,
@@ -328,7 +328,7 @@ class GhostConvolution(Parts):
         """Nothing: examples whose factor is 0 are not even read."""
 
 
-class Lookups(Parts):
+class Lookups(Pieces):
     """Gradients of an embedding: each position adds its output gradient to the row of its token.
 
     Args:
@@ -338,7 +338,7 @@ class Lookups(Parts):
         frame: what all layers share.
     """
 
-    def __init__(self, tokens: Tensor, gradients: Tensor, rows: int, frame: Frame) -> None:
+    def __init__(self, tokens: Tensor, gradients: Tensor, rows: int, frame: Layout) -> None:
         self._known = ((tokens >= 0) & (tokens < rows)).all(dim=2)
         self._tokens = tokens.clamp(0, rows - 1)
         self._gradients = self._added_up(gradients)
@@ -366,7 +366,7 @@ class Lookups(Parts):
         self._gradients = _only(trusted, self._gradients)
 
 
-def _sum_products(left: Tensor, right: Tensor, frame: Frame, out: Tensor) -> None:
+def _sum_products(left: Tensor, right: Tensor, frame: Layout, out: Tensor) -> None:
     """Write the sum over the batch of (left row) x (right row) to `out`, models x entries, in its precision."""
     if out.dtype == torch.float32:
         out.copy_(torch.bmm(left.transpose(1, 2), right).flatten(1))
@@ -411,7 +411,7 @@ def wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def _squares(values: Tensor, frame: Frame) -> Tensor:
+def _squares(values: Tensor, frame: Layout) -> Tensor:
     """Squared norms over the last of three axes, in double precision where there is one; never too small.
 
     Sums of torch are cascades: their relative error is some dozen units of single precision (at most 12 measured, up to
@@ -441,11 +441,11 @@ class Layer(ABC):
     names: tuple[str, ...]
 
     @abstractmethod
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         """Outputs [models * batch, ...] from inputs [models * batch, ...] and parameters [models, ...]."""
 
     @abstractmethod
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         """The gradients with respect to each parameter, from the inputs and the gradients of the outputs.
 
         One alone is those with respect to all parameters, side by side.
@@ -458,7 +458,7 @@ class Linear(Layer):
     def __init__(self, module: nn.Linear) -> None:
         self.names = ("weight",) if module.bias is None else ("weight", "bias")
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         weight = parameters[0]
         models = weight.shape[0]
         rows = inputs.reshape(models, -1, inputs.shape[-1])
@@ -468,11 +468,11 @@ class Linear(Layer):
             outputs = torch.bmm(rows, weight.transpose(1, 2))
         return outputs.view(*inputs.shape[:-1], weight.shape[1])
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         if inputs.dim() == 2:
             rows, errors = _by_model(inputs, frame.models), _by_model(gradients, frame.models)
             has_bias = len(self.names) == 2
-            parts: list[Parts] = [Outer(rows, errors, frame, has_bias=has_bias)]
+            parts: list[Pieces] = [Outer(rows, errors, frame, has_bias=has_bias)]
             return [*parts, Stored(errors, frame, _nothing(errors))] if has_bias else parts
         columns = _by_model(inputs.flatten(1, -2).transpose(1, 2), frame.models).unsqueeze(2)
         errors = _by_model(gradients.flatten(1, -2).transpose(1, 2), frame.models).unsqueeze(2)
@@ -510,7 +510,7 @@ class Conv(Layer):
         assert not isinstance(module.padding, str)
         return None, self._pair(tuple(module.padding), 0)
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         images = self._images(inputs)
         weights = parameters[0].unsqueeze(3) if self._flat else parameters[0]
         biases = parameters[1] if len(parameters) == 2 else None
@@ -525,7 +525,7 @@ class Conv(Layer):
             outputs = self._convolve(images, weights, biases, frame)
         return outputs.squeeze(2) if self._flat else outputs
 
-    def _convolve_patches(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Frame) -> Tensor:
+    def _convolve_patches(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Layout) -> Tensor:
         """By patches, which are kept for the gradients: on a CPU faster than the library for very few channels."""
         size = self._out_size(images)
         patches = self._patches(images, size)
@@ -563,7 +563,7 @@ class Conv(Layer):
         """Its shape, as the kernels take it."""
         return kernels.Geometry(*images.shape[1:], outputs, self.kernel, self.stride, self.padding, self.dilation)
 
-    def _convolve(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Frame) -> Tensor:
+    def _convolve(self, images: Tensor, weights: Tensor, biases: Tensor | None, frame: Layout) -> Tensor:
         """One model after another, by the library's convolution."""
         models = weights.shape[0]
         order = torch.channels_last if frame.wide else torch.contiguous_format
@@ -578,18 +578,20 @@ class Conv(Layer):
         ]  # fmt: skip
         return outputs[0] if models == 1 else torch.cat(outputs)
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         images = self._images(inputs)
         if frame.kernels is not None and self._stores_by_kernel(images, gradients, frame):
             geometry = self.geometry(images, gradients.shape[1], frame.kernels)
             gradients = gradients.unsqueeze(2) if self._flat else gradients
             if frame.wide:
-                images, gradients = (frame.kernels.wide.channels_first(values) for values in (images, gradients))
+                images, gradients = (
+                    frame.kernels.library_convolutions.channels_first(values) for values in (images, gradients)
+                )
             has_bias = len(self.names) == 2
             by_weights, by_biases, squares = frame.kernels.conv_example_gradients(
                 images, gradients, frame.extents, geometry, frame.clipping.dot_precision, has_bias=has_bias
             )
-            stored: list[Parts] = [Stored(by_weights, frame, squares)]
+            stored: list[Pieces] = [Stored(by_weights, frame, squares)]
             return [*stored, Stored(by_biases, frame, torch.zeros_like(squares))] if has_bias else stored
         if self._is_ghost(images, gradients):
             return self._ghost_parts(images, gradients, parameters[0], frame)
@@ -597,7 +599,7 @@ class Conv(Layer):
         errors = gradients.flatten(2)
         columns = _by_model(patches.unflatten(1, (self.groups, -1)), frame.models)
         grouped = _by_model(errors.unflatten(1, (self.groups, -1)), frame.models)
-        parts: list[Parts] = [Contraction(columns, grouped, frame)]
+        parts: list[Pieces] = [Contraction(columns, grouped, frame)]
         return parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=2), frame.models), frame)]
 
     def _patches(self, images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -609,10 +611,10 @@ class Conv(Layer):
         cheaper = is_ghost_cheaper(self._entries, gradients.shape[1], positions)
         return self.groups == 1 and cheaper and wide(images.device) == torch.float64
 
-    def _ghost_parts(self, images: Tensor, gradients: Tensor, weights: Tensor, frame: Frame) -> list[Parts]:
+    def _ghost_parts(self, images: Tensor, gradients: Tensor, weights: Tensor, frame: Layout) -> list[Pieces]:
         errors = gradients.unsqueeze(2) if self._flat else gradients
         weights = weights.unsqueeze(3) if self._flat else weights
-        parts: list[Parts] = [GhostConvolution(images, errors, weights, self, frame)]
+        parts: list[Pieces] = [GhostConvolution(images, errors, weights, self, frame)]
         return (
             parts if len(self.names) == 1 else [*parts, Stored(_by_model(errors.sum(dim=(2, 3)), frame.models), frame)]
         )
@@ -642,7 +644,7 @@ class Conv(Layer):
             [False, True, False],
         )[1]  # fmt: skip
 
-    def _stores_by_kernel(self, images: Tensor, gradients: Tensor, frame: Frame) -> bool:
+    def _stores_by_kernel(self, images: Tensor, gradients: Tensor, frame: Layout) -> bool:
         features, outputs = images.shape[1] * self.kernel[0] * self.kernel[1], gradients.shape[1]
         positions = gradients[0, 0].numel()
         return (
@@ -670,17 +672,17 @@ class Stem(Layer):
     def __init__(self, names: tuple[str, ...], stages: tuple[Stage, ...]) -> None:
         self.names, self._stages = names, stages
 
-    def suits(self, frame: Frame) -> bool:
+    def suits(self, frame: Layout) -> bool:
         """Whether there is something that computes it."""
         if frame.kernels is not None:
-            return frame.kernels.stem.supports(self._stages)
+            return frame.kernels.leading_convolutions.supports(self._stages)
         return frame.native is not None
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         pairs = self._pairs(parameters)
         if frame.kernels is not None:
             precision = frame.clipping.dot_precision
-            outputs, frame.kept[self] = frame.kernels.stem.forward(
+            outputs, frame.kept[self] = frame.kernels.leading_convolutions.forward(
                 inputs, pairs, frame.extents, self._stages, precision, keep=frame.recording
             )
             return outputs
@@ -696,10 +698,10 @@ class Stem(Layer):
             frame.kept[self].append(saved)
         return outputs
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         saved = frame.kept.pop(self)
         if frame.kernels is not None:
-            found = frame.kernels.stem.example_gradients(saved, gradients)
+            found = frame.kernels.leading_convolutions.example_gradients(saved, gradients)
             return [part for stored in found for part in _stored_together(stored, frame)]
         assert frame.native is not None
         pairs = self._pairs(parameters)
@@ -710,14 +712,14 @@ class Stem(Layer):
             for model, rows in enumerate(self._rows(inputs, frame))
         ]
         batch = len(inputs) // frame.models
-        parts: list[Parts] = []
+        parts: list[Pieces] = []
         for stage in zip(*by_model, strict=True):
             weights, biases, squares = zip(*stage, strict=True)
             lost = lost_squares(weights[0].shape[1] + biases[0].shape[1])
             parts += [Apart(weights, batch, [values + lost for values in squares]), Apart(biases, batch, None)]
         return parts
 
-    def _rows(self, inputs: Tensor, frame: Frame) -> list[slice]:
+    def _rows(self, inputs: Tensor, frame: Layout) -> list[slice]:
         """Where the examples of each model are, without padding."""
         batch = len(inputs) // frame.models
         return [slice(at * batch, at * batch + extent) for at, extent in enumerate(frame.extents.tolist())]
@@ -730,7 +732,7 @@ class Stem(Layer):
         return [(weight[model], bias[model]) for weight, bias in pairs]
 
 
-def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Frame) -> list[Parts]:
+def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Layout) -> list[Pieces]:
     """Gradients of weights and biases, with their squared norms together."""
     weights, biases, squares = stored
     squares = squares + lost_squares(weights.shape[2] + biases.shape[2])
@@ -761,7 +763,7 @@ class _Normalisation(Layer):
     def _collect(self, values: Tensor, models: int) -> Tensor:
         """Per-example values of the outputs' shape, added up to the parameter's: models x batch x entries."""
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         models = parameters[0].shape[0]
         outputs = _by_model(self._normalise(inputs), models)
         outputs = outputs * self._spread(parameters[0], outputs, models)
@@ -769,8 +771,8 @@ class _Normalisation(Layer):
             outputs = outputs + self._spread(parameters[1], outputs, models)
         return outputs.flatten(0, 1)
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
-        parts: list[Parts] = [Stored(self._collect(gradients * self._normalise(inputs), frame.models), frame)]
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
+        parts: list[Pieces] = [Stored(self._collect(gradients * self._normalise(inputs), frame.models), frame)]
         return parts if len(self.names) == 1 else [*parts, Stored(self._collect(gradients, frame.models), frame)]
 
 
@@ -782,20 +784,20 @@ class GroupNorm(_Normalisation):
         self._groups = module.num_groups
         self.precedes_relu = False
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         kernels, addend = frame.kernels, frame.addends.pop(self, None)
-        if not frame.wide or kernels is None or not kernels.normalisation.supports(inputs.shape, self._groups):
+        if not frame.wide or kernels is None or not kernels.group_norm.supports(inputs.shape, self._groups):
             return super().forward(inputs, parameters, frame)
         # Where nobody asks for the gradient of the inputs, there is no backward pass to look through what follows.
         completes = inputs.requires_grad or not frame.recording
         if completes:
             frame.completed.add(self)
-        return kernels.normalisation.GroupNorm.apply(
+        return kernels.group_norm.GroupNormFunction.apply(
             inputs, addend if completes else None, *parameters, frame.extents, self._groups, self._epsilon,
             self.precedes_relu and completes, frame.kept, self,
         )  # fmt: skip
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         if self not in frame.kept:
             return super().parts(inputs, gradients, parameters, frame)
         own, squares = (_by_model(values, frame.models) for values in frame.kept.pop(self))
@@ -840,13 +842,13 @@ class Embedding(Layer):
         self._rows = module.num_embeddings
         self._padding = module.padding_idx
 
-    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Frame) -> Tensor:
+    def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         weight = parameters[0]
         tokens = _by_model(inputs, weight.shape[0]).clamp(0, self._rows - 1)  # `Lookups` leaves out what is clamped
         which = torch.arange(weight.shape[0], device=inputs.device).view(-1, *(1,) * (tokens.dim() - 1))
         return weight[which, tokens].flatten(0, 1)
 
-    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Frame) -> list[Parts]:
+    def parts(self, inputs: Tensor, gradients: Tensor, parameters: Sequence[Tensor], frame: Layout) -> list[Pieces]:
         if self._padding is not None:
             gradients = gradients.masked_fill((inputs == self._padding).unsqueeze(-1), 0.0)
         tokens = _by_model(inputs.reshape(len(inputs), -1), frame.models)

@@ -112,9 +112,9 @@ class FastNetwork:
             frame = self._frame(models, extents, recording=False)
             return self._run(weights, repeated, frame, record=False)[0].unflatten(0, (models, -1))
 
-    def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Frame:
+    def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Layout:
         on_cpu, kernels = extents.device.type == "cpu", kernels_for(extents.device)
-        return layers.Frame(
+        return layers.Layout(
             models,
             self.clipping,
             extents,
@@ -124,7 +124,7 @@ class FastNetwork:
             wide=self.is_wide and kernels is not None,
         )
 
-    def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Frame, *, record: bool) -> tuple[Tensor, list[_Tap]]:
+    def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Layout, *, record: bool) -> tuple[Tensor, list[_Tap]]:
         values: dict[fx.Node, Any] = {}
         taps: list[_Tap] = []
         fusion = self._fusion
@@ -174,7 +174,7 @@ class FastNetwork:
         layer: layers.Layer,
         inputs: Tensor,
         weights: Tensor,
-        frame: layers.Frame,
+        frame: layers.Layout,
         taps: list[_Tap],
         record: bool,
     ) -> Tensor:
@@ -192,7 +192,7 @@ class FastNetwork:
         taps: list[_Tap],
         gradients: Sequence[Tensor],
         present: Tensor,
-        frame: layers.Frame,
+        frame: layers.Layout,
         max_grad_norm: float,
     ) -> Tensor:
         parts = [
@@ -212,7 +212,7 @@ class FastNetwork:
             part.write_sums(factors, sums[:, where])
         return sums
 
-    def _located(self, tap: _Tap, parts: Sequence[layers.Parts]) -> list[tuple[layers.Parts, slice]]:
+    def _located(self, tap: _Tap, parts: Sequence[layers.Pieces]) -> list[tuple[layers.Pieces, slice]]:
         """Each part with its place in the flat row of a model; the parameters of one layer lie side by side."""
         slices = [self._slices[_full_name(tap.name, parameter)] for parameter in tap.layer.names]
         if len(parts) == 1:

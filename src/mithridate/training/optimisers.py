@@ -1,11 +1,11 @@
-"""Optimisers on the flat weights of many models: post-processing of the noisy sums."""
+"""Optimisers on the flat weights of many models: post-processing of the sums."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from mithridate.training.config import TrainConfig
+from mithridate.training.config import Learning
 
 _ADAM_EPSILON = 1e-8
 
@@ -18,7 +18,7 @@ class Optimiser:
         weights: models x parameters, as they start.
     """
 
-    def __init__(self, config: TrainConfig, weights: Tensor) -> None:
+    def __init__(self, config: Learning, weights: Tensor) -> None:
         self._config = config
         self._step = 0
         self._weights = weights
@@ -28,7 +28,7 @@ class Optimiser:
         self._total = torch.zeros_like(weights) if config.average_iterates else None
 
     def update(self, gradients: Tensor) -> None:
-        """One step along the noisy mean gradients; they are overwritten."""
+        """One step along the mean gradients, noisy or not; they are overwritten."""
         config, weights = self._config, self._weights
         if config.weight_decay:
             gradients.add_(weights, alpha=config.weight_decay)

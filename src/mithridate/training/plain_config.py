@@ -6,202 +6,120 @@ labels or inputs with noise.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
+
+import numpy as np
 
 from mithridate import _validate
+from mithridate.core import registry
 from mithridate.core.conditions import classes_read_off
-from mithridate.core.mechanism import Bagged, Mechanism, NoisyFeatures, NoisyLabels, Partitioned, SpreadPartitions
+from mithridate.core.mechanism import Mechanism
+from mithridate.data.partition import Hashes, IndexArray
 from mithridate.errors import ConfigError
-from mithridate.training.config import TrainConfig
+from mithridate.training.config import GradientRule, Learning, TrainConfig
 
 _MOST_PIXELS = 64
+# Longer gradients are unheard of; and it is far from the end of single precision.
+_NO_CLIPPING = 1e30
 
 # --- what each instance sees ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """Each instance sees examples that it draws at random, with replacement (`mechanism.Bagged`).
+class ViewPlan:
+    """What each instance sees of the training set; frozen dataclasses inherit it, one for each defence.
 
-    Args:
-        instances: number of models that vote, at least 1.
-        draws: how many examples each draws, at least 1 and at most as many as there are.
+    Attributes:
+        type: what files call it; every one has its own.
+        is_deterministic: whether a model is a function of what it sees, and not a draw.
+        evidence: what is always counted beside votes.
+        has_preferences: whether models can be asked which of two labels they prefer, for run-off elections.
+        counts_examples: whether its mechanism speaks of the number of training examples.
+        noise: standard deviation of the noise on inputs, 0 for none.
     """
 
-    instances: int
-    draws: int
+    type: ClassVar[str]
     is_deterministic: ClassVar[bool] = False
+    evidence: ClassVar[tuple[str, ...]] = ()
+    has_preferences: ClassVar[bool] = False
+    counts_examples: ClassVar[bool] = False
+    noise: float = 0.0
 
-    def __post_init__(self) -> None:
-        _validate.positive_integer(instances=self.instances, draws=self.draws)
-
-    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
-        """What each instance runs, as the certificates read it."""
-        return Bagged(num_train, self.draws)
-
-    def check(self, num_train: int) -> None:
-        """Require that it suits so many training examples."""
-        if self.draws > num_train:
-            raise ConfigError(
-                f"Expected draws (k) of at most the {num_train} training examples, got {self.draws}; draw fewer."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values, without the number of instances."""
-        return {"type": "bootstrap", "draws": self.draws}
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Each model sees one part of the training set, and is a function of it (`mechanism.Partitioned`).
-
-    Args:
-        partitions: number of parts and of models, at least 1.
-    """
-
-    partitions: int
-    is_deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(partitions=self.partitions)
+    def __init_subclass__(cls) -> None:
+        if "type" in vars(cls):
+            registry.views.add(cls.type, cls)
 
     @property
-    def instances(self) -> int:
+    def models(self) -> int:
         """Number of models that vote."""
-        return self.partitions
-
-    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
-        """What each model is, as the certificates read it."""
-        return Partitioned(self.partitions)
-
-    def check(self, num_train: int) -> None:
-        """Require that it suits so many training examples."""
-        _check_partitions(self.partitions, num_train)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return {"type": "parts", "partitions": self.partitions}
-
-
-@dataclass(frozen=True)
-class SpreadParts:
-    """Each model sees several small parts, and each part is seen by several models (`mechanism.SpreadPartitions`).
-
-    Args:
-        partitions: number of parts that models of the same size would need without overlap, at least 1.
-        spread: how many models see each example, at least 1; there are `partitions * spread` models.
-    """
-
-    partitions: int
-    spread: int
-    is_deterministic: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(partitions=self.partitions, spread=self.spread)
-
-    @property
-    def instances(self) -> int:
-        """Number of models that vote."""
-        return self.partitions * self.spread
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        """Which models see a bucket: 0 and other numbers below `instances`, a public function of the two constants."""
-        found, draw = {0}, 0
-        while len(found) < self.spread:
-            message = f"offsets {self.partitions} {self.spread} {draw}".encode()
-            found.add(int.from_bytes(hashlib.blake2b(message, digest_size=16).digest(), "little") % self.instances)
-            draw += 1
-        return tuple(sorted(found))
-
-    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
-        """What each model is, as the certificates read it."""
-        return SpreadPartitions(self.partitions, self.offsets)
-
-    def check(self, num_train: int) -> None:
-        """Require that it suits so many training examples."""
-        _check_partitions(self.partitions, num_train)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values."""
-        return {"type": "spread-parts", "partitions": self.partitions, "spread": self.spread}
-
-
-@dataclass(frozen=True)
-class FlippedLabels:
-    """Each instance sees labels of which some were replaced at random (`mechanism.NoisyLabels`).
-
-    Args:
-        instances: number of models that vote, at least 1.
-        flip_prob: probability of a label to be replaced, above 0 and at most (classes - 1) / classes.
-    """
-
-    instances: int
-    flip_prob: float
-    is_deterministic: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(instances=self.instances)
-        _validate.number_in(0, 1, low_open=True, high_open=True, flip_prob=self.flip_prob)
+        return cast("Any", self).instances
 
     def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
         """What each instance runs, as the certificates read it."""
-        return NoisyLabels(self.flip_prob, classes)
+        raise NotImplementedError
+
+    def members(self, hashes: Hashes) -> list[IndexArray] | None:
+        """For each model, the indices of the examples that it sees, in an order that is theirs alone.
+
+        None where models draw what they see.
+
+        Args:
+            hashes: of the content of every example.
+        """
+        return None
+
+    def longest(self, examples: int, visited: int) -> int:
+        """How many examples an instance sees, at most, of so many, where its steps look at so many."""
+        return min(examples, visited)
+
+    def drawn(
+        self, labels: IndexArray, classes: int, longest: int, generator: Callable[[str], np.random.Generator]
+    ) -> tuple[IndexArray, IndexArray]:
+        """What one instance draws to see: indices of examples, and the labels that stand there for it.
+
+        Of what is noisy only those are drawn that a step will look at: the rest is independent of the model.
+
+        Args:
+            labels: of the training set.
+            classes: number of labels.
+            longest: how many examples it sees.
+            generator: the stream of the instance for a purpose.
+        """
+        members = np.arange(len(labels))
+        if longest < len(members):
+            members = generator("visited").permutation(members)[:longest]
+        return members, labels[members]
 
     def check(self, num_train: int) -> None:
-        """Any number of training examples will do."""
+        """Require that it suits so many training examples; most suit any number."""
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values, without the number of instances."""
-        return {"type": "flipped-labels", "flip_prob": float(self.flip_prob)}
+        return {"type": self.type, **{name: value for name, value in vars(self).items() if name != "instances"}}
 
 
-@dataclass(frozen=True)
-class NoisedFeatures:
-    """Each instance sees inputs with Gaussian noise, drawn once for each of them (`mechanism.NoisyFeatures`).
+def plan_from_dict(values: Mapping[str, Any], instances: int) -> ViewPlan:
+    """Read back what `to_dict` of a plan wrote, for so many instances.
 
-    Args:
-        instances: number of models that vote, at least 1.
-        noise: standard deviation, in the units in which inputs reach the model, above 0.
+    Raises:
+        KeyError: there is no such plan.
+        TypeError: a constant is missing, or there is one too many.
+        ConfigError: a constant is not what it should be.
     """
-
-    instances: int
-    noise: float
-    is_deterministic: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _validate.positive_integer(instances=self.instances)
-        _validate.number_in(0, 1e30, low_open=True, noise=self.noise)  # single precision ends at 3e38
-
-    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
-        """What each instance runs, as the certificates read it."""
-        return NoisyFeatures(self.noise)
-
-    def check(self, num_train: int) -> None:
-        """Any number of training examples will do."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain JSON values, without the number of instances."""
-        return {"type": "noised-features", "noise": float(self.noise)}
-
-
-Plan = Bootstrap | Parts | SpreadParts | FlippedLabels | NoisedFeatures
-
-
-def _check_partitions(partitions: int, num_train: int) -> None:
-    if partitions > num_train:
-        raise ConfigError(
-            f"There are {partitions} partitions but only {num_train} training examples; use fewer partitions."
-        )
+    constants = dict(values)
+    name = constants.pop("type")
+    kind: Any = registry.views.find(name)
+    if kind is None:
+        raise KeyError(name)
+    return kind(**constants) if kind.is_deterministic else kind(instances=instances, **constants)
 
 
 # --- how it learns --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class PlainConfig:
+class PlainConfig(Learning):
     """The recipe of every instance: mini-batch training without noise.
 
     Each step takes the mean gradient over the next `batch_size` of the examples that the instance sees, which pass by
@@ -232,7 +150,7 @@ class PlainConfig:
     batch_size: int = 32
     learning_rate: float = 0.1
     optimizer: str = "sgd"
-    momentum: float | None = None
+    momentum: float | None = None  # pyright: ignore[reportIncompatibleVariableOverride]  (a number from then on)
     weight_decay: float = 0.002
     betas: tuple[float, float] = (0.9, 0.999)
     schedule: str = "cosine"
@@ -252,33 +170,13 @@ class PlainConfig:
             )
         if self.momentum is None:
             object.__setattr__(self, "momentum", 0.0 if self.optimizer == "adam" else 0.9)
-        checked = self._as_private()  # the same constants under the same rules
-        for name in ("betas", "pixel_mean", "pixel_std"):
-            object.__setattr__(self, name, getattr(checked, name))
+        self._check_learning()
 
-    def _as_private(self) -> TrainConfig:
-        return TrainConfig(
-            instances=1,
-            noise_multiplier=1.0,
-            sample_rate=1.0,
-            steps=self.steps,
-            max_grad_norm=1.0 if self.max_grad_norm is None else self.max_grad_norm,
-            learning_rate=self.learning_rate,
-            optimizer=self.optimizer,
-            momentum=0.0 if self.momentum is None else self.momentum,
-            weight_decay=self.weight_decay,
-            betas=self.betas,
-            schedule=self.schedule,
-            average_iterates=self.average_iterates,
-            classes=self.classes,
-            pixel_mean=self.pixel_mean,
-            pixel_std=self.pixel_std,
-            score_bins=self.score_bins,
-        )
-
-    def learning_rate_at(self, step: int) -> float:
-        """The step size of a step, counted from 0."""
-        return self._as_private().learning_rate_at(step)
+    @property
+    def gradient_rule(self) -> GradientRule:
+        """The mean of gradients, clipped where that is asked for, without noise."""
+        longest = _NO_CLIPPING if self.max_grad_norm is None else self.max_grad_norm
+        return GradientRule(longest, 0.0, float(self.batch_size))
 
 
 @dataclass(frozen=True)
@@ -290,11 +188,11 @@ class PlainRecipe(PlainConfig):
         num_train: number of training examples, where the mechanism speaks of it.
     """
 
-    plan: Plan = field(kw_only=True)
+    plan: ViewPlan = field(kw_only=True)
     num_train: int | None = field(default=None, kw_only=True)
 
     @classmethod
-    def of(cls, config: PlainConfig, plan: Plan) -> PlainRecipe:
+    def of(cls, config: PlainConfig, plan: ViewPlan) -> PlainRecipe:
         """The recipe of a configuration and a plan.
 
         Raises:
@@ -302,14 +200,19 @@ class PlainRecipe(PlainConfig):
         """
         if not isinstance(config, PlainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Expected config to be a PlainConfig, got {config!r}.")
-        if not isinstance(plan, Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Expected plan to be Bootstrap, Parts or another plan of plain_config, got {plan!r}.")
+        if not isinstance(plan, ViewPlan):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected plan to be Bootstrap, Parts or another ViewPlan, got {plan!r}.")
         return cls(**{one.name: getattr(config, one.name) for one in fields(PlainConfig)}, plan=plan)
 
     @property
     def instances(self) -> int:
         """Number of models that vote."""
-        return self.plan.instances
+        return self.plan.models
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether a model is a function of what it sees, and not a draw."""
+        return self.plan.is_deterministic
 
     @property
     def mechanism(self) -> Mechanism:
@@ -328,7 +231,7 @@ class PlainRecipe(PlainConfig):
             ConfigError: the plan or the batches do not suit so many examples or classes.
         """
         self.plan.check(num_train)
-        resolved = replace(self, num_train=num_train) if isinstance(self.plan, Bootstrap) else self
+        resolved = replace(self, num_train=num_train) if self.plan.counts_examples else self
         if self.classes is not None:
             return resolved._checked(), ()
         return replace(resolved, classes=classes)._checked(), (classes_read_off(classes),)
@@ -344,3 +247,22 @@ class PlainRecipe(PlainConfig):
         if self.num_train is not None:
             plain["num_train"] = self.num_train
         return {**plain, "instances": self.instances, "plan": self.plan.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PlainRecipe:
+        """Read back what `to_dict` wrote; what is none of its constants is left out.
+
+        Raises:
+            KeyError: a constant is missing.
+            TypeError: a constant is of another kind.
+            ConfigError: a constant is not what it should be.
+        """
+        found: dict[str, Any] = {one.name: values[one.name] for one in fields(PlainConfig)}
+        constants: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
+        plan = plan_from_dict(values["plan"], values["instances"])
+        return cls(**constants, plan=plan, num_train=values.get("num_train"))
+
+
+def recipe_from_dict(values: dict[str, Any]) -> TrainConfig | PlainRecipe:
+    """How instances were trained, with privacy or without, as `run.json` has it; see the `from_dict` of both."""
+    return PlainRecipe.from_dict(values) if "plan" in values else TrainConfig.from_dict(values)

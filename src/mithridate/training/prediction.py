@@ -13,27 +13,30 @@ from torch import Tensor
 
 from mithridate._io.artifacts import PathLike
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import Dataset, Preparation, fingerprint, split_inputs
+from mithridate.data.examples import fingerprint, split_inputs
+from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.training.arithmetic import usual_settings
-from mithridate.training.config import TrainConfig
+from mithridate.training.batch_source import TrainingRecipe
+from mithridate.training.devices import is_out_of_memory
 from mithridate.training.engine import Engine
 from mithridate.training.models import MODELS
+from mithridate.training.plain_config import recipe_from_dict
 from mithridate.training.run import (
-    AnyEngine,
     Model,
     as_arrays,
+    check_evidence,
     data_fingerprint,
     describe,
-    is_out_of_memory,
     pick_device,
     pick_model,
+    row_by_row,
     votes_of,
 )
 from mithridate.training.run_directory import (
-    Arrays,
     Manifest,
+    TallyArrays,
     added,
     check_tally,
     devices_of,
@@ -54,8 +57,10 @@ def predict(
 ) -> Votes:
     """How the models of a finished run vote on new inputs.
 
-    Guarantee: every instance of the run votes, with the weights that `train(..., keep_models=True)` left; mechanism,
-    recipe, assumptions and run id are those of the run.
+    Guarantee: every instance of the run votes, with the weights that training with `keep_models=True` left; mechanism,
+    recipe, assumptions, run id and what is counted beside votes are those of the run. What a model of parts answers is
+    to the bit a function of its weights: it is asked in the same group as at its training, alone on a CPU, and on a GPU
+    only where a rehearsal found that the models beside it do not count.
 
     Assumes: whoever chose the inputs did not choose them by what these very models answer to others. The claim is about
     each input by itself, over the training of the models.
@@ -69,7 +74,8 @@ def predict(
 
     Raises:
         ArtifactError: the run is not finished, has no models, or they are damaged.
-        ConfigError: the inputs are not like those of the training set, or the model or encoder is not that of the run.
+        ConfigError: the inputs are not like those of the training set, the model or encoder is not that of the run, or
+            models of parts cannot be functions on this device.
     """
     path = Path(run_dir)
     manifest = Manifest.read(path / "run.json")
@@ -81,7 +87,7 @@ def predict(
             "that were into the run that was split, run its mithridate train again, and predict there."
         )
     try:
-        config = TrainConfig.from_dict(manifest.recipe["config"])
+        config = recipe_from_dict(manifest.recipe["config"])
         assert config.classes is not None
         _check_stored(manifest)
         preparation = _preparation(manifest, config, features)
@@ -92,7 +98,7 @@ def predict(
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
-    machine = _engine(manifest, config, model, target)
+    machine = _engine(manifest, config, prepared, model, target)
     total = _count(machine, path, manifest, prepared, target)
     identity = data_fingerprint(manifest.train_fingerprint, fingerprint(raw), manifest.recipe)
     return replace(votes_of(total, manifest, labels, identity), devices=devices_of(path, manifest))
@@ -108,7 +114,7 @@ def _check_stored(manifest: Manifest) -> None:
     recipe, inputs = manifest.recipe, manifest.inputs
     shapes = (*inputs["shape"], *inputs["network_shape"])
     kinds = [(axis, int) for axis in shapes] + [(inputs["tokens"], int), (inputs["channel_axis"], bool)]
-    kinds += [(value, str) for value in (inputs["kind"], recipe["model"], recipe["precision"])]
+    kinds += [(value, str) for value in (inputs["kind"], recipe["model"], recipe["precision"], *_evidence(manifest))]
     for value, kind in kinds:
         if type(value) is not kind:
             raise TypeError(f"{value!r:.80} is of another kind than {kind.__name__}")
@@ -116,10 +122,15 @@ def _check_stored(manifest: Manifest) -> None:
         raise TypeError("a size is below zero")
 
 
-def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Preparation:
+def _evidence(manifest: Manifest) -> tuple[str, ...]:
+    """What was counted beside votes at training."""
+    return tuple(manifest.recipe.get("evidence", ()))
+
+
+def _preparation(manifest: Manifest, config: TrainingRecipe, features: Any) -> Preparation:
     """The same scaling or encoder as in training."""
     stored, inputs = manifest.recipe["features"], manifest.inputs
-    encoder = pick_encoder(features)
+    encoder = pick_encoder(row_by_row(features) if config.is_deterministic else features)
     if encoder is None and stored is not None:
         if stored["name"] == Frozen.name:
             raise ConfigError(f"This run used a frozen encoder, {stored}; give it again as features=.")
@@ -137,7 +148,13 @@ def _preparation(manifest: Manifest, config: TrainConfig, features: Any) -> Prep
     )
 
 
-def _engine(manifest: Manifest, config: TrainConfig, model: str | Model | None, device: torch.device) -> AnyEngine:
+def _engine(
+    manifest: Manifest,
+    config: TrainingRecipe,
+    inputs: npt.NDArray[Any],
+    model: str | Model | None,
+    device: torch.device,
+) -> Engine:
     stored, shape = manifest.recipe["model"], tuple(manifest.inputs["network_shape"])
     assert config.classes is not None
     if model is None:
@@ -152,27 +169,36 @@ def _engine(manifest: Manifest, config: TrainConfig, model: str | Model | None, 
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
-    return Engine(network, nothing, config, device=device, precision=precision)
+    evidence = _evidence(manifest)
+    check_evidence(evidence, len(inputs), config.classes)
+    return Engine(
+        network, nothing, config, device=device, precision=precision, in_flight=manifest.in_flight, evidence=evidence
+    )
 
 
 def _count(
-    machine: AnyEngine, path: Path, manifest: Manifest, inputs: npt.NDArray[Any], device: torch.device
-) -> Arrays:
-    total: Arrays | None = None
+    machine: Engine, path: Path, manifest: Manifest, inputs: npt.NDArray[Any], device: torch.device
+) -> TallyArrays:
+    total: TallyArrays | None = None
+    sizes = set[int]()
     for group in manifest.ranges:
         weights = read_models(models_path(path, group), manifest, group)
         expected = {name: (len(group), *shape) for name, shape in machine.shapes.items()}
         if {name: array.shape for name, array in weights.items()} != expected:
             raise ArtifactError(f"The models in {models_path(path, group)} are not those of the recipe.")
         rows = np.concatenate([weights[name].reshape(len(group), -1) for name in machine.shapes], axis=1)
-        tally = _tally(machine, torch.from_numpy(rows).to(device), inputs)
+        models = torch.from_numpy(rows).to(device)
+        if len(group) not in sizes:
+            machine.check_answers(models, inputs)
+        sizes.add(len(group))
+        tally = _tally(machine, models, inputs)
         check_tally(group, tally)
         total = tally if total is None else added(total, tally)
     assert total is not None
     return total
 
 
-def _tally(machine: AnyEngine, weights: Tensor, inputs: npt.NDArray[Any]) -> Arrays:
+def _tally(machine: Engine, weights: Tensor, inputs: npt.NDArray[Any]) -> TallyArrays:
     """Votes of some models, in halves where memory does not suffice."""
     try:
         return as_arrays(machine.tally(weights, inputs))

@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,34 +33,25 @@ from ray import exceptions
 from mithridate import errors
 from mithridate._io.artifacts import PathLike
 from mithridate._version import VERSION
-from mithridate.data.arrays import Dataset
-from mithridate.data.partition import IndexArray
 from mithridate.errors import ClusterError, ConfigError, MithridateError
 from mithridate.training.backends import Ray
-from mithridate.training.config import TrainConfig
-from mithridate.training.devices import computer_of, listed, shown
+from mithridate.training.devices import computer_of, is_out_of_memory, listed, shown
 from mithridate.training.engine import Engine
-from mithridate.training.plain import rehearsed
-from mithridate.training.plain_config import PlainRecipe
-from mithridate.training.plain_engine import PlainEngine
 from mithridate.training.randomness import Seeds
 from mithridate.training.ray_connection import KEPT, asking, connected, first_line
 from mithridate.training.run import (
-    AnyEngine,
     AnyRun,
+    Job,
     Meter,
-    Model,
     Progress,
     Task,
     as_arrays,
     by_parameter,
-    enough_memory,
     halve,
-    is_out_of_memory,
+    rehearsed,
     versions_here,
 )
-from mithridate.training.run_directory import Arrays, RunDirectory
-from mithridate.training.views import Sight
+from mithridate.training.run_directory import RunDirectory, TallyArrays
 
 _log = logging.getLogger(__name__)
 
@@ -75,54 +66,6 @@ _MOST_BROKEN = 3
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """What every worker must know; no seed is in it.
-
-    Attributes:
-        model: the network, or a function that builds it.
-        config: the recipe.
-        data: the training set, prepared.
-        test: inputs to vote on, prepared.
-        evidence: what is counted beside votes.
-        members: for models of parts, the examples that each of them sees.
-        is_rehearsed: whether a run of such models was started before, with a number in flight that fits.
-        keep_models: whether weights are sent back.
-    """
-
-    model: Model
-    config: TrainConfig | PlainRecipe
-    data: Dataset
-    test: npt.NDArray[Any]
-    evidence: tuple[str, ...] = ()
-    members: Sequence[IndexArray] | None = None
-    is_rehearsed: bool = False
-    keep_models: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """How large its arrays are."""
-        return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
-
-    def engine(self, terms: Terms, in_flight: int | None) -> AnyEngine:
-        """What trains it, where this is called."""
-        device = torch.device(terms.device)
-        with enough_memory(f"the training data on {device}"):
-            if isinstance(self.config, TrainConfig):
-                return Engine(self.model, self.data, self.config, device=device, precision=terms.precision)
-            return PlainEngine(
-                self.model,
-                self.data,
-                self.config,
-                Sight(self.config, self.data, self.members),
-                self.test,
-                device=device,
-                precision=terms.precision,
-                in_flight=in_flight,
-                evidence=self.evidence,
-            )
 
 
 @dataclass(frozen=True)
@@ -165,7 +108,7 @@ class Trained:
     """What became of a group: its votes, its weights where they are kept, and who trained it."""
 
     group: range
-    tally: Arrays
+    tally: TallyArrays
     models: Mapping[str, npt.NDArray[np.float32]] | None
     device: str
 
@@ -197,7 +140,7 @@ class _Bench:
 
     terms: Terms
     job: Job
-    machine: AnyEngine
+    machine: Engine
     computer: Mapping[str, str]
 
 
@@ -215,12 +158,13 @@ def survey(place: Sequence[Any], terms: Terms, most: int, share: float) -> Findi
     """
     try:
         job = _received(place, terms)
-        machine, in_flight = job.engine(terms, terms.in_flight), terms.in_flight
+        build = partial(job.engine, torch.device(terms.device), terms.precision)
+        machine, in_flight = build(terms.in_flight), terms.in_flight
         if in_flight is None:
             in_flight = min(most, max(1, int(share * machine.models_in_flight())))
-        if job.members is not None and not job.is_rehearsed:
+        if job.config.is_deterministic and not job.is_rehearsed:
             del machine
-            machine = rehearsed(cast("Any", partial(job.engine, terms)), in_flight)
+            machine = rehearsed(build, in_flight)
             in_flight = machine.models_in_flight()
         versions = {**versions_here(), "arithmetic": machine.arithmetic}
         computer = computer_of(torch.device(terms.device), versions)
@@ -252,7 +196,7 @@ def _set_up(place: Sequence[Any], terms: Terms) -> _Bench:
     global _bench
     _bench = None
     job = _received(place, terms)
-    machine = job.engine(terms, terms.in_flight)
+    machine = job.engine(torch.device(terms.device), terms.precision, terms.in_flight)
     computer = computer_of(torch.device(terms.device), {**versions_here(), "arithmetic": machine.arithmetic})
     if terms.computer is not None and terms.computer != computer:
         raise ConfigError(
@@ -424,8 +368,8 @@ class Crew:
         self._terms = replace(
             terms,
             precision=found.precision,
-            in_flight=None if job.members is None else found.in_flight,
-            computer=None if job.members is None else found.computer,
+            in_flight=found.in_flight if job.config.is_deterministic else None,
+            computer=found.computer if job.config.is_deterministic else None,
         )
 
     def models_in_flight(self) -> int:

@@ -13,8 +13,9 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -27,38 +28,32 @@ from mithridate import _validate
 from mithridate._io.artifacts import PathLike
 from mithridate._version import VERSION
 from mithridate.core.conditions import Statement, of_user, to_plain
-from mithridate.core.mechanism import Deterministic, Mechanism
+from mithridate.core.mechanism import Deterministic
+from mithridate.core.size import Size
 from mithridate.core.votes import Votes
-from mithridate.data.arrays import (
-    Array,
-    Dataset,
-    Preparation,
-    check_inputs,
-    check_labels,
-    fingerprint,
-    fitted_preprocessing,
-    kind_of,
-    pair_of,
-    split_inputs,
-)
+from mithridate.data.examples import Array, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
+from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.partition import IndexArray, content_hashes
+from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, about_encoder, pick_encoder
+from mithridate.features import Encoder, Frozen, about_encoder, pick_encoder
 from mithridate.training import models, suitability
 from mithridate.training.arithmetic import usual_settings
 from mithridate.training.backends import Backend, Ray, check_backend
+from mithridate.training.batch_source import TrainingRecipe
 from mithridate.training.config import PRECISIONS, TrainConfig
-from mithridate.training.devices import computer_of, shown
+from mithridate.training.devices import computer_of, enough_memory, is_out_of_memory, shown
 from mithridate.training.engine import Engine, Tally
 from mithridate.training.initialisation import check_repeatable
-from mithridate.training.plain_config import PlainRecipe
-from mithridate.training.randomness import Seeds
+from mithridate.training.plain_config import PlainConfig, PlainRecipe, ViewPlan, recipe_from_dict
+from mithridate.training.randomness import PUBLIC_SEED
 from mithridate.training.run_directory import (
     EVIDENCE,
     TALLY,
-    Arrays,
     Manifest,
     MemoryRun,
     RunDirectory,
+    TallyArrays,
     check_root_seed,
     is_handed_out,
     plan_ranges,
@@ -73,6 +68,13 @@ Fill = Callable[[AnyRun, "Task", Progress | None], None]
 _log = logging.getLogger(__name__)
 
 _IMAGE_MODELS = ("lenet5", "opa-tut", "resnet18")
+_MOST_PREFERENCES = 2**31
+_ONE_COMPUTER = (
+    "Each model is a function of its part of the data on the computer, with the libraries and with as many models at a "
+    "time as trained it; the certificate assumes that the other data would have been trained on with the same."
+)
+_ONE_KIND = "Inputs stay {kind} of shape {shape}, whatever examples are inserted; the certificate assumes that."
+_KINDS = {"uint8": "8-bit numbers", "float": "numbers", "integer": "numbers", "text": "texts"}
 _SEED_GIVEN = Statement(
     "The root seed was given by the caller and not drawn by the operating system; "
     "the certificate assumes that the attacker does not know it.",
@@ -96,20 +98,6 @@ class Machine(Protocol):
         ...
 
 
-class AnyEngine(Machine, Protocol):
-    """What trains and counts; see `engine.Engine`."""
-
-    shapes: dict[str, torch.Size]
-
-    def train(self, seeds: Seeds, instances: range, on_step: Callable[[int], None] | None) -> Tensor:
-        """Models x parameters."""
-        ...
-
-    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
-        """How they vote."""
-        ...
-
-
 @usual_settings()
 def train(
     training_set: tuple[npt.ArrayLike, npt.ArrayLike],
@@ -129,6 +117,8 @@ def train(
     assumptions: Sequence[str] = (),
     backend: Backend | None = None,
     shards: int | range | slice | None = None,
+    size: Size | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Votes:
     """Train many private models at once, and count how they vote on the test inputs.
 
@@ -163,6 +153,9 @@ def train(
             theirs, `auto` a GPU where the cluster has one. Any back end goes on with a run of any other.
         shards: train these shards (groups of at most `in_flight` instances, numbered from 0) of the run in `run_dir`
             and no others, while other processes may train others there; see `docs/scaling.md`.
+        size: `Size.of(len(labels))` where something in `config`, the model or the features was chosen by the size step
+            of the training set; radii then end with that step. A divisor that is left open always follows it.
+        extra: what else the recipe says, in plain JSON values by name, such as the defence that this run is of.
 
     Returns:
         The votes, with the mechanism that was run; also in `run_dir/votes.npz`. With `shards`, the votes of these
@@ -174,15 +167,88 @@ def train(
         ClusterError: workers of a cluster failed again and again; finished groups stay.
         ArtifactError: the run directory cannot be written to, or another process works in it; finished groups stay.
     """
+    if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
+    return _train(
+        training_set, test_set, run_dir=run_dir, root_seed=root_seed, progress=progress, shards=shards, model=model,
+        config=config, device=device, features=features, in_flight=in_flight, precision=precision,
+        keep_models=keep_models, source=source, assumptions=assumptions, backend=backend, size=size, extra=extra,
+    )  # fmt: skip
+
+
+@usual_settings()
+def train_plain(
+    training_set: tuple[npt.ArrayLike, npt.ArrayLike],
+    test_set: npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike],
+    *,
+    model: str | Model,
+    plan: ViewPlan,
+    config: PlainConfig,
+    run_dir: PathLike | None = None,
+    root_seed: bytes | None = None,
+    progress: Progress | None = None,
+    shards: int | range | slice | None = None,
+    preferences: bool = False,
+    **options: Any,
+) -> Votes:
+    """Train many models at once without privacy, and count how they vote on the test inputs.
+
+    Guarantee: every instance is what `votes.mechanism` says, and all of them vote. For `Parts` and `SpreadParts` the
+    vote of a model is, to the bit, a function of the examples that its part holds (as a multiset: neither their order
+    nor any other example matters), of the recipe and of the number of the model; all its constants are public. For
+    the other plans instances are independent draws from the root seed. With a `run_dir`, the same call after any
+    interruption resumes where the last one ended, and its votes are those of an uninterrupted run bit for bit.
+
+    Assumes: what `votes.assumptions` lists, which every certificate repeats. Everything in `config`, the plan, the
+    model and the features were fixed before anyone looked at the training set.
+
+    Args:
+        training_set: inputs and labels; see `train`.
+        test_set: inputs to vote on, or a pair with their true labels.
+        model: see `train`.
+        plan: what each instance sees: `Bootstrap`, `Parts`, `SpreadParts`, `FlippedLabels` or `NoisedFeatures`.
+        config: how each instance learns.
+        run_dir: where the run is kept; None keeps it in memory.
+        root_seed: see `train`. Parts take none.
+        progress: see `train`.
+        shards: see `train`.
+        preferences: for `Parts`, count for any two labels how many models score one above the other
+            (`votes.evidence["preferences"]`), as run-off elections need it.
+        options: what else `train` takes. Models of parts are not for `mps`, give a `Frozen` encoder one row at a time,
+            and need nodes of one kind.
+
+    Returns:
+        The votes, with the mechanism that was run; see `train`. Those of `SpreadParts` carry the vote of every model in
+        `votes.evidence["predictions"]`.
+
+    Raises:
+        ConfigError: see `train`; or models cannot be functions of their parts on this device.
+        ClusterError: see `train`.
+        ArtifactError: see `train`.
+    """
+    recipe = PlainRecipe.of(config, plan)
+    return _train(
+        training_set, test_set, run_dir=run_dir, root_seed=root_seed, progress=progress, shards=shards, model=model,
+        config=recipe, preferences=preferences, **options,
+    )  # fmt: skip
+
+
+def _train(
+    training_set: Any,
+    test_set: Any,
+    *,
+    run_dir: PathLike | None,
+    root_seed: bytes | None,
+    progress: Progress | None,
+    shards: int | range | slice | None,
+    **options: Any,
+) -> Votes:
+    """The road of every trained defence; see `_ordered` for the options."""
     chosen = None if shards is None else check_shards(shards)
     if shards is not None and run_dir is None:
         raise ConfigError("shards are those of a run that is kept; give its run_dir.")
-    with _ordered(
-        training_set, test_set, model=model, config=config, run_dir=run_dir, device=device, features=features,
-        in_flight=in_flight, precision=precision, keep_models=keep_models, source=source, assumptions=assumptions,
-        backend=backend,
-    ) as order:  # fmt: skip
-        return votes_in(order.run_dir, order.manifest, root_seed, order.fill, order.task, progress, chosen)
+    with _ordered(training_set, test_set, run_dir=run_dir, **options) as order:
+        return _votes_in(order, root_seed, progress, chosen)
 
 
 @usual_settings()
@@ -203,7 +269,7 @@ def prepare(
         test_set: see `train`.
         run_dir: where the run is kept.
         root_seed: see `train`.
-        options: what else `train` takes, but for `progress` and `shards`.
+        options: what else `train` or, with a `plan`, `train_plain` takes, but for `progress` and `shards`.
 
     Raises:
         ConfigError: see `train`.
@@ -213,6 +279,8 @@ def prepare(
         raise ConfigError(
             f"{run_dir} was handed out with the seeds of some shards, and is prepared; train there without --prepare."
         )
+    if "plan" in options:
+        options["config"] = PlainRecipe.of(options["config"], options.pop("plan"))
     with _ordered(training_set, test_set, run_dir=run_dir, **options) as order:
         seed, manifest = _with_seed(root_seed, order.manifest, order.task)
         with RunDirectory.open(run_dir, manifest, seed, may_replan=False) as run:
@@ -235,40 +303,99 @@ def _ordered(
     test_set: Any,
     *,
     model: str | Model,
-    config: TrainConfig,
+    config: TrainingRecipe,
     run_dir: PathLike | None,
     device: str | torch.device = "auto",
     features: str | Encoder | None = None,
     in_flight: int | None = None,
     precision: str = "auto",
     keep_models: bool = False,
+    preferences: bool = False,
     source: Mapping[str, Any] | None = None,
     assumptions: Sequence[str] = (),
     backend: Backend | None = None,
+    size: Size | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Iterator[_Order]:
     """Decide everything about a run, as long as those who train it are there."""
-    if not isinstance(config, TrainConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(config, TrainingRecipe):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected config to be a TrainConfig, got {config!r}.")
     _validate.sentences(assumptions=assumptions)
-    check_runtime(in_flight, precision)
+    _validate.one_of(PRECISIONS, precision=precision)
+    if in_flight is not None:
+        _validate.positive_integer(in_flight=in_flight)
     backend = check_backend(backend)
     if keep_models and run_dir is None:
         raise ConfigError("keep_models needs a place for them; give a run_dir.")
-    task = task_of(training_set, test_set, model=model, config=config, features=features)
-    assumed = (*of_user(assumptions), *task.assumptions, *fitted_preprocessing(training_set[0], source))
-    task = replace(task, source=source, assumptions=assumed)
+    task = task_of(training_set, test_set, model=model, config=config, features=features, preferences=preferences)
+    raw, _ = pair_of("training_set", training_set)
+    size = Size.of(len(task.data.labels)) if size is None and config.follows_size else size
+    task = replace(
+        task,
+        assumptions=(*of_user(assumptions), *task.assumptions, *fitted_preprocessing(raw, source)),
+        source=source,
+        keep_models=keep_models,
+        size=_checked_size(size, len(task.data.labels)),
+        extra=dict(extra or {}),
+    )
+    stored = _stored_in_flight(run_dir) if config.is_deterministic else None
+    job = Job.of(task)
     if isinstance(backend, Ray):
         cluster = import_cluster()
-        job = cluster.Job(task.model, task.config, task.data, task.test, keep_models=keep_models)
-        with cluster.hired(backend, job, device, precision, in_flight) as crew, cluster.kept(run_dir) as folder:
-            manifest = manifest_of(task, crew, crew.device, in_flight, keep_models=keep_models, versions=crew.versions)
+        job = replace(job, is_rehearsed=stored is not None)
+        with (
+            cluster.hired(backend, job, device, precision, in_flight or stored) as crew,
+            cluster.kept(run_dir) as folder,
+        ):
+            manifest = manifest_of(task, crew, crew.device, in_flight, crew.versions, crew.computer)
             yield _Order(task, folder, manifest, crew.train_missing)
         return
     target = pick_device(device)
-    with enough_memory(f"the training data and a {task.model_name} on {target}"):
-        machine: AnyEngine = Engine(task.model, task.data, config_of(task), device=target, precision=precision)
-    manifest = manifest_of(task, machine, target, in_flight, keep_models=keep_models)
-    yield _Order(task, run_dir, manifest, partial(train_missing, machine, target))
+    build = partial(job.engine, target, precision)
+    if config.is_deterministic and stored is None:
+        machine = rehearsed(build, in_flight)
+    else:
+        machine = build(in_flight or stored)
+    yield _Order(task, run_dir, manifest_of(task, machine, target, in_flight), partial(train_missing, machine, target))
+
+
+def _stored_in_flight(run_dir: PathLike | None) -> int | None:
+    """How many models were in flight when a run was started, None if there is none."""
+    if run_dir is None or not (path := Path(run_dir) / "run.json").exists():
+        return None
+    return Manifest.read(path).in_flight
+
+
+def rehearsed(build: Callable[[int | None], Engine], in_flight: int | None) -> Engine:
+    """An engine whose models are functions here, with as many in flight as there is room for.
+
+    Args:
+        build: makes an engine for so many in flight, None to choose.
+        in_flight: how many are wanted.
+    """
+    while True:
+        machine = build(in_flight)
+        try:
+            machine.rehearse()
+            return machine
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            in_flight = machine.models_in_flight() // 2
+        del machine
+        _free_memory()
+        if in_flight == 0:
+            raise ConfigError(
+                "Not even one model at a time fits into memory; use a smaller model or batch_size, or device='cpu'."
+            )
+        _log.warning("Out of memory; trying again with %d models in flight.", in_flight)
+
+
+def _free_memory() -> None:
+    """Memory of what is gone, back where there was too little."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def import_cluster() -> ModuleType:
@@ -286,31 +413,21 @@ def import_cluster() -> ModuleType:
     return ray_cluster
 
 
-def votes_in(
-    run_dir: PathLike | None,
-    manifest: Manifest,
-    root_seed: bytes | None,
-    fill: Fill,
-    task: Task,
-    progress: Progress | None,
-    shards: slice | None = None,
-) -> Votes:
+def _votes_in(order: _Order, root_seed: bytes | None, progress: Progress | None, shards: slice | None) -> Votes:
     """Train what is missing of a run, or of some of its shards, and give the votes.
 
     Args:
-        run_dir: where it is kept; None keeps it in memory.
-        manifest: what is to be run.
+        order: what is trained, where it is kept, and who does it.
         root_seed: the seed of a caller, None for one of the operating system.
-        fill: trains the groups that are missing, and puts their votes into the run.
-        task: everything that was decided.
         progress: told what is done.
         shards: the only ones to train, None for all.
     """
-    root_seed, manifest = _with_seed(root_seed, manifest, task)
-    with _opened(run_dir, manifest, root_seed, shards) as run:
+    task = order.task
+    root_seed, manifest = _with_seed(root_seed, order.manifest, task)
+    with _opened(order.run_dir, manifest, root_seed, shards) as run:
         votes = run.finished_votes()
         if votes is None:
-            fill(run, task, progress)
+            order.fill(run, task, progress)
             votes = _votes(task, run)
             run.save_votes(votes)
         else:
@@ -324,12 +441,14 @@ def votes_in(
 
 
 def _with_seed(root_seed: bytes | None, manifest: Manifest, task: Task) -> tuple[bytes | None, Manifest]:
-    """A seed of the caller's, checked, and what follows from there being one."""
+    """A seed of the caller's, checked, and what follows from there being one; that of functions is public."""
+    if task.config.is_deterministic:
+        if root_seed is not None:
+            raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
+        return PUBLIC_SEED, manifest
     if root_seed is None:
         return None, manifest
-    if not isinstance(task.config.mechanism, Deterministic):
-        manifest = replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
-    return check_root_seed(root_seed), manifest
+    return check_root_seed(root_seed), replace(manifest, assumptions=(*manifest.assumptions, _SEED_GIVEN))
 
 
 def _finish(task: Task, run: SharedRun) -> None:
@@ -343,18 +462,20 @@ def _up_to_date(votes: Votes, task: Task, run: AnyRun) -> Votes:
     """Finished votes, with what this call adds to them: true labels, and what it takes for granted."""
     labels = votes.labels if task.labels is None else task.labels
     same_labels = labels is votes.labels or np.array_equal(np.asarray(labels), np.asarray(votes.labels))
-    if same_labels and to_plain(votes.assumptions) == to_plain(run.manifest.assumptions):
+    said = run.manifest
+    same_claims = to_plain(votes.assumptions) == to_plain(said.assumptions) and votes.size == said.size
+    if same_labels and same_claims and votes.recipe == said.recipe:
         return votes
-    votes = replace(votes, labels=labels, assumptions=run.manifest.assumptions)
+    votes = replace(votes, labels=labels, assumptions=said.assumptions, size=said.size, recipe=said.recipe)
     run.save_votes(votes)
     return votes
 
 
-def check_runtime(in_flight: Any, precision: str) -> None:
-    """Require a number of models in flight and a precision that there are."""
-    _validate.one_of(PRECISIONS, precision=precision)
-    if in_flight is not None:
-        _validate.positive_integer(in_flight=in_flight)
+def _checked_size(size: Size | None, num_train: int) -> Size | None:
+    """The size of a training set that constants follow, which has to be its own."""
+    if size is not None and size.num_train != num_train:
+        raise ConfigError(f"Expected the size of {num_train} training examples, got {size}; give Size.of({num_train}).")
+    return size
 
 
 # --- what is to be trained ------------------------------------------------------------------------------------------
@@ -375,12 +496,17 @@ class Task:
         labels: true labels of the test inputs, where known.
         features: what the encoder says about itself.
         assumptions: what is taken for granted.
+        evidence: what is counted beside votes.
+        members: for models of parts, the examples that each of them sees.
         source: how the data was read, where that is known.
+        keep_models: whether weights are kept.
+        size: the size of the training set, where constants follow its step.
+        extra: see `train`.
     """
 
     model: Model
     model_name: str
-    config: TrainConfig | PlainRecipe
+    config: TrainingRecipe
     preparation: Preparation
     data: Dataset
     test: npt.NDArray[Any]
@@ -388,10 +514,67 @@ class Task:
     labels: npt.NDArray[np.int64] | None
     features: dict[str, Any] | None
     assumptions: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    members: Sequence[IndexArray] | None = None
     source: Mapping[str, Any] | None = None
+    keep_models: bool = False
+    size: Size | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig | PlainRecipe, features: Any) -> Task:
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What whoever trains must know of a task; no seed is in it.
+
+    Attributes:
+        model: see `Task`, likewise those up to `keep_models`.
+        is_rehearsed: whether a run of models of parts was started before, with a number in flight that fits.
+    """
+
+    model: Model
+    model_name: str
+    config: TrainingRecipe
+    data: Dataset
+    test: npt.NDArray[Any]
+    evidence: tuple[str, ...]
+    members: Sequence[IndexArray] | None
+    keep_models: bool
+    is_rehearsed: bool = False
+
+    @classmethod
+    def of(cls, task: Task) -> Job:
+        """The job of a task."""
+        names = (one.name for one in fields(cls) if one.name != "is_rehearsed")
+        return cls(**{name: getattr(task, name) for name in names})
+
+    @property
+    def nbytes(self) -> int:
+        """How large its arrays are."""
+        return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
+
+    def engine(self, device: torch.device, precision: str, in_flight: int | None) -> Engine:
+        """What trains it, where this is called.
+
+        Raises:
+            ConfigError: there is not enough memory, or it cannot be done on this device.
+        """
+        with enough_memory(f"the training data and a {self.model_name} on {device}"):
+            return Engine(
+                self.model,
+                self.data,
+                self.config,
+                device=device,
+                precision=precision,
+                parts=self.members,
+                test=self.test,
+                in_flight=in_flight,
+                evidence=self.evidence,
+            )
+
+
+def task_of(
+    training_set: Any, test_set: Any, *, model: Any, config: TrainingRecipe, features: Any, preferences: bool = False
+) -> Task:
     """What is to be trained, from what the user gave.
 
     Raises:
@@ -401,7 +584,7 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
     x = check_inputs(x, "training")
     y = check_labels(y, len(x), "training", classes=config.classes)
     config, assumptions = config.resolve(num_train=len(x), classes=int(y.max()) + 1)
-    chosen = pick_encoder(features)
+    chosen = pick_encoder(row_by_row(features) if config.is_deterministic else features)
     preparation = _preparation(x, model, config, chosen)
     config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
     assert config.classes is not None
@@ -423,16 +606,55 @@ def task_of(training_set: Any, test_set: Any, *, model: Any, config: TrainConfig
     )
     _check_outputs(task)
     check_repeatable(network)
-    return task
+    return task if isinstance(config, TrainConfig) else _planned(task, config.plan, x, preferences)
 
 
-def config_of(task: Task) -> TrainConfig:
-    """The recipe of private instances."""
-    assert isinstance(task.config, TrainConfig)
-    return task.config
+def row_by_row(features: Any) -> Any:
+    """The encoder of models of parts.
+
+    How a library rounds may depend on the rows beside one; other encoders than `Frozen` are exact row by row.
+    """
+    return replace(features, batch_size=1) if isinstance(features, Frozen) else features
 
 
-def _preparation(x: Array, model: Any, config: TrainConfig | PlainRecipe, chosen: Encoder | None) -> Preparation:
+def _planned(task: Task, plan: ViewPlan, x: Array, preferences: bool) -> Task:
+    """A task with what follows from what instances see."""
+    if plan.noise:
+        if task.data.inputs.dtype != np.float32:
+            raise ConfigError(
+                "Noise is for numbers, and these inputs are tokens; use features='hashed-ngrams' for text."
+            )
+        task = replace(task, assumptions=(*task.assumptions, _distances(task)))
+    if preferences and not plan.has_preferences:
+        raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
+    evidence = ("preferences",) if preferences else plan.evidence
+    check_evidence(evidence, len(task.test), task.config.classes)
+    members = plan.members(content_hashes(x, task.data.labels)) if plan.is_deterministic else None
+    return replace(task, evidence=evidence, members=members)
+
+
+def check_evidence(evidence: Sequence[str], inputs: int, classes: int | None) -> None:
+    """Require that what is counted beside votes can be kept for so many inputs."""
+    assert classes is not None
+    if "preferences" in evidence and inputs * classes**2 > _MOST_PREFERENCES:
+        raise ConfigError(
+            f"Preferences between {classes} classes for {inputs} inputs are too many to keep; "
+            "use a majority of the parts instead, or fewer inputs."
+        )
+
+
+def _distances(task: Task) -> str:
+    """Between what distances are taken, where a certificate speaks of them."""
+    if task.features is not None:
+        return f"Distances are between features ({task.features['name']}), not between inputs."
+    mean, std = task.preparation.mean, task.preparation.std
+    if mean is None or std is None:
+        return "Distances are between inputs as they were given."
+    shown = [", ".join(f"{number:g}" for number in numbers) for numbers in (mean, std)]
+    return f"Distances are between images divided by 255, minus {shown[0]}, divided by {shown[1]}."
+
+
+def _preparation(x: Array, model: Any, config: TrainingRecipe, chosen: Encoder | None) -> Preparation:
     shape, kind = x.shape[1:], kind_of(x)
     if chosen is None and kind == "uint8":
         bare = Preparation(shape, kind)
@@ -548,9 +770,10 @@ def pick_device(device: str | torch.device) -> torch.device:
     return found
 
 
-def recipe_of(task: Task, path: str, precision: str) -> dict[str, Any]:
+def _recipe_of(task: Task, path: str, precision: str) -> dict[str, Any]:
     """How instances are trained, in plain JSON values, as they are read back."""
     recipe = {
+        **task.extra,
         "config": task.config.to_dict(),
         "model": task.model_name,
         "features": task.features,
@@ -574,14 +797,32 @@ def manifest_of(
     machine: Machine,
     device: torch.device,
     in_flight: int | None,
-    *,
-    keep_models: bool = False,
     versions: Mapping[str, str] | None = None,
+    computer: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """What is to be run, and in which groups; by these versions of libraries, else by those that are here."""
+    """What is to be run, and in which groups; models that are functions are bound to all that their bits depend on.
+
+    Args:
+        task: what is trained.
+        machine: what trains it.
+        device: where.
+        in_flight: how many the user wants in flight.
+        versions: of the libraries that train it, None for those that are here.
+        computer: what rounds numbers, None for this one.
+    """
+    versions = {**(versions or versions_here()), "arithmetic": machine.arithmetic}
+    recipe, assumptions = _recipe_of(task, machine.path, machine.precision), task.assumptions
+    if task.config.is_deterministic:
+        recipe["computer"] = dict(computer or computer_of(device, versions))
+        if task.evidence:
+            recipe["evidence"] = list(task.evidence)
+        kind, shape = _KINDS[task.preparation.kind], task.preparation.shape
+        assumptions = (*assumptions, _ONE_KIND.format(kind=kind, shape=shape), _ONE_COMPUTER)
+        if device.type != "cpu":  # where models are trained alone, their number does not matter
+            in_flight = None
+            recipe["config"]["in_flight"] = machine.models_in_flight()
     instances = int(task.config.instances)
     at_once = int(min(instances, in_flight or machine.models_in_flight()))
-    recipe = recipe_of(task, machine.path, machine.precision)
     return Manifest(
         run_id="",  # the seed gives it
         recipe=recipe,
@@ -594,13 +835,14 @@ def manifest_of(
             "tokens": task.preparation.tokens,
             "network_shape": list(task.data.inputs.shape[1:]),
         },
-        assumptions=task.assumptions,
-        keep_models=keep_models,
+        assumptions=assumptions,
+        keep_models=task.keep_models,
         device=device.type,
-        versions={**(versions or versions_here()), "arithmetic": machine.arithmetic},
+        versions=versions,
         in_flight=at_once,
         in_flight_asked=None if in_flight is None else int(in_flight),
         ranges=plan_ranges(0, instances, at_once),
+        size=task.size,
     )
 
 
@@ -647,7 +889,7 @@ def _note_changes(before: Manifest, now: Manifest) -> None:
             _log.warning("This run was started with %s %s and goes on with %s: equal to rounding only.", name, old, new)
 
 
-def train_missing(machine: AnyEngine, target: torch.device, run: AnyRun, task: Task, progress: Progress | None) -> None:
+def train_missing(machine: Engine, target: torch.device, run: AnyRun, task: Task, progress: Progress | None) -> None:
     """Train group by group on a device; where memory does not suffice, smaller groups with the same draws."""
     meter = Meter(_instances(run), task.config.steps, progress)
     device = shown(target, computer_of(target, {**versions_here(), "arithmetic": machine.arithmetic}))
@@ -664,9 +906,7 @@ def _instances(run: AnyRun) -> int:
     return sum(map(len, run.groups))
 
 
-def _train_group(
-    machine: AnyEngine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter, device: str
-) -> bool:
+def _train_group(machine: Engine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter, device: str) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
         weights = machine.train(run.seeds.only(group), group, meter.advance)
@@ -688,32 +928,13 @@ def halve(run: AnyRun, size: int) -> None:
     Raises:
         ConfigError: it was one.
     """
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    _free_memory()
     if size == 1:
         raise ConfigError(
             "Not even one model at a time fits into memory; use a smaller model, a smaller sample_rate or device='cpu'."
         )
     run.set_in_flight(size // 2)
     _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, on any device."""
-    words = ("out of memory", "not enough memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
-    return isinstance(error, MemoryError | torch.cuda.OutOfMemoryError) or any(word in str(error) for word in words)
-
-
-@contextlib.contextmanager
-def enough_memory(what: str) -> Iterator[None]:
-    """Say in words where memory does not suffice."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ConfigError(f"There is not enough memory for {what}; use another device or fewer examples.") from error
 
 
 def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
@@ -727,21 +948,15 @@ def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, np
     return result
 
 
-def as_arrays(tally: Tally) -> Arrays:
+def as_arrays(tally: Tally) -> TallyArrays:
     """A tally by the names of its fields."""
     values = {name: getattr(tally, name) for name in TALLY}
     return {name: np.asarray(value) for name, value in values.items() if value is not None}
 
 
-def votes_of(total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
-    """The votes of a run of private instances on some inputs."""
-    mechanism = TrainConfig.from_dict(manifest.recipe["config"]).mechanism
-    return _votes_by(mechanism, total, manifest, labels, identity)
-
-
-def _votes_by(
-    mechanism: Mechanism, total: Arrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str | None
-) -> Votes:
+def votes_of(total: TallyArrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
+    """The votes of a run on some inputs."""
+    mechanism = recipe_from_dict(manifest.recipe["config"]).mechanism
     evidence = {name: total[name] for name in EVIDENCE if name in total}
     sums = {name: array for name, array in total.items() if name not in evidence}
     if isinstance(mechanism, Deterministic):  # a function of the data has counts, and no scores to average
@@ -754,14 +969,14 @@ def _votes_by(
         assumptions=manifest.assumptions,
         recipe=manifest.recipe,
         evidence=evidence,
+        size=manifest.size,
         **sums,  # pyright: ignore[reportArgumentType]
     )
 
 
 def _votes(task: Task, run: AnyRun) -> Votes:
-    total, manifest = run.total(), run.manifest
-    votes = _votes_by(task.config.mechanism, total, manifest, task.labels, manifest.data_fingerprint)
-    votes = replace(votes, devices=run.devices)
+    manifest = run.manifest
+    votes = replace(votes_of(run.total(), manifest, task.labels, manifest.data_fingerprint), devices=run.devices)
     if not isinstance(run, SharedRun):
         return votes
     # The number of instances in the recipe is that of all that voted, as in votes that were merged.

@@ -37,6 +37,7 @@ from mithridate import _validate
 from mithridate._io.artifacts import PathLike, read_npz, sync_folder, write_atomically, write_npz
 from mithridate._io.files import check_is_file, parse_json, read_file
 from mithridate.core.conditions import distinct, from_plain, to_plain
+from mithridate.core.size import Size
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived, new_root_seed
@@ -46,7 +47,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-Arrays = dict[str, npt.NDArray[Any]]
+TallyArrays = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ _LONG = 80
 _WORDS = {"source": "declaration of the data"}
 _TRAIN_AGAIN = "Run the same mithridate train command again, which writes what is missing."
 OWN_SEEDS = "seeds"
+# What a recipe says of the method; methods that train alike can share a run.
+_OF_METHOD = ("defence", "rule")
 _PROPOSED = ".seed."
 _RESUME = "What was computed is kept: once this is solved, the same command goes on from there."
 
@@ -80,6 +83,7 @@ class Manifest:
         in_flight: number of instances that are trained at once.
         in_flight_asked: what the user asked for, None if it was chosen from memory.
         ranges: the groups of instances, in order; together they are all instances, each once.
+        size: see `Votes`.
     """
 
     run_id: str
@@ -94,6 +98,7 @@ class Manifest:
     in_flight: int
     in_flight_asked: int | None
     ranges: tuple[range, ...]
+    size: Size | None = None
 
     @property
     def instances(self) -> int:
@@ -102,13 +107,14 @@ class Manifest:
 
     @property
     def recipe_hash(self) -> str:
-        """What binds a file of models to its recipe."""
-        return hashlib.sha256(json.dumps(self.recipe, sort_keys=True).encode()).hexdigest()
+        """What binds a file of models to its recipe; by which rule these are certified does not matter for them."""
+        return hashlib.sha256(json.dumps(_how_trained(self.recipe), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> bytes:
         """The content of `run.json`."""
         ranges = [[group.start, group.stop] for group in self.ranges]
-        values = {**self.__dict__, "ranges": ranges, "assumptions": to_plain(self.assumptions)}
+        size = None if self.size is None else self.size.to_dict()
+        values = {**self.__dict__, "ranges": ranges, "assumptions": to_plain(self.assumptions), "size": size}
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -129,6 +135,7 @@ class Manifest:
                 _check_kinds(values)
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = from_plain(values["assumptions"])
+                values["size"] = None if values.get("size") is None else Size.from_dict(values["size"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
@@ -242,7 +249,7 @@ class MemoryRun:
     def __init__(self, wanted: Manifest, root_seed: bytes | None) -> None:
         self.root_seed = root_seed if root_seed is not None else new_root_seed()
         self.manifest = replace(wanted, run_id=run_id_of(self.root_seed))
-        self._total: Arrays | None = None
+        self._total: TallyArrays | None = None
         self._done: dict[range, str] = {}
 
     @property
@@ -277,13 +284,13 @@ class MemoryRun:
         """Refuse: there is no place for them; `train` checks this beforehand."""
         raise ConfigError("keep_models needs a run_dir; give one.")
 
-    def save_tally(self, group: range, tally: Arrays, device: str) -> None:
+    def save_tally(self, group: range, tally: TallyArrays, device: str) -> None:
         """Add the votes of one group that a device of this kind trained; groups come in order."""
         check_tally(group, tally)
         self._done[group] = device
         self._total = tally if self._total is None else added(self._total, tally)
 
-    def total(self) -> Arrays:
+    def total(self) -> TallyArrays:
         """The votes of all groups."""
         assert self._total is not None
         return self._total
@@ -380,8 +387,12 @@ class RunDirectory:
         run = cls._found(path, wanted, root_seed)
         # What this call takes for granted is true of the same run: nothing that was ever assumed gets lost.
         assumed = distinct((*run.manifest.assumptions, *wanted.assumptions))
-        if to_plain(assumed) != to_plain(run.manifest.assumptions):
-            run.manifest = replace(run.manifest, assumptions=assumed)
+        size = run.manifest.size or wanted.size
+        # The same models may be certified by another method: the run is then one of that method.
+        recipe = {**run.manifest.recipe, **{name: wanted.recipe[name] for name in _OF_METHOD if name in wanted.recipe}}
+        now = replace(run.manifest, assumptions=assumed, size=size, recipe=recipe)
+        if now.to_json() != run.manifest.to_json():
+            run.manifest = now
             run._write_manifest()
         run._find_done()
         if wanted.in_flight_asked not in (None, run.manifest.in_flight_asked):
@@ -471,7 +482,7 @@ class RunDirectory:
         with write_atomically(self._models(group), durable=True) as file:
             file.write(save(contiguous, metadata=metadata))
 
-    def save_tally(self, group: range, tally: Arrays, device: str) -> None:
+    def save_tally(self, group: range, tally: TallyArrays, device: str) -> None:
         """Write the votes of one group that a device of this kind trained; it is done from then on."""
         check_tally(group, tally)
         small: dict[str, Any] = {name: _smallest(a) if name in _WHOLE else a for name, a in tally.items()}
@@ -481,19 +492,19 @@ class RunDirectory:
         self._done[group] = True
         self._devices[group] = device
 
-    def total(self) -> Arrays:
+    def total(self) -> TallyArrays:
         """The votes of all groups, added up in their order."""
         return self._sum(self.manifest.ranges)
 
-    def _sum(self, groups: Sequence[range]) -> Arrays:
-        total: Arrays | None = None
+    def _sum(self, groups: Sequence[range]) -> TallyArrays:
+        total: TallyArrays | None = None
         for group in groups:
             tally = self._read(group)
             total = tally if total is None else added(total, tally)
         assert total is not None
         return total
 
-    def _read(self, group: range) -> Arrays:
+    def _read(self, group: range) -> TallyArrays:
         """The votes of one group, and note who trained it."""
         tally, device = _read_shard(self._shard(group), self.manifest, group)
         if device is not None:
@@ -572,7 +583,7 @@ def missing_shards(run_dir: Path, manifest: Manifest) -> list[int]:
     return [number for number, group in enumerate(manifest.ranges) if f"{_name(group)}.npz" not in there]
 
 
-def recorded(run_dir: Path) -> tuple[Manifest, Arrays]:
+def recorded(run_dir: Path) -> tuple[Manifest, TallyArrays]:
     """What `run.json` says, and the votes of all shards, added up; nothing is written and no lock is needed.
 
     Raises:
@@ -605,7 +616,7 @@ def models_path(run_dir: Path, group: range) -> Path:
     return run_dir / "models" / f"{_name(group)}.safetensors"
 
 
-def check_tally(group: range, tally: Arrays) -> None:
+def check_tally(group: range, tally: TallyArrays) -> None:
     """Require that every instance of a group votes exactly once on every example.
 
     Raises:
@@ -619,7 +630,7 @@ def check_tally(group: range, tally: Arrays) -> None:
         raise NumericalError(f"The votes of the instances {group.start} to {group.stop - 1} are incomplete.")
 
 
-def added(first: Arrays, second: Arrays) -> Arrays:
+def added(first: TallyArrays, second: TallyArrays) -> TallyArrays:
     """The sum of two tallies; what each instance said stands side by side."""
     total = {name: first[name] + second[name] for name in first if name != "predictions"}
     if "predictions" in first:
@@ -686,7 +697,7 @@ def _metadata(manifest: Manifest, group: range) -> dict[str, str]:
     }
 
 
-def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[Arrays, str | None]:
+def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[TallyArrays, str | None]:
     """The votes of one group, and the kind of device that trained it, where that is known; zip checks every byte.
 
     Raises:
@@ -752,8 +763,13 @@ def _difference(name: str, old: str, new: str) -> str:
     return f"its {name} is {old}, not {new}"
 
 
+def _how_trained(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without what is said of the method that certifies."""
+    return {name: value for name, value in recipe.items() if name not in _OF_METHOD}
+
+
 def _named(manifest: Manifest) -> dict[str, Any]:
-    others = {name: value for name, value in manifest.recipe.items() if name != "config"}
+    others = {name: value for name, value in _how_trained(manifest.recipe).items() if name != "config"}
     return {**manifest.recipe["config"], **others}
 
 

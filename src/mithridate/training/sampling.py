@@ -98,18 +98,20 @@ class Block:
     Attributes:
         indices: steps x instances x width of the widest batch, 0 beyond the end of a batch.
         sizes: steps x instances.
+        least: no step is narrower than this, whatever its batches are.
     """
 
     indices: npt.NDArray[np.int32]
     sizes: npt.NDArray[np.int32]
+    least: int = 0
 
     def __len__(self) -> int:
         return len(self.sizes)
 
     def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
-        """Indices and sizes of every step, no wider than its own widest batch."""
+        """Indices and sizes of every step, no wider than its own widest batch or `least`."""
         for indices, sizes in zip(self.indices, self.sizes, strict=True):
-            yield indices[:, : sizes.max(initial=0)], sizes
+            yield indices[:, : sizes.max(initial=self.least)], sizes
 
 
 def blocks(

@@ -39,9 +39,9 @@ from mithridate.errors import ArtifactError, ConfigError
 from mithridate.training.randomness import Seeds, new_root_seed
 from mithridate.training.run_directory import (
     OWN_SEEDS,
-    Arrays,
     Manifest,
     RunDirectory,
+    TallyArrays,
     check_in_flight,
     explained,
     locked,
@@ -218,7 +218,10 @@ class SharedRun(RunDirectory):
     def _check_plan(self, wanted: Manifest) -> None:
         """Refuse what would change a run that others work on."""
         check_in_flight(self.path, self.manifest, wanted.in_flight_asked)
-        for sentence in wanted.assumptions:
+        sentences = wanted.assumptions
+        if wanted.size is not None and self.manifest.size is None:
+            sentences = (*sentences, wanted.size.sentence)
+        for sentence in sentences:
             if sentence not in self.manifest.assumptions:
                 raise ConfigError(
                     f"This task takes something for granted that the run in {self.path} does not: {sentence} "
@@ -285,13 +288,13 @@ class SharedRun(RunDirectory):
         if self._problem(group) is not None:
             super().save_models(group, weights, device)
 
-    def save_tally(self, group: range, tally: Arrays, device: str) -> None:
+    def save_tally(self, group: range, tally: TallyArrays, device: str) -> None:
         """Write the votes of one group, unless another process was faster: its file stays."""
         if self._problem(group) is not None:
             super().save_tally(group, tally, device)
         self._done[group] = True
 
-    def total(self) -> Arrays:
+    def total(self) -> TallyArrays:
         """The votes of its groups, added up in their order.
 
         Raises:

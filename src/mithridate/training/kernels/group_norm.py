@@ -265,7 +265,7 @@ def _constants(images: Tensor, groups: int, way: str) -> dict[str, Any]:
     return {"C": channels, "P": pixels, "SIZE": size, "BC": block, "BP": tall, "num_warps": warps}
 
 
-class GroupNorm(torch.autograd.Function):
+class GroupNormFunction(torch.autograd.Function):
     """The two as one differentiable step; every example's gradients of weight and bias are left in `kept`."""
 
     @staticmethod

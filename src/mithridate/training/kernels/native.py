@@ -32,13 +32,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mithridate._io.cache import cache_folder
 from mithridate._io.files import make_private, refuse_unless_private
-from mithridate.accounting.curve_store import cache_folder
 from mithridate.training.kernels.stage import Stage
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
-Saved = Sequence[Tensor]
+SavedTensors = Sequence[Tensor]
 
 _FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fPIC", "-shared")
 # Code for this very processor, or for any of its kind where the compiler does not know how.
@@ -83,7 +83,7 @@ class Library:
 
     def forward(
         self, images: Tensor, parameters: Parameters, stages: Sequence[Stage], *, keep: bool = True
-    ) -> tuple[Tensor, Saved]:
+    ) -> tuple[Tensor, SavedTensors]:
         """The results of the last stage, and what `example_gradients` needs of this pass.
 
         Args:
@@ -116,7 +116,7 @@ class Library:
         return out, kept if keep else []
 
     def example_gradients(
-        self, images: Tensor, parameters: Parameters, stages: Sequence[Stage], saved: Saved, grad_output: Tensor
+        self, images: Tensor, parameters: Parameters, stages: Sequence[Stage], saved: SavedTensors, grad_output: Tensor
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The gradient of each example with respect to the parameters of each stage.
 

@@ -23,7 +23,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.grad import conv2d_input
 
-from mithridate.training.config import TrainConfig
+from mithridate.training.config import Learning
+
+# Whoever is handed this module finds the others in it.
+from mithridate.training.kernels import group_norm as group_norm
+from mithridate.training.kernels import leading_convolutions as leading_convolutions
+from mithridate.training.kernels import library_convolutions as library_convolutions
 
 
 @dataclass(frozen=True)
@@ -633,8 +638,8 @@ class NoisyOptimiser:
     that is in flight beside it. The number of the step lives on the GPU, so that a captured graph can be replayed.
     """
 
-    def __init__(self, config: TrainConfig, weights: Tensor, keys: Sequence[int]) -> None:
-        self._config, self._weights = config, weights
+    def __init__(self, config: Learning, weights: Tensor, keys: Sequence[int]) -> None:
+        self._config, self._rule, self._weights = config, config.gradient_rule, weights
         device, models = weights.device, len(weights)
         self._keys = torch.empty(models, dtype=torch.int64, device=device)
         self._tweaks = torch.empty(models, dtype=torch.int32, device=device)
@@ -664,7 +669,7 @@ class NoisyOptimiser:
         models, size = weights.shape
         _noisy_update[(triton.cdiv(size, 2 * 256), models)](
             weights, sums, self._first, self._second, self._total, self._keys, self._tweaks, self._rates, self._counter,
-            size, config.noise_multiplier * config.max_grad_norm, config.divisor, config.weight_decay, config.momentum,
+            size, self._rule.noise, self._rule.divisor, config.weight_decay, config.momentum,
             *config.betas,
             ADAM=config.optimizer == "adam", MOMENTUM=config.momentum > 0, AVERAGE=config.average_iterates, BN=256,
         )  # fmt: skip

@@ -1,0 +1,170 @@
+"""The second route of f-DP: every split of the changes by its exact curve, without the engine and its cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from mithridate.auditing.exact_curves import TOLERANCE, ExactTradeoff, PrivateTraining
+from mithridate.auditing.routes import BoolArray, Claim, Difference, FloatArray, Limits, differences, second_route
+from mithridate.core.mechanism import Threat
+from mithridate.errors import NumericalError
+
+# Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
+_SINGLE_SPLITS = 150_000
+# Above this many changes a subsampled mechanism is first tried at one number of kept ones.
+_MANY_KEPT = 16
+
+
+@second_route("subsampled-gaussian", "fdp")
+@second_route("sampled-gaussian", "fdp")
+def recheck_tradeoff(claim: Claim) -> BoolArray:
+    """Which radii of f-DP do not hold on the exact curves."""
+    single = sum(claim.radii) <= _SINGLE_SPLITS
+    return claim.unconfirmed(_TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat, single=single))
+
+
+class _TradeoffRoute:
+    """Every split by its own curve; where there are too many, blocks of them by a split that dominates the block."""
+
+    def __init__(self, training: PrivateTraining, threat: Threat, *, single: bool) -> None:
+        self._training, self._threat, self._single = training, threat, single
+        self._tables: dict[Difference, _ConcaveTable] = {}
+        self._node_values: dict[int, FloatArray] = {}
+
+    def __call__(self, radius: int, limits: Limits) -> BoolArray:
+        if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
+            return self._holds(differences(self._threat, radius)[0], limits)
+        if self._single:
+            held = np.ones(len(limits.top_lower), dtype=np.bool_)
+            for split in differences(self._threat, radius):
+                if held.any():
+                    held &= self._holds(split, limits)
+            return held
+        return self._block(radius, 0, radius, limits)
+
+    def _block(self, radius: int, fewest: int, most: int, limits: Limits) -> BoolArray:
+        held = (
+            self._holds(Difference(most, radius - fewest), limits)
+            if most - fewest <= radius // 4
+            else np.zeros(len(limits.top_lower), dtype=np.bool_)
+        )
+        if held.all() or fewest == most:
+            return held
+        middle = (fewest + most) // 2
+        rest = np.flatnonzero(~held)
+        for first, last in ((fewest, middle), (middle + 1, most)):
+            if len(rest):
+                held[rest] = self._block(radius, first, last, Limits(*(field[rest] for field in limits)))
+                # A point that fails at one split has failed: the other half is not asked about it.
+                rest = rest[held[rest]]
+        return held
+
+    def _holds(self, split: Difference, limits: Limits) -> BoolArray:
+        x = np.concatenate([limits.miss_upper, limits.rival_upper])
+        if self._training.keep is not None and max(split) > _MANY_KEPT:
+            # Thousands of curves are not computed for a claim that one of them refutes.
+            held = self._below_one(self._at_least(self._training.keep, split, x))
+            if not held.any():
+                return held
+        return self._below_one(self._largest(split, x))
+
+    @staticmethod
+    def _below_one(largest: FloatArray) -> BoolArray:
+        points = len(largest) // 2
+        return largest[:points] + largest[points:] < 1 - TOLERANCE
+
+    def _at_least(self, keep: float, split: Difference, x: FloatArray) -> FloatArray:
+        """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.
+
+        Let k or more be kept but with probability m. If D' has them, P(S) >= (1 - m) P_k(S); if D has them,
+        Q(S) <= m + Q_k(S).
+        """
+        changes = max(split)
+        kept = int(stats.binom.ppf(max(float(x.min()) / 10, 1e-12), changes, keep))
+        missed = float(stats.binom.cdf(kept - 1, changes, keep))
+        if split.gained >= split.lost:
+            return (1 - missed) * self._exact(Difference(kept, 0))(x)
+        return self._exact(Difference(0, kept))(np.maximum(x - missed, 0.0))
+
+    def _largest(self, split: Difference, x: FloatArray) -> FloatArray:
+        """K of a split. Of a subsampled mechanism: pure splits mixed over what was kept, others as a chain of two."""
+        keep = self._training.keep
+        if keep is None:
+            return self._exact(split)(x)
+        x = self._mixed(keep, Difference(0, split.lost))(x) if split.lost else x
+        return self._mixed(keep, Difference(split.gained, 0))(x) if split.gained else x
+
+    def _mixed(self, keep: float, split: Difference) -> _ConcaveTable:
+        """K of a pure split: the mean of K_(k, 0) over what was kept, or the inverse of the mean of inverses."""
+        if split not in self._tables:
+            kept = np.arange(sum(split) + 1)
+            weights = stats.binom.pmf(kept, sum(split), keep)
+            used = weights > 1e-16
+            # What is left out counts as if whoever was kept were seen: K <= 1.
+            mean = np.full(len(_NODES), float(weights[~used].sum()))
+            for k in kept[used].tolist():
+                mean += weights[k] * self._at_nodes(k)
+            mean = np.minimum(mean, 1.0)
+            # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0);
+            # one minus the nodes are the nodes backwards.
+            self._tables[split] = (
+                _ConcaveTable(_NODES, mean, error=_NODE_ERROR)
+                if split.gained
+                else _ConcaveTable(1 - mean[::-1], _NODES, error=_NODE_ERROR)
+            )
+        return self._tables[split]
+
+    def _at_nodes(self, kept: int) -> FloatArray:
+        if kept not in self._node_values:
+            try:
+                self._node_values[kept] = self._exact(Difference(kept, 0))(_NODES)
+            except NumericalError:  # so little noise that whoever is kept is seen: K <= 1 is all that is claimed
+                self._node_values[kept] = np.ones(len(_NODES))
+        return self._node_values[kept]
+
+    def _exact(self, split: Difference) -> ExactTradeoff:
+        return ExactTradeoff(self._training.noise, self._training.rate, self._training.steps, *split)
+
+
+class _ConcaveTable:
+    """An upper bound on a concave, increasing function with values in [0, 1], from its values at some points.
+
+    Between two points a concave function lies below the chords of the intervals on both sides, extended; where there is
+    only one of them, below that one; where there is none, nothing is known but that it is at most 1.
+
+    Args:
+        x: where it is known, ascending; each may be too small by up to `error`.
+        y: its values there; each may be too large by up to `error`.
+        error: see there; chords are turned by so much that they stay above the function.
+    """
+
+    def __init__(self, x: FloatArray, y: FloatArray, *, error: float = 0.0) -> None:
+        x = np.maximum.accumulate(x)
+        apart = np.append(np.diff(x) > max(1e-12, 16 * error), True)  # Closer points would turn errors into slopes.
+        self._x, self._y = x[apart], y[apart]
+        rise, run = np.diff(self._y), np.diff(self._x)
+        self._steepest, self._flattest = (rise + error) / (run - error), np.maximum(rise - error, 0) / (run + error)
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        right = np.searchsorted(self._x, x)
+        from_left = self._chord(right - 2, right - 1, self._steepest, x)
+        from_right = self._chord(right, right, self._flattest, x)
+        return np.clip(np.minimum(from_left, from_right), 0.0, 1.0)
+
+    def _chord(
+        self, interval: npt.NDArray[np.intp], point: npt.NDArray[np.intp], slopes: FloatArray, x: FloatArray
+    ) -> FloatArray:
+        """The chord of an interval through one of its points at x, 1 where there is no such interval."""
+        there = (interval >= 0) & (interval < len(slopes))
+        if not there.any():
+            return np.ones(len(x))
+        interval, point = np.where(there, interval, 0), np.where(there, point, 0)
+        return np.where(there, self._y[point] + slopes[interval] * (x - self._x[point]), 1.0)
+
+
+# Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.
+_NODES: FloatArray = special.ndtr(np.linspace(-6.0, 6.0, 4001))
+# By how much the curves there may differ from concave ones, and one minus a node from a node.
+_NODE_ERROR = 1e-12

@@ -1,0 +1,119 @@
+"""What else the votes of a certificate could show: by other methods, and with more instances that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mithridate.accounting import ADP, FDP, RDP
+from mithridate.certifying.bounded_search import certify_up_to
+from mithridate.core.advice import Advice
+from mithridate.core.certificate import Certificate, Scope
+from mithridate.core.mechanism import Private
+from mithridate.core.rule import Rule, is_exact
+from mithridate.core.votes import Votes
+from mithridate.errors import UnsupportedMechanismError
+
+# What the radii of a private learner are compared with: from the same votes, at the same confidence; the slowest last.
+METHODS: tuple[Rule, ...] = (FDP(), ADP(), RDP("mixture", complement=True))
+# Farther than this no other method is followed: seconds each, as a rule, and half a minute at worst.
+_FARTHEST = 2048
+# More instances are worth the search up to this radius, and where so many predictions are unanimous.
+_FARTHEST_UNANIMOUS = 1024
+_MANY = 0.1
+# How many times the instances are tried when they are too few, and how often.
+_MORE = 4
+_TRIES = 5
+
+Progress = Callable[[int, int], None]
+
+
+def advise(
+    certificate: Certificate, *, methods: Sequence[Rule] | None = None, progress: Progress | None = None
+) -> Advice:
+    """Certify the votes of a certificate by other methods, and see what more instances could show.
+
+    Guarantee: every certificate in `others` makes the same claim from the same votes, as `certify` would by its method.
+    What is in the advice is a function of the arguments, never of a clock.
+
+    Args:
+        certificate: what was certified.
+        methods: methods to compare with, on the same votes, threat, confidence, scope and bounds; by default `FDP()`,
+            `ADP()` and `RDP("mixture", complement=True)` for a private learner, none for other defences. The
+            certificate's own is not computed again. One that certifies beyond radius 2,048 is left out, with a sentence
+            that says so.
+        progress: called with the number of methods done and their total.
+
+    >>> from mithridate import SampledGaussian, certify
+    >>> votes = Votes.from_counts([[1000, 0]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+    >>> advice = advise(certify(votes), methods=[ADP()])
+    >>> [other.method.name for other in advice.others], list(advice.unanimous)
+    (['adp'], [4000])
+    """
+    usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
+    chosen = usual if methods is None else tuple(methods)
+    others: list[Certificate] = []
+    left_out: list[str] = []
+    for done, method in enumerate(chosen, start=1):
+        found = certificate if method == certificate.method else _certified_by(method, certificate)
+        if isinstance(found, str):
+            left_out.append(f"{method.in_words()} is left out: {found}")
+        elif found is not certificate:
+            others.append(found)
+        if progress is not None:
+            progress(done, len(chosen))
+    return Advice(tuple(others), tuple(left_out), _unanimous(certificate))
+
+
+def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
+    """The same claim by another method, or the reason why there is none."""
+    claim: dict[str, Any] = {"threat": certificate.threat}
+    if not is_exact(certificate.method):
+        claim |= {name: getattr(certificate, name) for name in ("failure_prob", "on", "bounds", "scope")}
+    try:
+        found = certify_up_to(_FARTHEST, certificate.votes, method=method, **claim)
+    except UnsupportedMechanismError as error:
+        return str(error)
+    if found is None:
+        return f"it certifies beyond r = {_FARTHEST:,}, farther than a report follows other methods."
+    return found
+
+
+def _unanimous(certificate: Certificate) -> dict[int, int | None]:
+    """What so many instances show if they agree: where these show nothing, or where many predictions are unanimous."""
+    votes = certificate.votes
+    if is_exact(certificate.method) or certificate.on != "votes":
+        return {}
+    own, more = votes.instances, _MORE * votes.instances
+    if certificate.radius.max() < 0 and _radius_at_unanimity(certificate, own) == -1:
+        return {own: -1, **_until_certified(certificate)}
+    agree = votes.counts.max(axis=1) == own
+    return {more: _radius_at_unanimity(certificate, more)} if agree.sum() >= _MANY * len(agree) else {}
+
+
+def _until_certified(certificate: Certificate) -> dict[int, int | None]:
+    """Ever more instances, up to a number that can certify something or is too large to tell."""
+    found: dict[int, int | None] = {}
+    for power in range(1, _TRIES + 1):
+        number = _MORE**power * certificate.votes.instances
+        found[number] = _radius_at_unanimity(certificate, number)
+        if found[number] != -1:
+            break
+    return found
+
+
+def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
+    """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
+    votes = certificate.votes
+    counts = [[instances] + [0] * (votes.classes - 1)]
+    share = votes.examples if certificate.scope is Scope.ALL else 1
+    agreed = certify_up_to(
+        _FARTHEST_UNANIMOUS,
+        replace(Votes.from_counts(counts, mechanism=votes.mechanism), size=votes.size),
+        method=certificate.method,
+        threat=certificate.threat,
+        failure_prob=certificate.failure_prob / share,
+        bounds=certificate.bounds,
+    )
+    return None if agreed is None else int(agreed.radius[0])

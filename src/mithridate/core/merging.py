@@ -1,0 +1,178 @@
+"""Votes of several runs, or of parts of one, as if their instances had been one run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._text import shown
+from mithridate.core.conditions import Statement, distinct
+from mithridate.core.mechanism import Deterministic
+from mithridate.core.run_parts import WHOLE, InstanceRanges, instances_in_words, joined, overlap
+from mithridate.core.votes import Votes, checked_recipe, same_array
+from mithridate.errors import ConfigError
+
+IntArray = npt.NDArray[np.int64]
+
+_UNNAMED = Statement(
+    "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
+)
+
+
+def merge_order(votes: Votes) -> tuple[Any, ...]:
+    """By what votes are sorted before they are added up: sums of floating-point numbers depend on their order."""
+    runs = tuple((run, votes.shards[run][0][0] if run in votes.shards else 0) for run in sorted(votes.run_ids))
+    return runs, "" if runs else _digest(votes)
+
+
+def _digest(votes: Votes) -> str:
+    """What tells votes without a name apart."""
+    digest = hashlib.sha256()
+    for name, array in votes.to_parts()[1].items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def merge(votes: Iterable[Votes]) -> Votes:
+    """The votes of all; see `Votes.merge`."""
+    return functools.reduce(_merged, sorted(votes, key=merge_order))
+
+
+def _merged(first: Votes, second: Votes) -> Votes:
+    _check_alike(first, second)
+    _check_apart(first, second)
+    devices = {*first.devices, *second.devices}
+    return replace(
+        first,
+        counts=first.counts + second.counts,
+        score_sums=_sum(first.score_sums, second.score_sums),
+        score_squares=_sum(first.score_squares, second.score_squares),
+        score_histograms=_sum(first.score_histograms, second.score_histograms),
+        run_ids=tuple(sorted({*first.run_ids, *second.run_ids})),
+        assumptions=_merged_assumptions(first, second),
+        recipe=_merged_recipe(first, second),
+        evidence=_merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
+        shards=_merged_shards(first, second),
+        devices={name: first.devices.get(name, 0) + second.devices.get(name, 0) for name in devices},
+        planned={**first.planned, **second.planned},
+    )
+
+
+def _merged_assumptions(first: Votes, second: Votes) -> tuple[str, ...]:
+    """Sorted, so that they do not depend on the order of merging."""
+    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
+    return tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed))))
+
+
+def _check_alike(first: Votes, second: Votes) -> None:
+    """Require votes of one mechanism on the same data."""
+    if first.mechanism != second.mechanism:
+        raise ConfigError(
+            f"Votes of different mechanisms never merge: {first.mechanism} and {second.mechanism}. "
+            "Certify them one by one."
+        )
+    parts_of_one = bool(first.shards and second.shards) and first.run_ids == second.run_ids
+    if isinstance(first.mechanism, Deterministic) and not parts_of_one:
+        raise ConfigError(
+            "These votes come from a function of the data, which has nothing to merge but parts of one run; train once."
+        )
+    if first.counts.shape != second.counts.shape or first.data_fingerprint != second.data_fingerprint:
+        raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
+    if first.size != second.size:
+        raise ConfigError(
+            "These votes do not agree on the number of training examples that their constants follow; train all of "
+            "them with num_train declared, or none."
+        )
+    if any(first.planned[run] != second.planned[run] for run in first.planned.keys() & second.planned.keys()):
+        raise ConfigError("These votes contradict each other about the size of a run; the files are damaged.")
+    if not same_array(first.labels, second.labels):
+        raise ConfigError(
+            "These votes carry different true labels, or one of them none; run the mithridate train of each again with "
+            "the right labels, which trains nothing anew."
+        )
+
+
+def _nameless(votes: Votes) -> bool:
+    """Whether votes hold instances of which nobody can say whether they are elsewhere too."""
+    return not votes.run_ids or _UNNAMED in votes.assumptions
+
+
+def _check_apart(first: Votes, second: Votes) -> None:
+    """Require that no instance of a run is in both."""
+    if (first.shards or second.shards) and (_nameless(first) or _nameless(second)):
+        raise ConfigError(
+            "Parts of a run merge only with votes that name their runs, which some of these do not: instances could "
+            "count twice. Merge them with whole runs only."
+        )
+    for run in sorted(set(first.run_ids) & set(second.run_ids)):
+        twice = overlap(sorted(first.shards.get(run, WHOLE) + second.shards.get(run, WHOLE)))
+        if twice is not None:
+            which = "all its instances" if twice in WHOLE else instances_in_words(*twice)
+            raise ConfigError(
+                f"These votes share a run, {shown(run)}: {which} would count twice. "
+                "Merge each part once, and none beside the whole run."
+            )
+
+
+def _merged_shards(first: Votes, second: Votes) -> dict[str, InstanceRanges]:
+    runs = {*first.shards, *second.shards}
+    return {run: joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs}
+
+
+def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
+    """The recipe of both; they may differ in the number of instances only, which becomes that of all that voted."""
+    one, two = (_with_instances(votes.recipe, first.instances + second.instances) for votes in (first, second))
+    if one != two:
+        raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
+    return one
+
+
+def _with_instances(recipe: Any, number: int) -> dict[str, Any] | None:
+    """A recipe with so many instances, wherever it counts them."""
+    changed = checked_recipe(recipe)
+    for table in ("config", "defence"):
+        part = None if changed is None else changed.get(table)
+        if isinstance(part, dict) and "instances" in part:
+            part["instances"] = number
+    return changed
+
+
+def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]:
+    """What parts of one run say beside counts: the votes of models side by side in their order, preferences added up.
+
+    Evidence that only one of them has is dropped, as other arrays are; a rule that needs it will ask for it.
+    """
+    merged: dict[str, npt.NDArray[Any]] = {}
+    both = first.evidence.keys() & second.evidence.keys()
+    if "predictions" in both:
+        merged["predictions"] = _side_by_side(first, second)
+    if "preferences" in both:
+        one, two = (votes.evidence["preferences"].astype(np.int64) for votes in (first, second))
+        if one.shape != two.shape:
+            raise ConfigError("These votes carry the evidence 'preferences' in different shapes; train them again.")
+        merged["preferences"] = one + two
+    return merged
+
+
+def _side_by_side(first: Votes, second: Votes) -> npt.NDArray[Any]:
+    tables, numbers = list[npt.NDArray[Any]](), list[IntArray]()
+    for votes in (first, second):
+        table = votes.evidence["predictions"]
+        if table.shape != (votes.examples, votes.instances):
+            raise ConfigError("The evidence 'predictions' does not hold a vote of each model; train them again.")
+        tables.append(table)
+        numbers += [np.arange(*pair) for pairs in votes.shards.values() for pair in pairs]
+    return np.concatenate(tables, axis=1)[:, np.argsort(np.concatenate(numbers))]
+
+
+def _sum(first: npt.NDArray[Any] | None, second: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    if first is None or second is None or first.shape != second.shape:  # histograms may have other bins
+        return None
+    # A sum is no more precise than its parts: single and double precision give single.
+    return (first + second).astype(min(first.dtype, second.dtype, key=lambda dtype: dtype.itemsize))

@@ -1,0 +1,98 @@
+"""What defences without training share: examples near an input vote with their labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from mithridate._io.artifacts import PathLike
+from mithridate.core.votes import Votes
+from mithridate.data.examples import Examples
+from mithridate.defences._nearness import StoredExamples, check_mirrored
+from mithridate.defences._trained import network_for
+from mithridate.defences.base import Defence, option
+from mithridate.defences.kept_run import KeptRun, damaged
+from mithridate.errors import ConfigError
+from mithridate.features import pick_encoder
+from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearDefence(Defence):
+    """A defence whose voters are the examples themselves.
+
+    Attributes:
+        features: `auto`: those of the private ensemble; the name of an encoder, an encoder, or `none`: inputs as they
+            are.
+        mirrored: for images: an example is as near as it is to the input or to its mirror image.
+    """
+
+    features: Any = option(
+        "auto",
+        "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-ngrams, or none",
+        metavar="NAME",
+    )
+    mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_mirrored(self.mirrored)
+        if self.features is None:
+            object.__setattr__(self, "features", "none")
+        if not isinstance(self.features, str) or self.features not in ("auto", "none"):
+            pick_encoder(self.features)
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """The constants of its own that were left open, by the facts; all of them follow the size."""
+        raise NotImplementedError
+
+    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+        """How the examples vote on some inputs."""
+        raise NotImplementedError
+
+    def choose(self, facts: Facts) -> Choice:
+        """Features, and the constants that were left open."""
+        _, encoder = network_for("auto", self.features, facts)
+        own = {name: value for name, value in self.decided(facts).items() if getattr(self, name) is None}
+        settled = replace(self, features=encoder or "none", classes=facts.classes, **own)
+        on = "the inputs as they are" if encoder is None else f"{encoder.name} features"
+        words = f"{settled.title} on {on}, {facts.classes} classes; nothing is trained."
+        return Choice(settled, bool(own), words=words, details=settled.to_dict())
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Compare all inputs with all examples; the device does not matter."""
+        if runtime.shards is not None:
+            raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
+        training, test = order.training, order.test
+        examples = StoredExamples.of(
+            (training.x, training.y),
+            features=None if isinstance(self.features, str) else self.features,
+            classes=self.classes,
+            source=training.source,
+            assumptions=order.statements,
+        )
+        votes = self.votes(examples, test.x if test.y is None else (test.x, test.y), runtime.progress)
+        recipe = {**(votes.recipe or {}), "source": training.source, **order.extra}
+        votes = replace(votes, recipe=recipe, size=order.size)
+        if runtime.run_dir is not None:
+            examples.as_run(votes).save(runtime.run_dir, votes)
+        return votes
+
+    @classmethod
+    def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
+        """The votes of the examples that a run kept."""
+        run = KeptRun.load(run_dir)
+        try:
+            examples = StoredExamples.of_run(run, hints.get("features"))
+            said = {name: value for name, value in run.recipe["defence"].items() if name not in ("name", "features")}
+            defence = cls.from_record({**said, "features": examples.encoder})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise damaged(run_dir, error) from error
+        return run.votes_of_run(defence.votes(examples, test.x if test.y is None else (test.x, test.y)))
+
+    @classmethod
+    def from_record(cls, values: dict[str, Any]) -> Self:
+        """A defence from the constants that a run recorded."""
+        return cls(**values)

@@ -1,0 +1,334 @@
+"""Training examples by how near they are to an input, for those that vote: exact products of rounded features.
+
+Nothing is trained and nothing is random. What a certificate needs is that an example's vote on an input is a function
+of these two alone, *bit for bit*, whatever other examples there are. Products of matrices in floating point do not give
+that: their rounding depends on the shapes. So every row of features is rounded to whole numbers first, small enough
+that single precision holds every number on the way to a dot product, in any order of summation (see `_whole_rows`).
+The rounded cosine *is* the similarity of two examples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate import _validate
+from mithridate.core.conditions import classes_read_off, of_user
+from mithridate.core.mechanism import Deterministic
+from mithridate.core.votes import Votes
+from mithridate.data.examples import check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
+from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.preparation import Preparation
+from mithridate.defences.kept_run import KeptRun
+from mithridate.errors import ConfigError
+from mithridate.features import (
+    Encoder,
+    Frozen,
+    UnitNorm,
+    about_encoder,
+    from_dict,
+    pick_encoder,
+)
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+# Norm that no row of whole numbers exceeds: products of two rows stay within 2^24, exact in single precision.
+LARGEST_NORM = 1 << 12
+_MOST_COLUMNS = 1 << 24
+# How many inputs are asked about at a time. It bounds memory and cannot change a result.
+CHUNK_INPUTS = 1 << 8
+_UNIT_ROWS = UnitNorm(bias=0.0)
+
+_ROUNDING_OF_TRUSTED = (
+    "The features of an example are taken to depend on that example alone, bit for bit; "
+    "rounding of the trusted encoder that depends on the other examples is not covered."
+)
+
+
+# --- the examples that vote -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class StoredExamples:
+    """Training examples as those vote that are near an input: rows of whole numbers, with their labels.
+
+    It is all that later inputs need, so it is what a run directory keeps.
+
+    Attributes:
+        rows: features, rounded to whole numbers.
+        labels: of the examples.
+        classes: number of labels.
+        preparation: how raw inputs become features.
+        scale: what a feature of 1 became.
+        fingerprint: of the examples as they were given.
+        statements: what is taken for granted.
+    """
+
+    rows: FloatArray
+    labels: IntArray
+    classes: int
+    preparation: Preparation
+    scale: int
+    fingerprint: str
+    statements: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        training_set: Any,
+        *,
+        features: Any = None,
+        classes: int | None = None,
+        source: Mapping[str, Any] | None = None,
+        assumptions: Sequence[str] = (),
+    ) -> StoredExamples:
+        """Check examples and round their features.
+
+        Raises:
+            ConfigError: an argument or the data is not what it should be.
+        """
+        _validate.sentences(assumptions=assumptions)
+        if classes is not None:
+            _validate.positive_integer(classes=classes)
+        x, y = pair_of("training_set", training_set)
+        x = check_inputs(x, "training")
+        y = check_labels(y, len(x), "training", classes=classes)
+        count = int(y.max()) + 1 if classes is None else int(classes)
+        if count < 2:
+            raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
+        prepare = Preparation(x.shape[1:], kind_of(x), encoder=_encoder(features, kind_of(x)))
+        assert prepare.encoder is not None
+        # An encoder may sum a row in the order in which it lies in memory: always the same one.
+        inputs = prepare(np.ascontiguousarray(x), "training")
+        _require_exact_products()
+        rows, scale = _whole_rows(inputs)
+        trusted = isinstance(prepare.encoder, Frozen)
+        return cls(
+            rows,
+            y,
+            count,
+            prepare,
+            scale,
+            # Of an encoder that is trusted we know only what it does: its features count as data, too.
+            fingerprint=fingerprint(x, y, *([inputs] if trusted else [])),
+            statements=(
+                *of_user(assumptions),
+                *_assumptions(prepare.encoder, count if classes is None else None),
+                *about_encoder(prepare.encoder, x, count),
+                *fitted_preprocessing(x, source),
+            ),
+        )
+
+    def as_run(self, votes: Votes) -> KeptRun:
+        """What a run directory keeps of them."""
+        return KeptRun(
+            dict(votes.recipe or {}),
+            {"shape": list(self.preparation.shape), "kind": self.preparation.kind},
+            self.fingerprint,
+            votes.assumptions,
+            votes.size,
+            {"rows": self.rows.astype(np.int16), "labels": self.labels.astype(np.int32)},
+        )
+
+    @classmethod
+    def of_run(cls, run: KeptRun, features: Any = None) -> StoredExamples:
+        """Those that a run kept.
+
+        Args:
+            run: the run.
+            features: the encoder, where it was one of the user's own; it must be the same.
+
+        Raises:
+            ConfigError: the encoder is not that of the run.
+            KeyError: something is missing.
+            ValueError: something is not what it should be.
+        """
+        rows, labels = run.arrays["rows"].astype(np.float32), run.arrays["labels"].astype(np.int64)
+        classes = int(run.recipe["classes"])
+        if rows.ndim != 2 or labels.shape != rows.shape[:1] or not len(rows):
+            raise ValueError("examples and labels do not fit")
+        if labels.min() < 0 or labels.max() >= classes:
+            raise ValueError("there are labels beyond the classes")
+        if np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() > LARGEST_NORM**2:
+            raise ValueError("a row is too long for exact products")
+        encoder = _encoder_of_run(run.recipe["features"], features)
+        preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
+        return cls(rows, labels, classes, preparation, _scale(rows.shape[1]), run.train_fingerprint, run.statements)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The features."""
+        assert self.preparation.encoder is not None
+        return self.preparation.encoder
+
+    def asked(self, test_set: Any, *, mirrored: bool) -> Inputs:
+        """Inputs to vote on, an array or a pair with their true labels, as rows like these.
+
+        Raises:
+            ConfigError: they are not like the examples.
+        """
+        check_mirrored(mirrored)
+        test, true_labels = split_inputs(test_set, "test", self.classes)
+        seen = [test, _mirror_images(test, self.preparation.kind)] if mirrored else [test]
+        _require_exact_products()
+        views = [_whole_rows(self.preparation(np.ascontiguousarray(view), "test"))[0] for view in seen]
+        return Inputs(np.stack(views), true_labels, fingerprint(test))
+
+    def recipe(self, *, mirrored: bool) -> dict[str, Any]:
+        """Features and classes, as the recipes of votes name them; mirror images only where they count."""
+        said: dict[str, Any] = {"features": self.encoder.to_dict(), "classes": self.classes}
+        return {**said, "mirrored": True} if mirrored else said
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Inputs to vote on.
+
+    Attributes:
+        views: their rows, 1 x inputs x columns; with their mirror images, 2 x inputs x columns.
+        true_labels: where known.
+        fingerprint: of the inputs as they were given.
+    """
+
+    views: FloatArray
+    true_labels: IntArray | None
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return self.views.shape[1]
+
+
+def check_mirrored(mirrored: Any) -> None:
+    """Require true or false.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(mirrored, bool):
+        raise ConfigError(f"Expected mirrored to be true or false, got {mirrored!r}.")
+
+
+def _mirror_images(images: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
+    if kind == "text" or images.ndim not in (3, 4):
+        raise ConfigError(
+            f"Only images [n, H, W] or [n, channels, H, W] have mirror images, got shape {images.shape} of {kind}; "
+            "leave mirrored out."
+        )
+    return images[..., ::-1]
+
+
+def _encoder_of_run(stored: Mapping[str, Any], features: Any) -> Encoder:
+    given = pick_encoder(features)
+    if given is None:
+        if stored["name"] == Frozen.name:
+            raise ConfigError(f"This run used a frozen encoder, {stored}; give it again as features=.")
+        return from_dict(dict(stored))
+    if given.to_dict() != stored:
+        raise ConfigError(f"Expected the features of the run, {stored}, got {features!r}.")
+    return given
+
+
+def _encoder(features: Any, kind: str) -> Encoder | None:
+    chosen = pick_encoder(features)
+    # `Preparation` says what text needs.
+    return _UNIT_ROWS if chosen is None and kind != "text" else chosen
+
+
+def _assumptions(chosen: Encoder, inferred_classes: int | None) -> tuple[str, ...]:
+    sentences: list[str] = []
+    if inferred_classes is not None:
+        sentences.append(classes_read_off(inferred_classes))
+    if isinstance(chosen, Frozen):
+        sentences.append(_ROUNDING_OF_TRUSTED)
+    return tuple(sentences)
+
+
+def votes_of(
+    examples: StoredExamples,
+    inputs: Inputs,
+    counts: IntArray,
+    mechanism: Deterministic,
+    recipe: dict[str, Any],
+    evidence: Mapping[str, npt.NDArray[Any]],
+) -> Votes:
+    content = json.dumps([examples.fingerprint, inputs.fingerprint, recipe], sort_keys=True)
+    return Votes(
+        counts,
+        mechanism,
+        labels=inputs.true_labels,
+        data_fingerprint=f"sha256:{hashlib.sha256(content.encode()).hexdigest()}",
+        assumptions=examples.statements,
+        recipe=recipe,
+        evidence=evidence,
+    )
+
+
+def chunks_of(total: int, size: int, progress: Progress | None) -> Iterator[slice]:
+    for start in range(0, total, size):
+        end = min(start + size, total)
+        yield slice(start, end)
+        if progress is not None:
+            progress(end, total)
+
+
+# --- exact dot products ---------------------------------------------------------------------------------------------
+
+
+def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
+    """Features as rows of whole numbers of norm at most 2^12, in single precision, and what a feature of 1 became.
+
+    Dot products of such rows are exact in single precision, in any order of summation and with fused or separate
+    multiplications. For rows a and b and any set S of columns, by Cauchy-Schwarz,
+
+        |sum of a_i b_i over S| <= sum of |a_i| |b_i| over all i <= |a| |b| <= 2^24,
+
+    so every product and every partial sum is a whole number of at most 2^24, and single precision holds all of these.
+
+    The norm: a row of `UnitNorm` has norm at most 1 + 2^-20, for only its rounding to single precision can exceed 1.
+    Multiplied by `scale` and rounded to whole numbers, every entry moves by at most 1/2 (and by the rounding of the
+    multiplication, 2^-24 of it), the row by at most sqrt(columns) / 2. The norm is then at most
+    `scale + 1 + sqrt(columns) / 2`.
+    """
+    rows = _UNIT_ROWS.transform(features)
+    scale = _scale(rows.shape[1])
+    rows *= np.float32(scale)
+    np.rint(rows, out=rows)
+    assert np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() <= LARGEST_NORM**2
+    return rows, scale
+
+
+def _scale(columns: int) -> int:
+    """What a feature of 1 becomes, by the number of columns alone."""
+    if columns > _MOST_COLUMNS:
+        raise ConfigError(f"Expected at most {_MOST_COLUMNS:,} features per example, got {columns:,}; use an encoder.")
+    return LARGEST_NORM - 1 - math.ceil(math.sqrt(columns) / 2)
+
+
+def products(views: FloatArray, rows: FloatArray) -> FloatArray:
+    """Dot products of inputs and rows, inputs x rows; of several views of an input, the largest."""
+    products = views[0] @ rows.T
+    for view in views[1:]:
+        np.maximum(products, view @ rows.T, out=products)
+    return products
+
+
+def _require_exact_products() -> None:
+    """Refuse a library of matrix products that rounds its inputs: the proof of `_whole_rows` needs all 24 bits."""
+    odd = np.diag(np.full(256, LARGEST_NORM - 1, dtype=np.float32))
+    if not np.array_equal(np.diag(odd @ odd), np.full(256, (LARGEST_NORM - 1) ** 2)):
+        raise ConfigError("Matrix products are not exact in single precision here; switch reduced precision off.")
+
+
+def histograms(values: IntArray, bins: int) -> IntArray:
+    """How often each of the numbers below `bins` occurs in each row."""
+    places = values + bins * np.arange(len(values))[:, None]
+    return np.bincount(places.ravel(), minlength=len(values) * bins).reshape(len(values), bins)

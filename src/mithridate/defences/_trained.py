@@ -1,0 +1,232 @@
+"""What defences that train models share: the network, the features, and how a model learns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from mithridate import _validate
+from mithridate._io.artifacts import PathLike
+from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.core.votes import Votes
+from mithridate.data.examples import Examples
+from mithridate.defences.base import Defence, option
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder, pick_encoder
+from mithridate.recipes import choosing
+from mithridate.training.config import OPTIMIZERS, SCHEDULES
+from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
+from mithridate.training.plain_config import PlainConfig, ViewPlan
+
+_TUNED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedDefence(Defence):
+    """A defence that trains models; what is None or `auto` is chosen for the size of the task.
+
+    Attributes:
+        model: `auto`, the name of a network, a `torch.nn.Module`, or a function that builds one.
+        features: `auto`, the name of a fixed encoder, one of `mithridate.features`, or `none` for inputs as they are.
+    """
+
+    model: Any = option("auto", "auto, linear, mlp, lenet5, opa-tut or resnet18", metavar="NAME")
+    features: Any = option(
+        "auto",
+        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-ngrams, or none",
+        metavar="NAME",
+    )
+    steps: int | None = option(None, "number of steps", int, "T")
+    learning_rate: float | None = option(None, "step size", float, "LR")
+    optimizer: str | None = option(None, "sgd or adam", choices=OPTIMIZERS)
+    momentum: float | None = option(None, "of sgd", float, "M")
+    weight_decay: float | None = option(None, "pull of the weights towards zero", float, "W")
+    betas: Any = option(None, "of adam", float, "B", count=2)
+    schedule: str | None = option(None, "of the step size", choices=SCHEDULES)
+    average_iterates: bool | None = option(None, "vote with the mean of the weights of all steps", bool)
+    max_grad_norm: float | None = option(None, "largest norm of the gradient of one example", float, "C")
+    pixel_mean: Any = option(None, "of 8-bit images, one or one a channel", float, "X", count="+")
+    pixel_std: Any = option(None, "likewise", float, "X", count="+")
+    score_bins: int | None = option(None, "bins of the score histograms, 0: none", int, "N")
+
+    needs_torch = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.model, str):
+            _validate.one_of(choosing.MODELS, model=self.model)
+        elif not callable(self.model):
+            names = ", ".join(choosing.MODELS)
+            raise ConfigError(f"Expected model to be one of {names} or a torch.nn.Module, got {self.model!r}.")
+        if self.features is None:
+            object.__setattr__(self, "features", "none")
+        if not isinstance(self.features, str) or self.features not in ("auto", "none"):
+            pick_encoder(self.features)
+
+    def given(self, kind: Any) -> dict[str, Any]:
+        """Those of its constants that are decided, by the names of a configuration."""
+        names = {one.name for one in fields(kind)}
+        decided = {one.name: getattr(self, one.name) for one in fields(self) if one.name in names}
+        return {name: value for name, value in decided.items() if value is not None}
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The features of a defence with nothing left open."""
+        return None if isinstance(self.features, str) else self.features
+
+    def kept_bytes(self, order: Order) -> int:
+        """The weights of all models."""
+        from mithridate.training import models
+
+        encoder, x = self.encoder, order.training.x
+        shape = x.shape[1:] if encoder is None else encoder.transform(x[:1]).shape[1:]
+        channel_axis = (1, *shape) if len(shape) == 2 else shape
+        network = models.build(self.model, channel_axis, order.facts.classes, bias=encoder is None)
+        return 4 * sum(parameter.numel() for parameter in network.parameters()) * self.models
+
+    @property
+    def models(self) -> int:
+        """How many models vote, of a defence with nothing left open."""
+        raise NotImplementedError
+
+    @classmethod
+    def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
+        """The votes of the models that a run kept."""
+        from mithridate.training.prediction import predict
+
+        return predict(run_dir, test.x if test.y is None else (test.x, test.y), **hints)
+
+
+def network_for(model: Any, features: Any, facts: Facts) -> tuple[Any, Encoder | None]:
+    """Model and features where they are left open: those of the private ensemble, by the facts alone."""
+    none = isinstance(features, str) and features == "none"
+    if not (isinstance(model, str) and model == "auto") and not (isinstance(features, str) and features == "auto"):
+        return model, None if none else pick_encoder(features)
+    chosen = choosing.choose(
+        num_train=facts.num_train,
+        classes=facts.classes,
+        shape=facts.shape,
+        kind=facts.kind,
+        model=model,
+        features=None if none else features,
+    )
+    return chosen.model, chosen.features
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainDefence(TrainedDefence):
+    """A defence whose models learn without privacy: what each of them sees of the data is what certifies.
+
+    Attributes:
+        batch_size: examples in each step.
+        shift: images are moved by up to so many pixels, anew at every visit.
+    """
+
+    batch_size: int | None = option(None, "examples in each step", int, "B")
+    shift: int | None = option(None, "pixels by which images are moved at random", int, "N")
+    # What is counted beside votes, and the constants that follow the number of examples where they are left open.
+    wants_preferences: ClassVar[bool] = False
+    sized: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("partitions", "spread", "draws", "instances"):
+            if getattr(self, name, None) is not None:
+                _validate.positive_integer(**{name: getattr(self, name)})
+        config_for(self.model, self.given(PlainConfig))
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """The constants of its own that were left open, by the facts."""
+        raise NotImplementedError
+
+    def plan(self) -> ViewPlan:
+        """What each model sees of the data."""
+        raise NotImplementedError
+
+    def choose(self, facts: Facts) -> Choice:
+        """Network, features and the constants that were left open."""
+        named = not (isinstance(self.model, str) and self.model == "auto")
+        features = "none" if named and isinstance(self.features, str) and self.features == "auto" else self.features
+        model, encoder = network_for(self.model, features, facts)
+        own = {name: value for name, value in self.decided(facts).items() if getattr(self, name) is None}
+        said = self._tuned(model, facts)
+        settled = replace(self, model=model, features=encoder or "none", classes=facts.classes, **own)
+        follows = any(name in self.sized for name in own)
+        return Choice(settled, follows, said, words=settled._in_words(facts), details=settled.to_dict())
+
+    def _in_words(self, facts: Facts) -> str:
+        on = "the inputs as they are" if self.encoder is None else f"{self.encoder.name} features"
+        model = self.model if isinstance(self.model, str) else "your network"
+        return f"{self.title}: {self.plan().models:,} models ({model} on {on}), {facts.classes} classes."
+
+    def _tuned(self, model: Any, facts: Facts) -> tuple[Statement, ...]:
+        """What the default constants of linear models were tuned on, where they are used; see `config_for`."""
+        if not (isinstance(model, str) and model == "linear") or self.learning_rate is not None:
+            return ()
+        what = "The learning rate and the other constants of the training"
+        return (tuned_constants(what, _TUNED_ON, math.prod(facts.shape), facts.classes),)
+
+    @property
+    def models(self) -> int:
+        """As the plan says."""
+        return self.plan().models
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Train all models by the shared engine, and count their votes."""
+        from mithridate.training.run import train_plain
+
+        called = {**called_with(self, order, runtime), "config": self._config(), "plan": self.plan()}
+        return train_plain(
+            **called, preferences=self.wants_preferences, shards=runtime.shards, progress=runtime.progress
+        )
+
+    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
+        """Start the run without training anything."""
+        from mithridate.training.plain_config import PlainRecipe
+        from mithridate.training.run import prepare
+
+        config = PlainRecipe.of(self._config(), self.plan())
+        return prepare(**called_with(self, order, runtime), config=config, preferences=self.wants_preferences)
+
+    def _config(self) -> PlainConfig:
+        return config_for(self.model, self.given(PlainConfig))
+
+
+def called_with(defence: TrainedDefence, order: Order, runtime: RuntimeOptions) -> dict[str, Any]:
+    """What training is told of an order, whatever is trained."""
+    training, test = order.training, order.test
+    return {
+        "training_set": (training.x, training.y),
+        "test_set": test.x if test.y is None else (test.x, test.y),
+        "model": defence.model,
+        "features": defence.encoder,
+        "root_seed": order.root_seed,
+        "source": training.source,
+        "assumptions": order.statements,
+        "size": order.size,
+        "extra": order.extra,
+        "run_dir": runtime.run_dir,
+        "device": runtime.device,
+        "in_flight": runtime.in_flight,
+        "precision": runtime.precision,
+        "keep_models": runtime.keep_models,
+        "backend": runtime.backend,
+    }
+
+
+def config_for(model: Any, options: dict[str, Any]) -> PlainConfig:
+    """How a model learns: as the options say, else by the defaults of `PlainConfig`; linear ones take longer steps.
+
+    Those of linear models were chosen on held-out parts of the training sets of MNIST, Fashion-MNIST and CIFAR-10, with
+    oriented gradients.
+
+    Raises:
+        ConfigError: an option is not what it should be.
+    """
+    is_linear = isinstance(model, str) and model == "linear"
+    defaults = {"learning_rate": 20.0, "momentum": 0.0, "weight_decay": 0.0} if is_linear else {}
+    try:
+        return PlainConfig(**{**defaults, **options})
+    except TypeError as error:
+        raise ConfigError(f"The options are not those of PlainConfig: {error}.") from error

@@ -1,0 +1,125 @@
+"""Which defence, where nobody names one: by declared, public facts only.
+
+The choice looks at what was decided already (constants that only some methods have, a network that is named, whether
+the models must be private), at the radius wanted, and at the facts of `Facts`. It never looks at the data: as far as it
+depends on the number of examples, it follows their size step, like every other constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mithridate import _validate
+from mithridate.core.votes import Votes
+from mithridate.defences.base import Defence, check_declared
+from mithridate.defences.registry import defence, kind_of, methods_with
+from mithridate.errors import ConfigError
+from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
+
+AUTO = "auto"
+# The methods that are offered, the first that has all constants that were given.
+_OFFERED = ("nearest-neighbours", "fdp")
+# Half of the voters may be needed to certify a radius; so many more are asked that most predictions reach it.
+_VOTERS_FOR_A_RADIUS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto:
+    """A defence that is still to be chosen; it takes the place of one in an order.
+
+    Attributes:
+        constants: what the user decided, by the names of the options of the methods.
+        radius: how many changes predictions should withstand, where the user says so.
+        private: whether the models themselves must be private.
+    """
+
+    constants: Mapping[str, Any]
+    radius: int | None = None
+    private: bool = False
+
+    def __post_init__(self) -> None:
+        check_declared(self.num_train, self.classes)
+        if self.radius is not None:
+            _validate.positive_integer(radius=self.radius)
+        # What does not go together is refused before any data is read.
+        _ = self._by_constants() or self._built("nearest-neighbours")
+
+    @property
+    def num_train(self) -> int | None:
+        """As declared."""
+        return self.constants.get("num_train")
+
+    @property
+    def classes(self) -> int | None:
+        """As declared."""
+        return self.constants.get("classes")
+
+    def choose(self, facts: Facts) -> Choice:
+        """The choice of the method, and then that of its constants."""
+        chosen, reason = self.pick(facts)
+        choice = chosen.choose(facts)
+        words = f"Method: {chosen.name}, because {reason}.\n{choice.words}"
+        details = {**choice.details, "method": chosen.name, "reason": reason}
+        return Choice(choice.defence, True, choice.statements, words, choice.warnings, details)
+
+    def pick(self, facts: Facts) -> tuple[Defence, str]:
+        """The method for a task, and why, as a clause."""
+        return self._by_constants() or self._nearest(facts)
+
+    def _by_constants(self) -> tuple[Defence, str] | None:
+        """The method that what was decided asks for; None where the examples themselves can vote."""
+        if self.private:
+            return self._built("fdp"), "the models must be private"
+        offered = [name for name in _OFFERED if all(one in kind_of(name).options() for one in self.constants)]
+        model = self.constants.get("model", "auto")
+        if not isinstance(model, str) or model != "auto":
+            return self._built("fdp"), "a network is named"
+        if not offered:
+            raise ConfigError(f"{self._strangest()} Say which one, with --method NAME (method = ...).")
+        if offered[0] == "fdp":
+            return self._built("fdp"), "constants of private training are given"
+        return None
+
+    def _nearest(self, facts: Facts) -> tuple[Defence, str]:
+        about = "examples near an input certify the most without any training"
+        if self.radius is None or "neighbours" in self.constants:
+            return self._built("nearest-neighbours"), about
+        voters = _VOTERS_FOR_A_RADIUS * self.radius
+        if 2 * voters > facts.num_train // max(2, facts.classes):
+            return self._built("kernel-vote"), (
+                f"a radius of {self.radius:,} is much for {facts.num_train:,} examples of {facts.classes} classes"
+            )
+        usual = defence("nearest-neighbours").choose(facts).defence.neighbours
+        return self._built("nearest-neighbours", neighbours=max(usual, voters)), (
+            f"{about}, and {max(usual, voters):,} of them can certify a radius of {self.radius:,}"
+        )
+
+    def _built(self, name: str, **more: Any) -> Defence:
+        return defence(name, **{**self.constants, **more})
+
+    def _strangest(self) -> str:
+        """The constant that none of the offered methods has, and who has it."""
+        for constant in self.constants:
+            own = methods_with(constant)
+            if not set(own) & set(_OFFERED):
+                return f"{constant} belongs to {', '.join(own) or 'no method'}."
+        return "No single method has all of the constants " + ", ".join(self.constants) + "."
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Never: an order holds what was chosen."""
+        raise NotImplementedError
+
+
+def named(method: str | None, constants: Mapping[str, Any], *, radius: int | None = None, private: bool = False) -> Any:
+    """The defence of a name with some constants, or one that is still to be chosen.
+
+    Raises:
+        ConfigError: the method or a constant is unknown, or does not go with what was asked for.
+    """
+    if method is None or method == AUTO:
+        return Auto(constants=dict(constants), radius=radius, private=private)
+    if private and "noise_multiplier" not in kind_of(method).options():
+        raise ConfigError(f"The models of {method} are not private; leave private out, or use fdp.")
+    return defence(method, **constants)

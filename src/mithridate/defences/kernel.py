@@ -1,0 +1,460 @@
+"""Kernel vote: every training example votes, with a weight that falls with its distance from the input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate import _validate
+from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, mechanism_of, most_within, winners
+from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
+from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.votes import Votes
+from mithridate.defences._near import NearDefence
+from mithridate.defences._nearness import (
+    CHUNK_INPUTS,
+    LARGEST_NORM,
+    FloatArray,
+    StoredExamples,
+    chunks_of,
+    histograms,
+    products,
+    votes_of,
+)
+from mithridate.defences.base import Option
+from mithridate.defences.registry import register
+from mithridate.errors import ConfigError
+from mithridate.features import Encoder, OrientedGradients, PhotoGradients
+from mithridate.training.order import Facts, Progress
+
+# The weight of an example whose kernel is 1.
+FULL_WEIGHT = 1024
+# Dot products are rounded to multiples of this before a weight is looked up: the table then fits into a fast cache.
+_STEP = 1 << 8
+_TABLE_END = LARGEST_NORM**2 // _STEP
+# How many examples are weighed at a time: their weights must sum to at most 2^24 to be exact in single precision.
+_BLOCK_EXAMPLES = 1 << 13
+
+
+@dataclass(frozen=True)
+class KernelSum(Deterministic):
+    """Every training example votes for its label with a weight that is a function of the input and of itself.
+
+    Weights are whole numbers from 0 to `full_weight`, so that sums are exact in any order. The score of a label is the
+    sum of the weights of its examples, and `Votes.counts` holds the scores.
+
+    Args:
+        full_weight: the largest weight, at least 1.
+    """
+
+    type = "kernel-sum"
+    rule = "kernel-vote"
+    counts_voters = False
+    words = Voters(
+        "",
+        "training examples, each by its weight",
+        "one example can weigh as much as the label is ahead. Use a wider kernel, so that more examples count, or "
+        "features that bring examples of a class closer together.",
+        share="weight for the label",
+    )
+
+    full_weight: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(full_weight=self.full_weight)
+        object.__setattr__(self, "full_weight", int(self.full_weight))
+
+    def in_words(self) -> str:
+        """What it does with the training data, with its constants."""
+        return f"every training example votes for its label with a weight from 0 to {self.full_weight:,}"
+
+
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+class Kernel(Protocol):
+    """A function of the cosine between the features of an input and of an example, with values from 0 to 1.
+
+    It must be fixed before anyone looks at the training set. Write your own with these two methods.
+    """
+
+    def __call__(self, cosine: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """The values at these cosines, each from 0 to 1."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as plain JSON values."""
+        ...
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """1 where the cosine is at least `full`; below, a factor of e less for every `width`.
+
+    An attacker's example weighs up to 1, so a kernel certifies much where it gives the honest examples of a class
+    nearly that, and this is what `full` is for: about the cosine between examples of one class. With oriented gradients
+    that is 0.8 for digits and clothes, and 0.4 for photographs (0.5 with photo gradients). With `full` = 1, only copies
+    of the input weigh 1.
+
+    Args:
+        width: how far the cosine falls for a factor of e, above 0.
+        full: the cosine from which on the weight is 1, in [-1, 1].
+
+    >>> Exponential(width=0.2)(np.array([1.0, 0.8])).round(3).tolist()
+    [1.0, 0.368]
+    """
+
+    width: float
+    full: float = 1.0
+
+    def __post_init__(self) -> None:
+        _validate.number_in(0, math.inf, low_open=True, width=self.width)
+        _validate.number_in(-1, 1, full=self.full)
+        object.__setattr__(self, "width", float(self.width))
+        object.__setattr__(self, "full", float(self.full))
+
+    def __call__(self, cosine: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """The values at these cosines."""
+        with np.errstate(over="ignore", under="ignore"):  # a tiny width
+            return np.exp(np.minimum(cosine - self.full, 0.0) / self.width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as plain JSON values."""
+        return {"name": "exponential", "width": self.width, "full": self.full}
+
+
+@dataclass(frozen=True)
+class Within:
+    """1 where the cosine is at least `cosine`, else 0: the examples within a distance vote (radius neighbours, rNN).
+
+    References:
+        J. Jia, Y. Liu, X. Cao, N. Z. Gong, 2022, "Certified robustness of nearest neighbors against data poisoning and
+        backdoor attacks".
+
+    Args:
+        cosine: the least cosine of an example that votes, in [-1, 1].
+
+    >>> Within(cosine=0.7)(np.array([0.9, 0.5])).tolist()
+    [1.0, 0.0]
+    """
+
+    cosine: float
+
+    def __post_init__(self) -> None:
+        _validate.number_in(-1, 1, cosine=self.cosine)
+        object.__setattr__(self, "cosine", float(self.cosine))
+
+    def __call__(self, cosine: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """The values at these cosines."""
+        return (cosine >= self.cosine).astype(np.float64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The kernel as plain JSON values."""
+        return {"name": "within", "cosine": self.cosine}
+
+
+_KERNELS: dict[str, Callable[..., Kernel]] = {"exponential": Exponential, "within": Within}
+
+
+def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
+    """Read back what `to_dict` of a kernel wrote.
+
+    Raises:
+        ConfigError: it is not one of these.
+    """
+    options = {name: value for name, value in values.items() if name != "name"}
+    if values.get("name") not in _KERNELS:
+        raise ConfigError(f"The kernel {dict(values)!r} is one of the user's own, which no file can hold.")
+    return _KERNELS[str(values["name"])](**options)
+
+
+# Chosen on held-out parts of the training sets of MNIST and Fashion-MNIST (drawings, with oriented gradients) and of
+# CIFAR-10 (in colour, with oriented gradients; photographs, with photo gradients); public constants now. For other
+# inputs nothing was tuned.
+_DRAWINGS, _IN_COLOUR = Exponential(width=0.03, full=0.75), Exponential(width=0.06, full=0.4)
+_PHOTOGRAPHS = Exponential(width=0.06, full=0.5)
+_OTHERS = Exponential(width=0.1, full=0.8)
+
+
+def _default_kernel(encoder: Encoder, channels: int) -> Kernel:
+    if not isinstance(encoder, OrientedGradients):
+        return _OTHERS
+    if channels != 3:
+        return _DRAWINGS
+    return _PHOTOGRAPHS if isinstance(encoder, PhotoGradients) else _IN_COLOUR
+
+
+def _about_kernel(examples: StoredExamples) -> tuple[Statement, ...]:
+    """What the default kernel was tuned on."""
+    if not isinstance(examples.encoder, OrientedGradients):
+        return ()
+    looked_at, values = ("MNIST", "Fashion-MNIST", "CIFAR-10"), math.prod(examples.preparation.shape)
+    return (tuned_constants("The constants of the kernel", looked_at, values, examples.classes),)
+
+
+# --- votes ---------------------------------------------------------------------------------------------------------
+
+
+def kernel_votes(
+    examples: StoredExamples,
+    test_set: Any,
+    *,
+    kernel: Kernel | None = None,
+    mirrored: bool = False,
+    own: bool = True,
+    progress: Progress | None = None,
+) -> Votes:
+    """Scores of labels: each training example adds to its label what the kernel makes of its cosine to the input.
+
+    Guarantee: `counts[x, l]` is the sum over the examples of label l of their weights on input x. A weight is a whole
+    number from 0 to `FULL_WEIGHT` and a function of the input and that one example (its features), bit for bit,
+    whatever the other examples and inputs are and in whatever order they come; sums are exact.
+
+    Assumes: features and kernel were fixed before anyone looked at the training set, and what `votes.assumptions`
+    lists.
+
+    Args:
+        examples: those that vote; rows have norm 1, and a row of zeros has the cosine 0 to all.
+        test_set: inputs to vote on, or a pair with their true labels.
+        kernel: by default one for these features; a function of the cosine with values from 0 to 1, multiplied by
+            `FULL_WEIGHT` and rounded. The cosine is that of rows rounded to multiples of about 1/4096, and then rounded
+            toward 0 to a multiple of about 1/65536: a copy of the input can have a cosine slightly below 1.
+        mirrored: for images [n, H, W] or [n, channels, H, W]: an example is as near as it is to the input or to its
+            mirror image, left and right exchanged, whichever is nearer.
+        own: also count by weight the examples of the predicted label, `evidence["own"]`, which threats without
+            insertions need.
+        progress: called with the number of inputs that are done and their total.
+
+    Raises:
+        ConfigError: an argument or the data is not what it should be.
+    """
+    inputs = examples.asked(test_set, mirrored=mirrored)
+    statements = examples.statements
+    if kernel is None:
+        kernel = _default_kernel(examples.encoder, examples.preparation.channels)
+        statements = (*statements, *_about_kernel(examples))
+    table = _table(kernel, examples.scale)
+    sorted_rows = _ByLabel.of(examples.rows, examples.labels)
+    scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
+    histograms = np.zeros((len(inputs), FULL_WEIGHT + 1), dtype=np.uint32) if own else None
+    for part in chunks_of(len(inputs), CHUNK_INPUTS, progress):
+        scores[part] = _scores(inputs.views[:, part], sorted_rows, table, examples.classes)
+        if histograms is not None:
+            histograms[part] = _own_weights(inputs.views[:, part], sorted_rows, table, scores[part].argmax(axis=1))
+    recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
+    evidence = {} if histograms is None else {"own": histograms}
+    return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
+
+
+# --- kernel sums ----------------------------------------------------------------------------------------------------
+
+
+def _table(kernel: Kernel, scale: int) -> FloatArray:
+    """Weights by dot product, divided by `_STEP` and rounded toward 0; negative ones count from the end."""
+    steps = np.concatenate([np.arange(_TABLE_END + 1), np.arange(-_TABLE_END, 0)])
+    cosine = np.clip(steps * (_STEP / scale**2), -1.0, 1.0).astype(np.float64)
+    values = np.asarray(kernel(cosine), dtype=np.float64)
+    if values.shape != cosine.shape or not ((values >= 0) & (values <= 1)).all():
+        raise ConfigError(f"Expected a kernel with a value from 0 to 1 at every cosine, got others from {kernel!r}.")
+    return np.rint(FULL_WEIGHT * values).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByLabel:
+    """Training rows sorted by label, so that a label's weights lie side by side."""
+
+    rows: FloatArray
+    labels: IntArray
+
+    @classmethod
+    def of(cls, rows: FloatArray, labels: IntArray) -> _ByLabel:
+        order = np.argsort(labels, kind="stable")
+        return cls(rows[order], labels[order])
+
+    def blocks(self) -> Iterator[tuple[FloatArray, IntArray, IntArray]]:
+        """Some rows at a time, where in them each label starts, and which labels these are."""
+        for start in range(0, len(self.rows), _BLOCK_EXAMPLES):
+            part = slice(start, start + _BLOCK_EXAMPLES)
+            labels, starts = np.unique(self.labels[part], return_index=True)
+            yield self.rows[part], starts, labels
+
+    def of_label(self, label: int) -> FloatArray:
+        """The rows of one label."""
+        first, last = np.searchsorted(self.labels, [label, label + 1])
+        return self.rows[first:last]
+
+
+def _weights(views: FloatArray, rows: FloatArray, table: FloatArray) -> FloatArray:
+    """Whole numbers, inputs x rows."""
+    # Divided by a power of two, whole numbers stay as exact as they were.
+    dots = products(views * np.float32(1 / _STEP), rows)
+    return np.take(table, dots.astype(np.int64), mode="wrap")
+
+
+def _scores(views: FloatArray, examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
+    scores = np.zeros((views.shape[1], classes), dtype=np.int64)
+    for rows, starts, labels in examples.blocks():
+        # At most 2^13 weights of at most 2^10: exact in single precision.
+        sums = np.add.reduceat(_weights(views, rows, table), starts, axis=1)
+        scores[:, labels] += sums.astype(np.int64)
+    return scores
+
+
+def _own_weights(views: FloatArray, examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
+    """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
+    counts = np.zeros((views.shape[1], FULL_WEIGHT + 1), dtype=np.int64)
+    for label in np.unique(predicted):
+        mine = np.flatnonzero(predicted == label)
+        rows = examples.of_label(int(label))
+        for start in range(0, len(rows), _BLOCK_EXAMPLES):
+            weights = _weights(views[:, mine], rows[start : start + _BLOCK_EXAMPLES], table)
+            counts[mine] += histograms(weights.astype(np.int64), FULL_WEIGHT + 1)
+    return counts
+
+
+# --- rule ---------------------------------------------------------------------------------------------------------
+
+
+_KERNEL_OPTIONS = {
+    "width": Option("kernel-vote: how far the cosine falls for a factor of e in weight", float, "W"),
+    "full": Option("kernel-vote: the cosine from which on an example has the full weight", float, "COSINE"),
+    "cosine": Option("kernel-vote: all examples within this cosine weigh the same, others nothing", float, "COSINE"),
+}
+
+
+@dataclass(frozen=True)
+class KernelRule(ExactRule):
+    """Every training example votes for its label by its weight; the label with the largest score wins.
+
+    Reads, for the threats that delete examples and for those that change them, the evidence `own`, examples x
+    (full_weight + 1): how many training examples of the predicted label have each weight from 0 to `full_weight`.
+
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. No larger radius can be shown
+    where an example of any label can have the weight `full_weight`, as one has that equals the input; for `LABELS` and
+    `FEATURES`, which change weights less freely, a larger radius may hold.
+
+    Assumes: nothing beyond `KernelSum`. Without any example the label is 0.
+
+    An insertion takes at most the full weight f from the lead over a rival; a deletion takes the weight of one of the
+    label's own, no more than an insertion. With w_1 >= w_2 >= ... the weights of the label's examples, r units of the
+    threat take at most
+
+        ADD, SYMMETRIC_DIFFERENCE          r f
+        REMOVE                             w_1 + ... + w_r
+        REPLACE, EDIT, LABELS, FEATURES    r f + w_1 + ... + w_r
+
+    whichever the rival, so the one with the smallest lead decides: r is safe where this is at most its lead.
+
+    References: the threshold on sums of Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765), with weights.
+    """
+
+    name = "kernel-vote"
+    title = "kernel vote"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The weights of the label's own examples, where they may be deleted and are not outweighed by insertions."""
+        return () if threat in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD) else ("own",)
+
+    def decide(self, votes: Votes, threat: Threat) -> Decision:
+        """The prediction on every example, and its radius."""
+        full = mechanism_of(votes, KernelSum, self).full_weight
+        label = winners(votes.counts)
+        lead = leads(votes.counts, label).min(axis=1)
+        if threat in (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE):
+            return Decision(label, np.minimum(lead // full, SEARCH_LIMIT))
+        own = evidence_of(votes, "own", self, (full + 1,))
+        inserted = 0 if threat is Threat.REMOVE else full
+        weights = np.arange(full, -1, -1)
+        radius = np.empty(votes.examples, dtype=np.int64)
+        for rows in chunks(votes.examples, full + 1):
+            numbers = own[rows, ::-1].astype(np.int64)
+            _check_own(numbers, weights, votes.counts[rows].max(axis=1))
+            # When all examples of the label are gone, a deletion takes nothing, like that of an example of weight 0.
+            numbers[:, -1] = SEARCH_LIMIT
+            radius[rows] = most_within(lead[rows], weights + inserted, numbers)
+        return Decision(label, radius)
+
+
+def _check_own(numbers: IntArray, weights: IntArray, scores: IntArray) -> None:
+    # In floating point first: only where that is near the score, whole numbers cannot overflow.
+    near = numbers.astype(np.float64) @ weights.astype(np.float64) <= 2.0**54
+    if not near.all() or (numbers @ weights != scores).any():
+        raise ConfigError("The evidence 'own' does not add up to the scores of the predicted labels; train again.")
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class KernelVote(NearDefence):
+    """Every example votes, with a weight that falls with its distance from the input.
+
+    Guarantee: that of `Certificate`, without any probability of failure: an insertion adds at most one full weight to
+    one label, a deletion removes at most the weight of the example.
+
+    Args:
+        kernel: a function of the cosine of two rows of features, from 0 to 1, such as `Exponential(0.1)`. By default
+            that of the features.
+    """
+
+    name = "kernel-vote"
+    summary = "Every training example votes, with a weight that falls with its distance; nothing is trained."
+    mechanisms = (KernelSum,)
+
+    kernel: Kernel | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel is not None and not (callable(self.kernel) and hasattr(self.kernel, "to_dict")):
+            raise ConfigError(
+                f"Expected kernel to be a function of cosines that has a to_dict, such as Exponential(0.1), got "
+                f"{self.kernel!r}."
+            )
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """Its constants, with those of a kernel in its place."""
+        return {**super().options(), **_KERNEL_OPTIONS}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """A kernel vote whose kernel is named by its constants."""
+        others = {name: value for name, value in options.items() if name not in _KERNEL_OPTIONS}
+        chosen = {name: value for name, value in options.items() if name in _KERNEL_OPTIONS}
+        if "cosine" in chosen and len(chosen) > 1:
+            raise ConfigError("cosine (all examples within it weigh the same) excludes width and full; give one kind.")
+        if not chosen:
+            return cls(**others)
+        kernel = Within(**chosen) if "cosine" in chosen else Exponential(**{"width": 0.1, **chosen})
+        return cls(kernel=kernel, **others)
+
+    @classmethod
+    def from_record(cls, values: dict[str, Any]) -> Self:
+        """With the kernel that a run recorded.
+
+        Raises:
+            ConfigError: it was one of the user's own.
+        """
+        said = values.pop("kernel", None)
+        return cls(kernel=None if said is None else kernel_from_dict(said), **values)
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return "kernel vote"
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """Nothing follows the facts: the kernel is that of the features."""
+        return {}
+
+    def rule(self) -> Rule:
+        """See `KernelRule`."""
+        return KernelRule()
+
+    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+        """How the examples vote on some inputs."""
+        return kernel_votes(examples, test_set, kernel=self.kernel, mirrored=self.mirrored, progress=progress)

@@ -1,0 +1,568 @@
+"""Models that each see a part of the training set: DPA, Finite Aggregation, Run-Off Election.
+
+An inserted or deleted example changes the data of the models that see its part, and of no others. Those may then vote
+for anything; all others vote as before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate import _validate
+from mithridate.certifying.exact import (
+    AnyArray,
+    IntArray,
+    check_voters,
+    chunks,
+    evidence_of,
+    in_units,
+    leads,
+    mechanism_of,
+    most_within,
+    winners,
+)
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Mechanism, Threat, Voters
+from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.votes import Votes
+from mithridate.data.partition import Hashes, IndexArray, canonical_order, parts
+from mithridate.defences._trained import PlainDefence
+from mithridate.defences.base import option
+from mithridate.defences.registry import register
+from mithridate.errors import ConfigError
+from mithridate.training.order import Facts
+from mithridate.training.plain_config import ViewPlan
+
+# Up to so many labels, how often one is preferred to another is counted beside the votes, for a run-off election.
+_FEW_LABELS = 100
+
+
+_PART_WORDS = Voters(
+    "models",
+    "models",
+    "too few models vote for the label rather than another. With more partitions one change spoils a smaller share of "
+    "the votes, at some cost in accuracy.",
+)
+
+
+@dataclass(frozen=True)
+class Partitioned(Deterministic):
+    """A deterministic model for each part of the training set.
+
+    A hash of the content of an example (input and label) decides which one of `partitions` parts it belongs to. Model i
+    is a deterministic function of the examples of part i, whatever their order, and of nothing else.
+
+    Args:
+        partitions: number of parts, at least 1.
+    """
+
+    type = "partitioned"
+    rule = "dpa"
+    words = _PART_WORDS
+
+    partitions: int
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions)
+        object.__setattr__(self, "partitions", int(self.partitions))
+
+    @property
+    def models(self) -> int:
+        """Number of models, one for each part."""
+        return self.partitions
+
+    def in_words(self) -> str:
+        """What it does with the training data, with its constants."""
+        return f"a model for each of {self.partitions:,} parts; its content says to which an example belongs"
+
+
+@dataclass(frozen=True)
+class SpreadPartitions(Deterministic):
+    """A deterministic model for each overlapping part of the training set, as Finite Aggregation has it.
+
+    A hash of the content of an example (input and label) decides which of `models = partitions * spread` buckets it
+    belongs to. Bucket b is seen by the models `(b + offset) % models`, for every one of `offsets`. Model i is a
+    deterministic function of the examples of its buckets, whatever their order, and of nothing else.
+
+    Args:
+        partitions: number of parts that models of the same size would need without overlap, at least 1.
+        offsets: which models see a bucket: different whole numbers from 0 to `models - 1`; their number is `spread`.
+    """
+
+    type = "spread-partitions"
+    rule = "finite-aggregation"
+    words = _PART_WORDS
+
+    partitions: int
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions)
+        object.__setattr__(self, "partitions", int(self.partitions))
+        try:
+            object.__setattr__(self, "offsets", tuple(operator.index(offset) for offset in self.offsets))
+        except TypeError:
+            raise ConfigError(f"Expected offsets as whole numbers, got {self.offsets!r}.") from None
+        if not self.offsets or len(set(self.offsets)) < len(self.offsets):
+            raise ConfigError(f"Expected at least one offset and no offset twice, got {self.offsets!r}.")
+        if min(self.offsets) < 0 or max(self.offsets) >= self.models:
+            raise ConfigError(f"Expected offsets from 0 to {self.models - 1}, got {self.offsets!r}.")
+
+    def in_words(self) -> str:
+        """What it does with the training data, with its constants."""
+        return (
+            f"{self.models:,} models on parts that overlap; its content says which {self.spread:,} of them see an "
+            f"example ({self.partitions:,} partitions, each spread over {self.spread:,})"
+        )
+
+    @property
+    def spread(self) -> int:
+        """How many models see each example."""
+        return len(self.offsets)
+
+    @property
+    def models(self) -> int:
+        """Number of models, and of buckets."""
+        return self.partitions * len(self.offsets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        return {"type": self.type, "partitions": self.partitions, "offsets": list(self.offsets)}
+
+
+# --- what each model sees ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts(ViewPlan):
+    """Each model sees one part of the training set, and is a function of it (`mechanism.Partitioned`).
+
+    Args:
+        partitions: number of parts and of models, at least 1.
+    """
+
+    partitions: int
+    type = "parts"
+    has_preferences = True
+    is_deterministic = True
+
+    def members(self, hashes: Hashes) -> list[IndexArray]:
+        """One part each."""
+        return parts(hashes, self.partitions)
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions)
+
+    @property
+    def instances(self) -> int:
+        """Number of models that vote."""
+        return self.partitions
+
+    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
+        """What each model is, as the certificates read it."""
+        return Partitioned(self.partitions)
+
+    def check(self, num_train: int) -> None:
+        """Require that it suits so many training examples."""
+        _check_partitions(self.partitions, num_train)
+
+
+@dataclass(frozen=True)
+class SpreadParts(ViewPlan):
+    """Each model sees several small parts, and each part is seen by several models (`mechanism.SpreadPartitions`).
+
+    Args:
+        partitions: number of parts that models of the same size would need without overlap, at least 1.
+        spread: how many models see each example, at least 1; there are `partitions * spread` models.
+    """
+
+    partitions: int
+    spread: int
+    type = "spread-parts"
+    is_deterministic = True
+    evidence = ("predictions",)
+
+    def members(self, hashes: Hashes) -> list[IndexArray]:
+        """Several small parts each, in the canonical order."""
+        buckets, order = parts(hashes, self.instances), canonical_order(hashes)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        joined = [
+            np.concatenate([buckets[(model - offset) % self.instances] for offset in self.offsets])
+            for model in range(self.instances)
+        ]
+        return [indices[np.argsort(place[indices])] for indices in joined]
+
+    def __post_init__(self) -> None:
+        _validate.positive_integer(partitions=self.partitions, spread=self.spread)
+
+    @property
+    def instances(self) -> int:
+        """Number of models that vote."""
+        return self.partitions * self.spread
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Which models see a bucket: 0 and other numbers below `instances`, a public function of the two constants."""
+        found, draw = {0}, 0
+        while len(found) < self.spread:
+            message = f"offsets {self.partitions} {self.spread} {draw}".encode()
+            found.add(int.from_bytes(hashlib.blake2b(message, digest_size=16).digest(), "little") % self.instances)
+            draw += 1
+        return tuple(sorted(found))
+
+    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
+        """What each model is, as the certificates read it."""
+        return SpreadPartitions(self.partitions, self.offsets)
+
+    def check(self, num_train: int) -> None:
+        """Require that it suits so many training examples."""
+        _check_partitions(self.partitions, num_train)
+
+
+def _check_partitions(partitions: int, num_train: int) -> None:
+    if partitions > num_train:
+        raise ConfigError(
+            f"There are {partitions} partitions but only {num_train} training examples; use fewer partitions."
+        )
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MajorityRule(ExactRule):
+    """Deep Partition Aggregation: the label with most votes wins.
+
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. No larger radius can be
+    shown from the counts: with one change more, some behaviour of the touched models changes the prediction.
+
+    Assumes: nothing beyond `Partitioned`.
+
+    One change spoils one model. It moves at most one vote from the label to a rival, so that its lead falls by 2, and
+    the lead may fall to 0: the number of changes is `lead // 2`, for the rival with the smallest lead.
+
+    References: Levine & Feizi 2021 (arXiv 2006.14768), Theorem 1.
+    """
+
+    name = "dpa"
+    title = "DPA"
+
+    def decide(self, votes: Votes, threat: Threat) -> Decision:
+        """The prediction on every example, and its radius."""
+        check_voters(votes, mechanism_of(votes, Partitioned, self).partitions)
+        label = winners(votes.counts)
+        return Decision(label, in_units(leads(votes.counts, label).min(axis=1) // 2, threat))
+
+
+@dataclass(frozen=True)
+class SpreadRule(ExactRule):
+    """Finite Aggregation: the label with most votes of models whose parts overlap wins.
+
+    Reads the evidence `predictions`, examples x models: the label that each model votes for.
+
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. A larger radius may hold: a
+    model that sees two spoiled buckets is counted twice, as in the paper.
+
+    Assumes: nothing beyond `SpreadPartitions`.
+
+    One change spoils one bucket, and so the models that see it. A spoiled model lowers the lead over rival c by at most
+    `1 + [it votes for the label] - [it votes for c]`, a bucket by the sum of this over its models: its impact. Changes
+    to the same bucket spoil nothing more, so r changes do no more than the r largest impacts together, and r is safe
+    where this sum is at most the lead, for every rival.
+
+    References: Wang, Levine, Feizi 2022 (arXiv 2202.02628), Theorem 2.
+    """
+
+    name = "finite-aggregation"
+    title = "Finite Aggregation"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """The vote of every model."""
+        return ("predictions",)
+
+    def decide(self, votes: Votes, threat: Threat) -> Decision:
+        """The prediction on every example, and its radius."""
+        mechanism = mechanism_of(votes, SpreadPartitions, self)
+        check_voters(votes, mechanism.models)
+        predictions = evidence_of(votes, "predictions", self, (mechanism.models,))
+        label = winners(votes.counts)
+        lead = leads(votes.counts, label)
+        changes = np.empty(votes.examples, dtype=np.int64)
+        for rows in chunks(votes.examples, mechanism.models * votes.classes):
+            backers = _backers(predictions[rows], votes.counts[rows], mechanism)
+            changes[rows] = _spread_changes(backers, label[rows], lead[rows], mechanism.spread)
+        return Decision(label, in_units(changes, threat))
+
+
+def _backers(predictions: AnyArray, counts: IntArray, mechanism: SpreadPartitions) -> AnyArray:
+    """For each label, example and bucket: how many of the models that see the bucket vote for the label."""
+    models = mechanism.models
+    # Wide enough for impacts too, which are at most two for each model.
+    backers = np.zeros((counts.shape[1], *predictions.shape), dtype=np.min_scalar_type(2 * mechanism.spread))
+    for label, sums in enumerate(backers):
+        votes = predictions == label
+        if (votes.sum(axis=1) != counts[:, label]).any():
+            raise ConfigError("The evidence 'predictions' does not add up to the counts; train again.")
+        around = np.concatenate([votes, votes], axis=1).view(np.uint8)
+        for offset in mechanism.offsets:
+            sums += around[:, offset : offset + models]
+    return backers
+
+
+def _spread_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: int) -> IntArray:
+    examples = np.arange(len(label))
+    losable = backers[label, examples] + backers.dtype.type(spread)
+    impacts = np.arange(2 * spread, -1, -1)
+    bins = (examples * len(impacts) + 2 * spread)[:, None]
+    changes = np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
+    for rival, gained in enumerate(backers):
+        # Impacts are small numbers: counting how often each occurs takes the place of sorting them.
+        occurrences = np.bincount((bins - (losable - gained)).reshape(-1), minlength=len(label) * len(impacts))
+        withstood = most_within(lead[:, rival], impacts, occurrences.reshape(len(label), -1))
+        changes = np.where(label == rival, changes, np.minimum(changes, withstood))
+    return changes
+
+
+@dataclass(frozen=True)
+class RunOffRule(ExactRule):
+    """Run-Off Election: the two labels with most votes go on; of these wins the one that more models prefer.
+
+    Reads the evidence `preferences`, examples x labels x labels: entry [a, b] is the number of models that score label
+    a above label b, of equal scores the smaller label; 0 on the diagonal.
+
+    Guarantee: the prediction stays the same whatever `radius` units of the threat change. A larger radius may hold: the
+    counts do not say whether the models that help a rival in one round can help it in the other.
+
+    Assumes: nothing beyond `Partitioned`, and that a model votes for the label it scores highest, of equal ones the
+    smaller.
+
+    One change spoils one model, which may then vote and prefer as the attacker likes. With n the votes of the first
+    round, the prediction a changes in one of two ways only.
+
+    1. a is not among the two. Then two rivals c are ahead of a. Each needs `n_a - n_c + [a < c]` votes. Each of t
+       spoiled models takes at most one vote from a, which serves both, and gives one vote to one of them. So
+       `sum over both of max(0, need - t) <= t`, and the two rivals with the smallest needs are the cheapest.
+    2. a and some b are the two, and b is preferred to a. In the first round b is ahead of every third label c, and
+       needs `n_c - n_b + [c < b]` votes. Each of t spoiled models gives one vote to b, which serves against all c, and
+       takes one vote from one of them: again `sum over c of max(0, need - t) <= t`. In the second round each spoiled
+       model changes the difference by at most 2: `2 t >= preferences[a, b] - preferences[b, a] + [a < b]`. The same
+       models may do both, so the larger t counts.
+
+    The radius is one less than the smallest t of all these ways. The paper compares b with the present runner-up only,
+    where 2 compares it with all third labels; the radius here is never smaller.
+
+    References: Rezaei, Banihashem, Chegini, Feizi 2023 (arXiv 2302.02300), DPA+ROE.
+    """
+
+    name = "run-off-election"
+    title = "Run-Off Election"
+    choice = "the one that more of the {voters} prefer, of the two with most votes among them"
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """How often one label is preferred to another."""
+        return ("preferences",)
+
+    def decide(self, votes: Votes, threat: Threat) -> Decision:
+        """The prediction on every example, and its radius."""
+        models = mechanism_of(votes, Partitioned, self).partitions
+        check_voters(votes, models)
+        preferences = evidence_of(votes, "preferences", self, (votes.classes, votes.classes))
+        _check_preferences(preferences, votes.counts, models)
+        label = _run_off(votes.counts, preferences)
+        spoiled = np.minimum(
+            _spoiled_to_drop(votes.counts, label), _spoiled_to_overrule(votes.counts, preferences, label)
+        )
+        return Decision(label, in_units(spoiled - 1, threat))
+
+
+def _check_preferences(preferences: AnyArray, counts: IntArray, models: int) -> None:
+    classes = counts.shape[1]
+    different = ~np.eye(classes, dtype=np.bool_)
+    for rows in chunks(len(counts), classes * classes):
+        part = preferences[rows].astype(np.int64)
+        # Who votes for a label prefers it to every other one.
+        agrees = (part >= counts[rows, :, None]) & (part + part.transpose(0, 2, 1) == models)
+        if not (agrees | ~different).all():
+            raise ConfigError(
+                "The evidence 'preferences' does not fit the counts: for two labels, entries [a, b] and [b, a] add up "
+                "to the number of models, and [a, b] is at least the votes for a. Train again."
+            )
+
+
+def _run_off(counts: IntArray, preferences: AnyArray) -> IntArray:
+    # A stable sort of the negated counts puts the smaller of equal labels first.
+    finalists = np.sort(np.argsort(-counts, axis=1, kind="stable")[:, :2], axis=1)
+    smaller, larger = finalists.T
+    examples = np.arange(len(counts))
+    prefers_smaller = preferences[examples, smaller, larger] >= preferences[examples, larger, smaller]
+    return np.where(prefers_smaller, smaller, larger)
+
+
+def _spoiled_to_drop(counts: IntArray, label: IntArray) -> IntArray:
+    """How many models must be spoiled before two rivals are ahead of the label in the first round."""
+    if counts.shape[1] == 2:
+        return np.full(len(counts), SEARCH_LIMIT + 1, dtype=np.int64)
+    # A rival is ahead of the label where the lead is negative, so it needs one vote more than the lead.
+    needs = np.sort(leads(counts, label), axis=1)[:, :2] + 1
+    return _fewest_spoiled(needs)
+
+
+def _spoiled_to_overrule(counts: IntArray, preferences: AnyArray, label: IntArray) -> IntArray:
+    """How many models must be spoiled before a rival meets the label in the second round and wins."""
+    examples, labels = np.arange(len(counts)), np.arange(counts.shape[1])
+    ours = preferences[examples, label].astype(np.int64)
+    theirs = preferences[examples, :, label].astype(np.int64)
+    second = -((theirs - ours - (label[:, None] < labels)) // 2)
+    spoiled = np.full(len(counts), SEARCH_LIMIT + 1, dtype=np.int64)
+    for rival in labels:
+        needs = counts - counts[:, rival, None] + (labels < rival)
+        # Neither the rival nor the label is a third one.
+        needs[:, rival] = 0
+        needs[examples, label] = 0
+        both = np.maximum(_fewest_spoiled(needs), second[:, rival])
+        spoiled = np.where(label == rival, spoiled, np.minimum(spoiled, both))
+    return spoiled
+
+
+def _fewest_spoiled(needs: npt.NDArray[np.int64]) -> IntArray:
+    """The smallest t of 0 or more with `sum of max(0, need - t) <= t`, for each row of needs.
+
+    The sum is the largest of `(sum of the j largest needs) - j t` over j, so t is at least each of these sums divided
+    by j + 1.
+    """
+    sums = np.cumsum(-np.sort(-needs, axis=1), axis=1)
+    shares = -(-sums // np.arange(2, needs.shape[1] + 2))
+    return np.maximum(shares.max(axis=1), 0)
+
+
+# --- the defences ---------------------------------------------------------------------------------------------------
+
+
+def _partitions_for(num_train: int) -> int:
+    """About 50 examples in each of 10 to 250 parts."""
+    return max(1, min(250, max(10, num_train // 50), num_train))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class DPA(PlainDefence):
+    """Deep partition aggregation: a deterministic model for each part of the data; the majority wins.
+
+    Guarantee: that of `Certificate`, without any probability of failure: a changed example touches one part.
+
+    Args:
+        partitions: number of parts; None: about one for every 50 examples, from 10 to 250.
+
+    References: Levine, Feizi 2021 (arXiv 2006.14768).
+    """
+
+    name = "dpa"
+    summary = "A deterministic model for each part of the data; the majority wins."
+    mechanisms = (Partitioned,)
+    sized = ("partitions",)
+
+    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
+    preferences: bool | None = None
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return "DPA" if self.partitions is None else f"DPA, {self.partitions:,} partitions"
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """The number of parts; and preferences, which a run-off election on the same models needs, where they fit."""
+        return {"partitions": _partitions_for(facts.num_train), "preferences": facts.classes <= _FEW_LABELS}
+
+    @property
+    def wants_preferences(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether it is counted how often one label is preferred to another."""
+        return bool(self.preferences)
+
+    def plan(self) -> ViewPlan:
+        """A part for each model."""
+        assert self.partitions is not None
+        return Parts(self.partitions)
+
+    def rule(self) -> Rule:
+        """See `MajorityRule`."""
+        return MajorityRule()
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RunOffElection(DPA):
+    """Partition aggregation in two rounds: the two labels with most votes meet in a run-off.
+
+    Guarantee: as `DPA`; the models are the same.
+
+    References: Rezaei, Banihashem, Chegini, Feizi 2023 (arXiv 2302.02300).
+    """
+
+    name = "run-off-election"
+    summary = "DPA in two rounds: the two labels with most votes meet in a run-off."
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        return "run-off election" if self.partitions is None else f"run-off election, {self.partitions:,} partitions"
+
+    @property
+    def training_key(self) -> dict[str, Any]:
+        """The models are those of DPA."""
+        return {**super().training_key, "name": DPA.name}
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """As DPA, and preferences in any case."""
+        return {**super().decided(facts), "preferences": True}
+
+    def rule(self) -> Rule:
+        """See `RunOffRule`."""
+        return RunOffRule()
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FiniteAggregation(PlainDefence):
+    """Partition aggregation with small overlapping parts: each example is seen by `spread` models.
+
+    Guarantee: as `DPA`.
+
+    Args:
+        partitions: parts that models of the same size would need without overlap; None: as `DPA`.
+        spread: how many models see each example; `partitions * spread` models are trained.
+
+    References: Wang, Levine, Feizi 2022 (arXiv 2202.02628).
+    """
+
+    name = "finite-aggregation"
+    summary = "DPA with small overlapping parts: each example is seen by several models."
+    mechanisms = (SpreadPartitions,)
+    sized = ("partitions",)
+
+    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
+    spread: int = option(4, "finite-aggregation: models that see each example (4)", int, "D")
+
+    @property
+    def title(self) -> str:
+        """For a legend."""
+        of = "" if self.partitions is None else f"{self.partitions:,} x "
+        return f"finite aggregation, {of}{self.spread}"
+
+    def decided(self, facts: Facts) -> dict[str, Any]:
+        """The number of parts."""
+        return {"partitions": _partitions_for(facts.num_train)}
+
+    def plan(self) -> ViewPlan:
+        """Several small parts for each model."""
+        assert self.partitions is not None
+        return SpreadParts(self.partitions, self.spread)
+
+    def rule(self) -> Rule:
+        """See `SpreadRule`."""
+        return SpreadRule()

@@ -1,0 +1,91 @@
+"""Votes of a finished run on inputs that nobody had when it was trained, whatever its method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mithridate._io.artifacts import PathLike
+from mithridate._io.files import parse_json, read_file
+from mithridate.core.votes import Votes
+from mithridate.data.examples import as_examples
+from mithridate.defences._trained import TrainedDefence
+from mithridate.defences.registry import kind_of
+from mithridate.errors import ArtifactError, ConfigError
+
+
+def predict(run_dir: PathLike, inputs: Any, *, model: Any = None, features: Any = None, device: str = "auto") -> Votes:
+    """How the models, or the examples, of a finished run vote on new inputs.
+
+    Guarantee: all that voted in the run votes; mechanism, recipe and statements are those of the run, and so is the
+    rule that `certify` uses for these votes where no other is named.
+
+    Assumes: whoever chose the inputs did not choose them by what these very models answer to others. The claim is about
+    each input by itself, over the training of the models; methods without randomness need no such assumption.
+
+    Args:
+        run_dir: the directory of a run that kept what predictions need.
+        inputs: raw inputs like those of the training set, or a pair with their true labels, or `data.Examples`.
+        model: the network, where the run was of a user's own; it must be the same.
+        features: the encoder, where it was a `features.Frozen`; it must be the same.
+        device: `cpu`, `cuda`, `mps` or `auto`.
+
+    Raises:
+        ArtifactError: the run is not finished, keeps nothing for predictions, or is damaged.
+        ConfigError: the inputs are not like those of the training set, or the model or encoder is not that of the run.
+    """
+    method = method_of(run_dir)
+    kind = TrainedDefence if method is None else kind_of(method)
+    examples = as_examples(inputs, "new", need_labels=False)
+    try:
+        return kind.predict(run_dir, examples, model=model, features=features, device=device)
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "safetensors"):
+            raise
+        raise ModuleNotFoundError(
+            f"The models of this run need {error.name}; install it with: pip install 'mithridate[train]'",
+            name=error.name,
+        ) from error
+
+
+def source_of(run_dir: PathLike) -> dict[str, Any]:
+    """How the training data of a run was read; empty where it does not say.
+
+    Raises:
+        ArtifactError: it is no directory of a run.
+    """
+    found = _recipe(run_dir).get("source")
+    return found if isinstance(found, dict) else {}
+
+
+def method_of(run_dir: PathLike) -> str | None:
+    """The name of the method that a run was trained by; None for models that `train` alone was asked for.
+
+    Raises:
+        ArtifactError: it is no directory of a run, or the method is unknown here.
+    """
+    recipe = _recipe(run_dir)
+    if "defence" not in recipe:
+        return None
+    said = recipe["defence"]
+    name = said.get("name") if isinstance(said, dict) else None
+    if not isinstance(name, str):
+        raise ArtifactError(f"{Path(run_dir) / 'run.json'} does not name the method of the run; train it again.")
+    try:
+        kind_of(name)
+    except ConfigError as error:
+        raise ArtifactError(f"The run in {run_dir} is of a method that is not known here: {error}") from error
+    return name
+
+
+def _recipe(run_dir: PathLike) -> dict[str, Any]:
+    path = Path(run_dir) / "run.json"
+    try:
+        recipe = parse_json(read_file(path))["recipe"]
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} Give the directory of a run.") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{path} is damaged: it has no recipe. Train the run again.") from error
+    if not isinstance(recipe, dict):
+        raise ArtifactError(f"{path} is damaged: its recipe is no table. Train the run again.")
+    return recipe

@@ -1,0 +1,148 @@
+"""What every encoder is, and how one is named in a configuration or a file."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mithridate import _validate
+from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.errors import ArtifactError, ConfigError
+
+# The encoders of this package, by name. Nothing else gets in: what is not data-independent voids a certificate.
+_KNOWN: dict[str, type[Encoder]] = {}
+
+
+@dataclass(frozen=True)
+class Encoder(ABC):
+    """A fixed function from inputs to rows of numbers; its fields are all the constants that it has.
+
+    Assumes:
+        Each row of the result is a function of that input and the constants alone. Every encoder of this package keeps
+        to it, but for `Frozen`, which is trusted to.
+
+    Attributes:
+        name: how configurations and files call it.
+        tuned_on: data sets that its defaults were chosen on.
+        trusted: whether it is the user who answers for it.
+    """
+
+    name: ClassVar[str]
+    tuned_on: ClassVar[tuple[str, ...]] = ()
+    trusted: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.startswith(f"{__package__}."):
+            _KNOWN[cls.name] = cls
+
+    @abstractmethod
+    def transform(self, x: Any) -> np.ndarray:
+        """Features of inputs, float32, one row each."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The encoder as plain JSON values, enough for `from_dict`."""
+        values = {constant.name: getattr(self, constant.name) for constant in fields(self)}
+        return {"name": self.name, **{key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}}
+
+    def statements(self, shape: tuple[int, ...], classes: int) -> tuple[Statement, ...]:
+        """What a certificate has to say about this encoder, for raw inputs of this shape and so many labels."""
+        if not self.tuned_on:
+            return ()
+        what = f"The constants of {self.name} features"
+        return (tuned_constants(what, self.tuned_on, math.prod(shape), classes),)
+
+    def _use_plain_numbers(self) -> None:
+        """Turn checked numbers into Python's own, so that JSON takes them and equal is equal."""
+        for constant in fields(self):
+            kind = {"int": int, "float": float}.get(str(constant.type))
+            if kind is not None:
+                object.__setattr__(self, constant.name, kind(getattr(self, constant.name)))
+
+
+def encoder_names() -> tuple[str, ...]:
+    """The names of all encoders, sorted."""
+    return tuple(sorted(_KNOWN))
+
+
+def encoder(name: str, **constants: Any) -> Encoder:
+    """The encoder of this name with these constants; what is left out has its default.
+
+    Raises:
+        ConfigError: the name or a constant is not known, is missing, or is outside its range.
+
+    >>> encoder("unit-norm", bias=0.5)
+    UnitNorm(bias=0.5, center=0.0, scale=1.0)
+    """
+    _validate.one_of(encoder_names(), features=name)
+    kind = _KNOWN[name]
+    known = [constant.name for constant in fields(kind)]
+    foreign = sorted(set(constants) - set(known))
+    if foreign:
+        raise ConfigError(f"The encoder {name} has no {', '.join(foreign)}; it has {', '.join(known)}.")
+    missing = [each.name for each in fields(kind) if each.default is MISSING and each.name not in constants]
+    if missing:
+        raise ConfigError(f"The encoder {name} needs {', '.join(missing)}; a file cannot hold its function.")
+    return kind(**constants)
+
+
+def pick_encoder(features: Any) -> Encoder | None:
+    """The encoder of a name, of a table with its name and other constants, or the encoder itself.
+
+    Raises:
+        ConfigError: it is none of these.
+
+    >>> pick_encoder({"name": "unit-norm", "bias": 0.5})
+    UnitNorm(bias=0.5, center=0.0, scale=1.0)
+    """
+    if features is None:
+        return None
+    if isinstance(features, str):
+        return encoder(features)
+    if isinstance(features, dict) and isinstance(features.get("name"), str):
+        constants = {str(key): value for key, value in features.items() if key != "name"}
+        return encoder(features["name"], **constants)
+    if not isinstance(features, Encoder) or type(features) is not _KNOWN.get(features.name):
+        raise ConfigError(
+            f"Expected features to be a name, a table with a name and constants, or an encoder of mithridate.features, "
+            f"got {features!r}; put an encoder of your own into features.Frozen."
+        )
+    return features
+
+
+def about_encoder(chosen: Encoder | None, x: np.ndarray, classes: int) -> tuple[Statement, ...]:
+    """What a certificate has to say about an encoder: that it is trusted, or what its constants were tuned on.
+
+    Args:
+        chosen: the encoder.
+        x: raw inputs, of which the shape matters alone.
+        classes: number of labels.
+    """
+    return () if chosen is None else chosen.statements(x.shape[1:], classes)
+
+
+def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None = None) -> Encoder:
+    """Read back what `to_dict` wrote.
+
+    Args:
+        values: what `to_dict` wrote.
+        function: the function of a frozen encoder, which no file can hold.
+
+    Raises:
+        ArtifactError: this is not what `to_dict` wrote.
+        ConfigError: a constant is outside its range, or a frozen encoder comes without its function.
+
+    >>> from_dict({"name": "unit-norm", "bias": 0.5, "center": 0.0, "scale": 1.0})
+    UnitNorm(bias=0.5, center=0.0, scale=1.0)
+    """
+    if not isinstance(values, dict) or values.get("name") not in _KNOWN:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ArtifactError(
+            f"Expected an encoder named {', '.join(encoder_names())}, got {values!r}; is the file from a newer one?"
+        )
+    constants = {key: value for key, value in values.items() if key != "name"}
+    return encoder(values["name"], **constants, **({} if function is None else {"function": function}))

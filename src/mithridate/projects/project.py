@@ -1,0 +1,367 @@
+"""Project files: where the data is, how it is read, how to train; `mithridate init` writes and `train` reads them.
+
+    run_dir = "runs/flowers"
+    assumptions = ["..."]        # what else has looked at the training data, a sentence each; may be left out
+
+    [data]                       # or: name = "mnist", a well-known data set
+    train = "flowers.csv"        # beside the project file
+    holdout = 0.2                # or: test = "test.csv"
+    kind = "table"               # and the rest of a declaration, see docs/data.md
+
+    [train]
+    method = "fdp"               # or any other name; without it one is chosen by public facts, and the reason is shown
+    instances = 1000             # constants of the method, and anything else that `mithridate train` has a flag for
+    # recipe = "mnist-strong"    # a preset; where [data] is left out, also its data set
+
+What is left out is chosen, by declared and public facts alone.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mithridate import _validate
+from mithridate._io.artifacts import PathLike
+from mithridate._io.files import read_file
+from mithridate._text import did_you_mean, shown
+from mithridate.core.conditions import classes_read_off, of_user
+from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
+from mithridate.data.download import Progress
+from mithridate.data.examples import Examples
+from mithridate.data.holdout import split_by_hash
+from mithridate.data.named import NAMES, load_named
+from mithridate.data.readers import read
+from mithridate.defences.automatic import named
+from mithridate.defences.registry import options as options_of_methods
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.recipes import presets
+from mithridate.training.backends import Backend, Local, Ray
+
+HOLDOUT = 0.2
+# What a project file can say beside the constants of the methods: what is wanted, and how it runs.
+_WANTED = ("method", "radius", "private")
+RUNTIME = ("device", "in_flight", "precision", "keep_models")
+CLUSTER = ("address", "workers", "gpus_per_worker")
+BACKENDS = ("local", "ray")
+_TEXTS = ("method", "recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address")
+_FLAGS = ("private", "keep_models", "average_iterates", "mirrored")
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project file says.
+
+    Attributes:
+        name: a well-known data set, in place of files.
+        data_dir: the folder with its files, where one is given.
+        train: where the training data is.
+        test: where the inputs to vote on are; None: some of the training data is held out for that.
+        holdout: how much of it.
+        declaration: how examples are read; None: arrays as they are.
+        run_dir: where the run is kept.
+        options: what to train and how, by the names of the flags of `mithridate train`.
+        assumptions: what the user says is taken for granted, a sentence each; every certificate repeats them.
+    """
+
+    train: Path | None = None
+    test: Path | None = None
+    name: str | None = None
+    data_dir: Path | None = None
+    holdout: float = HOLDOUT
+    declaration: Declaration | None = None
+    run_dir: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def data_name(self) -> str | None:
+        """The well-known data set that is trained on: the one that is named, or that of the preset where none is.
+
+        Raises:
+            ConfigError: there is no preset of this name.
+        """
+        own = None if self._preset is None else self._preset.data
+        return own if self.name is None and self.train is None else self.name
+
+    @property
+    def _preset(self) -> presets.Preset | None:
+        recipe = self.options.get("recipe")
+        return None if recipe is None else presets.preset(recipe)
+
+    def defence(self) -> Any:
+        """The defence that is asked for, with its constants; or one that is still to be chosen.
+
+        Raises:
+            ConfigError: a method or a constant is unknown, or they do not go together.
+        """
+        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend")
+        constants = {name: value for name, value in self.options.items() if name not in others and value is not None}
+        preset = self._preset
+        if preset is not None and self.data_name == preset.data:  # whose size is known to all
+            constants.setdefault("num_train", preset.config.num_train)
+        wanted = {name: self.options[name] for name in ("radius", "private") if self.options.get(name) is not None}
+        return named(self.options.get("method"), constants, **wanted)
+
+    def backend(self) -> Backend:
+        """Who trains: this process, or the workers of a cluster.
+
+        Raises:
+            ConfigError: an option is not what it should be.
+        """
+        name = self.options.get("backend") or "local"
+        _validate.one_of(BACKENDS, backend=name)
+        given = {option: self.options[option] for option in CLUSTER if self.options.get(option) is not None}
+        if name == "ray":
+            return Ray(**given)
+        for option in given:
+            raise ConfigError(f"{option} belongs to a cluster; give --backend ray, too, or leave it out.")
+        return Local()
+
+    def runtime(self) -> dict[str, Any]:
+        """How it runs, by the names of `RuntimeOptions`, as far as the user says so."""
+        found = {name: self.options[name] for name in RUNTIME if self.options.get(name) is not None}
+        return {**found, "backend": self.backend()}
+
+    def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
+        """The training data, with all that is taken for granted about it, and the inputs to vote on.
+
+        Args:
+            progress: called with the bytes of a download that are there, and their total.
+
+        Raises:
+            ArtifactError: a file is missing or cannot be read.
+            ConfigError: there is no training data, or it is not what was declared.
+        """
+        training, test = self._read(progress)
+        return replace(training, assumptions=(*training.assumptions, *self.assumptions)), test
+
+    def _read(self, progress: Progress | None) -> tuple[Examples, Examples]:
+        if (name := self.data_name) is not None:
+            if self.test is not None:
+                raise ConfigError(
+                    f"The test file {self.test} does not go with {name}, which has its own; leave it out."
+                )
+            return load_named(name, data_dir=self.data_dir, progress=progress)
+        if self.data_dir is not None:
+            raise ConfigError(
+                "A data folder belongs to a well-known data set: name one in [data], give a recipe, or leave it out."
+            )
+        if self.train is None:
+            raise ConfigError("There is no training data; name it with --train, or in a project file.")
+        training = read(self.train, self.declaration, labels=True)
+        if self.test is None:
+            return split_by_hash(self._with_classes(training), self.holdout)
+        return training, read(self.test, self.declaration, classes=training.class_names)
+
+    def _with_classes(self, whole: Examples) -> Examples:
+        """Numbered classes get names, so that a class that is held out as a whole does not get lost."""
+        if whole.class_names is not None or whole.y is None:
+            return whole
+        declared = self.options.get("classes")
+        count = declared if isinstance(declared, int) else int(whole.y.max()) + 1
+        assumed = classes_read_off(count)
+        return replace(
+            whole,
+            class_names=tuple(str(label) for label in range(count)),
+            assumptions=whole.assumptions if declared is not None else (*whole.assumptions, assumed),
+        )
+
+
+def read_project(path: PathLike) -> Project:
+    """Read a project file; the files it names are looked for beside it.
+
+    Raises:
+        ArtifactError: the file is missing or is no TOML.
+        ConfigError: it holds something that nobody asks for, or lacks the training data.
+    """
+    path = Path(path)
+    content = read_toml(path)
+    refuse_unknown(content, ("run_dir", "assumptions", "data", "train"), f"in {path}")
+    data, options = table_of(content, "data", path), table_of(content, "train", path)
+    refuse_unknown(options, known_options(), f"in [train] of {path}")
+    _refuse_other_kinds(options, path)
+    run_dir = content.get("run_dir", "")
+    if not isinstance(run_dir, str):
+        raise ConfigError(f"Expected run_dir in {path} to be a path in quotes, got {run_dir!r}.")
+    return replace(
+        data_of(data, path),
+        run_dir=Path(run_dir or f"runs/{path.stem}"),
+        options=options,
+        assumptions=assumptions_of(content, path),
+    )
+
+
+def known_options() -> tuple[str, ...]:
+    """All that a table [train] can hold."""
+    return (*_WANTED, *options_of_methods(), *RUNTIME, "backend", *CLUSTER)
+
+
+def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The sentences that a file asks every certificate to repeat, a line each however they are broken there.
+
+    Raises:
+        ConfigError: they are no list of sentences.
+    """
+    given, name = content.get("assumptions", []), f"assumptions in {path}"
+    _validate.sentences(**{name: given})
+    lines = tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in given))
+    if not all(line.isprintable() for line in lines):
+        raise ConfigError(f"Expected {name} as a list of sentences without control codes, got {shown(given)}.")
+    return of_user(lines)
+
+
+def data_of(data: dict[str, Any], path: Path) -> Project:
+    """A project that knows its data alone, from the table [data] of a file.
+
+    Raises:
+        ConfigError: the table holds something that nobody asks for.
+    """
+    if "name" in data:
+        refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
+        if not isinstance(data["name"], str) or data["name"] not in NAMES:
+            raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
+        return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
+    files = _files(data, ("train", "test"), path)
+    holdout = data.get("holdout", HOLDOUT)
+    _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
+    declared = {name: value for name, value in data.items() if name not in ("train", "test", "holdout")}
+    if declared and "kind" not in declared:
+        raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
+    declaration = declaration_from_dict(declared) if declared else None
+    return Project(train=files.get("train"), test=files.get("test"), holdout=holdout, declaration=declaration)
+
+
+def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:
+    """Files and folders that are looked for beside the file that names them."""
+    for name in names:
+        if name in data and not isinstance(data[name], str):
+            raise ConfigError(f"Expected {name} in {path} to be a path in quotes, got {data[name]!r}.")
+    return {name: path.parent / data[name] for name in names if name in data}
+
+
+def read_toml(
+    path: Path, what: str = "a project file", remedy: str = "give one that `mithridate init` wrote"
+) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Args:
+        path: where it is.
+        what: what it should be, for errors.
+        remedy: what to do where it is something else.
+
+    Raises:
+        ArtifactError: it is missing, or is no TOML.
+    """
+    try:
+        return tomllib.loads(read_file(path).decode("utf-8"))
+    except ArtifactError as error:
+        raise ArtifactError(f"{error} Expected {what}; {remedy}.") from error
+    except (RecursionError, ValueError) as error:
+        raise ArtifactError(f"{path} is not {what} in TOML: {error}.") from error
+
+
+def table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """A copy of the table of a name, empty where there is none.
+
+    Raises:
+        ConfigError: it is no table.
+    """
+    value = content.get(name, {})
+    if not isinstance(value, dict):
+        raise ConfigError(f"Expected [{name}] in {path} to be a table, got {value!r}.")
+    return dict(value)
+
+
+def refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    """Require that every name is known.
+
+    Raises:
+        ConfigError: one is not; the message has a suggestion.
+    """
+    for name in found:
+        if name not in known:
+            raise ConfigError(f"Nobody asks for {name!r} {where}; {did_you_mean(name, known)}")
+
+
+def _refuse_other_kinds(options: Mapping[str, Any], path: Path) -> None:
+    """Numbers are checked where they are used; what is neither number nor list is checked here."""
+    for names, kind, words in ((_TEXTS, str, "a name in quotes"), (_FLAGS, bool, "true or false")):
+        for name in names:
+            if name in options and not isinstance(options[name], kind):
+                raise ConfigError(f"Expected {name} in [train] of {path} to be {words}, got {options[name]!r}.")
+
+
+_HEADER = """\
+# A project for mithridate: how the data is read, and how to train on it.
+#
+#   mithridate train {name}
+#   mithridate certify {run_dir}
+#   mithridate report {run_dir}
+
+# Where the run is kept; killed at any moment, the same command goes on from there.
+run_dir = {run_dir_quoted}
+
+# What else has looked at the training data, such as a choice of constants; every certificate repeats these sentences.
+# assumptions = ["The clipping norm was chosen by trials on this training data."]
+
+"""
+_FILES = """\
+# Files beside this one. Without a test file, some examples are held out, by a hash of each, to be voted on.
+train = {train}
+{test}
+"""
+_TRAIN = """
+[train]
+# What is commented out is chosen from the kind of data, the step of its size and the classes, and shown before training
+# starts. Decide here by what you know, not by what comes out on this training data.
+# method = "auto"           # or fdp, nearest-neighbours, dpa and others: `mithridate train --help` lists them
+# radius = 20               # how many changed examples predictions should withstand
+# private = true            # the models themselves must be private: fdp
+# num_train = 10000         # examples to train on (without those held out), where their number is fixed or public; else
+#                           # a radius ends where the next step of their number begins
+# Of fdp:
+# instances = 1000          # models that vote: more give larger radii, and take longer
+# noise_multiplier = 10.0   # more noise: larger radii, less accuracy
+# model = "linear"          # or mlp, lenet5, opa-tut, resnet18
+"""
+
+
+def project_toml(path: Path, train: Path, test: Path | None, declaration: Declaration) -> str:
+    """A commented project file to start from.
+
+    Args:
+        path: where it will be written; the files it names are relative to that.
+        train: the training data.
+        test: the inputs to vote on, where there are some.
+        declaration: how examples are read.
+
+    Raises:
+        ConfigError: the name of a file cannot be written as text.
+    """
+    run_dir = f"runs/{path.stem}"
+    lines = to_toml(declaration, table="data").removesuffix("\n").split("\n")  # and not where Unicode ends a line
+    # The files come first in their table; comments before it stay where they are.
+    start = lines.index("[data]") + 1
+    files = _FILES.format(
+        train=toml_text(_relative(train, path)),
+        test=f"holdout = {HOLDOUT}" if test is None else f"test = {toml_text(_relative(test, path))}",
+    )
+    # A comment of TOML holds no control characters.
+    shown = [shlex.quote(name) if name.isprintable() else "..." for name in (path.name, run_dir)]
+    header = _HEADER.format(name=shown[0], run_dir=shown[1], run_dir_quoted=toml_text(run_dir))
+    return header + "\n".join([*lines[:start], files, *lines[start:], _TRAIN])
+
+
+def _relative(target: Path, path: Path) -> str:
+    """A path as seen from the folder of the project file, where that is possible without leaving it."""
+    if any(0xD800 <= ord(character) <= 0xDFFF for character in f"{target}{path}"):
+        raise ConfigError(f"The path {str(target)!r} is not valid Unicode, which TOML needs; rename it.")
+    try:
+        return target.resolve().relative_to(path.parent.resolve()).as_posix()
+    except ValueError:
+        return str(target.resolve())

@@ -1,0 +1,276 @@
+"""What charts are made of: shapes in pixels, described once and rendered as SVG (by no package) or PNG (by matplotlib).
+
+`Plane` knows where radii and shares go; `report_chart` and `comparison_chart` say what is drawn there.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.errors import ConfigError
+
+FloatArray = npt.NDArray[np.float64]
+Point = tuple[float, float]
+
+BASELINE_DASH = "1 4"
+_INK, _PAPER, _FONT_SIZE = "#1d2126", "#ffffff", 13
+# matplotlib measures in points of 1/72 inch; a pixel is 1/100 inch here, and two dots of the PNG.
+_POINTS, _DOTS = 0.72, 200
+
+
+@dataclass(frozen=True)
+class Path:
+    """Straight pieces from point to point.
+
+    Attributes:
+        points: where they meet, at least two.
+        css: what a style sheet calls it.
+        colour: by default that of the text around the chart.
+        width: of the stroke; 0 for none.
+        dash: lengths of strokes and gaps, as SVG writes them; by default a line without gaps.
+        opacity: from 0 to 1.
+        is_filled: whether the area inside is filled.
+        is_closed: whether the last point is joined to the first.
+    """
+
+    points: Sequence[Point]
+    css: str = ""
+    colour: str | None = None
+    width: float = 1.0
+    dash: str = ""
+    opacity: float = 1.0
+    is_filled: bool = False
+    is_closed: bool = False
+
+
+@dataclass(frozen=True)
+class ChartText:
+    """A line of text; `anchor` is which part of it stands at x: `start`, `middle` or `end`."""
+
+    x: float
+    y: float
+    text: str
+    css: str = ""
+    colour: str | None = None
+    anchor: str = "start"
+    is_bold: bool = False
+
+
+Shape = Path | ChartText
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing: what is on it, in the order in which it is drawn, and what it shows in words."""
+
+    width: int
+    height: int
+    title: str
+    description: str
+    shapes: Sequence[Shape]
+
+    def svg(self) -> str:
+        """An SVG element for a page, in the colour of the text around it."""
+        return self._svg("", "")
+
+    def svg_file(self) -> str:
+        """A file of its own, dark on white."""
+        sheet = f'<rect width="{self.width}" height="{self.height}" fill="{_PAPER}"/>'
+        return self._svg(f' color="{_INK}" width="{self.width}" height="{self.height}"', sheet)
+
+    def _svg(self, attributes: str, sheet: str) -> str:
+        drawn = "".join(_svg_text(shape) if isinstance(shape, ChartText) else _svg_path(shape) for shape in self.shapes)
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" role="img" '
+            f'font-family="system-ui, sans-serif" font-size="{_FONT_SIZE}" fill="currentColor"{attributes}>{sheet}'
+            f"<title>{escape(self.title)}</title><desc>{escape(self.description)}</desc>{drawn}</svg>\n"
+        )
+
+    def png(self) -> bytes:
+        """A PNG file, dark on white.
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError as error:
+            raise ConfigError("A PNG needs matplotlib; install it with: pip install 'mithridate[report]'") from error
+        figure = Figure(figsize=(self.width / 100, self.height / 100), dpi=_DOTS, facecolor=_PAPER)
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, self.width), ylim=(self.height, 0))
+        axes.set_axis_off()
+        for shape in self.shapes:
+            colour = shape.colour or _INK
+            if isinstance(shape, ChartText):
+                side = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
+                font = {"size": _POINTS * _FONT_SIZE, "weight": "bold" if shape.is_bold else "normal"}
+                axes.text(shape.x, shape.y, shape.text, color=colour, ha=side, fontdict=font, parse_math=False)
+                continue
+            x, y = zip(*shape.points, *shape.points[: int(shape.is_closed)], strict=True)
+            if shape.is_filled:
+                axes.fill(x, y, color=colour, alpha=shape.opacity, linewidth=0)
+            if shape.width:
+                # matplotlib counts lengths of dashes in widths of the line.
+                gaps = [float(length) / shape.width for length in shape.dash.split()]
+                style = (0, gaps) if gaps else "solid"
+                axes.plot(x, y, color=colour, alpha=shape.opacity, linewidth=_POINTS * shape.width, linestyle=style)
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+        return file.getvalue()
+
+
+def _svg_path(path: Path) -> str:
+    attributes = {
+        "class": path.css,
+        "d": _pen(path.points) + ("Z" if path.is_closed else ""),
+        "color": path.colour or "",
+        "fill": "currentColor" if path.is_filled else "none",
+        "stroke": "currentColor" if path.width else "",
+        "stroke-width": f"{path.width:g}" if path.width else "",
+        "stroke-dasharray": path.dash,
+        "opacity": f"{path.opacity:g}" if path.opacity < 1 else "",
+    }
+    return f"<path{_written(attributes)}/>"
+
+
+def _svg_text(text: ChartText) -> str:
+    attributes = {
+        "class": text.css,
+        "x": f"{text.x:.1f}",
+        "y": f"{text.y:.1f}",
+        "color": text.colour or "",
+        "fill": "currentColor" if text.colour else "",
+        "text-anchor": text.anchor if text.anchor != "start" else "",
+        "font-weight": "600" if text.is_bold else "",
+    }
+    return f"<text{_written(attributes)}>{escape(text.text)}</text>"
+
+
+def _written(attributes: dict[str, str]) -> str:
+    return "".join(f' {name}="{escape(value)}"' for name, value in attributes.items() if value)
+
+
+def _pen(points: Iterable[Point]) -> str:
+    """Points as the moves of a pen; level and upright ones take half the room."""
+    moves: list[str] = []
+    last = None
+    for x, y in ((f"{x:.1f}", f"{y:.1f}") for x, y in points):
+        if last is None:
+            moves.append(f"M{x} {y}")
+        elif last[1] == y:
+            moves.append(f"H{x}")
+        else:
+            moves.append(f"V{y}" if last[0] == x else f"L{x} {y}")
+        last = x, y
+    return "".join(moves)
+
+
+# --- radii and shares -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Where radii and shares are drawn: a radius takes the room from x(r) to x(r + 1), a share of 1 is at the top.
+
+    Attributes:
+        left: where radius 0 begins.
+        right: where the last radius ends.
+        top: height of a share of 1.
+        bottom: height of a share of 0.
+        limit: the last radius; larger ones are drawn at the right end.
+        is_logarithmic: whether the axis of radii goes by powers.
+    """
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    limit: int
+    is_logarithmic: bool = False
+
+    def x(self, radius: npt.ArrayLike) -> FloatArray:
+        """Where a radius begins."""
+        end, inside = self.limit + 1, np.minimum(np.asarray(radius, dtype=np.float64), self.limit + 1)
+        share = np.log1p(inside) / math.log1p(end) if self.is_logarithmic else inside / end
+        return self.left + (self.right - self.left) * share
+
+    def radius(self, x: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The radius that is drawn at some place."""
+        share = np.clip((np.asarray(x) - self.left) / (self.right - self.left), 0, 1)
+        end = self.limit + 1
+        edge = np.expm1(share * math.log1p(end)) if self.is_logarithmic else share * end
+        return np.minimum(np.floor(edge + 1e-9), self.limit).astype(np.int64)
+
+    def y(self, share: npt.ArrayLike) -> FloatArray:
+        """The height of a share."""
+        return self.bottom - (self.bottom - self.top) * np.asarray(share, dtype=np.float64)
+
+    def axes(self, ticks: Iterable[int], title: str) -> list[Shape]:
+        """Lines across at every fifth, radii below, and what they count."""
+        shapes: list[Shape] = []
+        for share in range(0, 101, 20):
+            height = float(self.y(share / 100))
+            shapes.append(Path([(self.left, height), (self.right, height)], opacity=0.15))
+            shapes.append(ChartText(self.left - 8, height + 4, f"{share}%", anchor="end"))
+        for radius in ticks:
+            at = float(self.x(radius + 0.5))
+            shapes.append(Path([(at, self.bottom), (at, self.bottom + 5)], opacity=0.5))
+            shapes.append(ChartText(at, self.bottom + 19, f"{radius:,}", anchor="middle"))
+        return [
+            *shapes,
+            ChartText((self.left + self.right) / 2, self.bottom + 39, f"radius r: {title}", anchor="middle"),
+        ]
+
+    def baseline(self, share: float) -> Path:
+        """A line across at what always saying the commonest label scores."""
+        height = float(self.y(share))
+        across = [(self.left, height), (self.right, height)]
+        return Path(across, "baseline", width=1.25, dash=BASELINE_DASH, opacity=0.75)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """A step curve in pixels, level to the end of each distinct radius and then down to the next level.
+
+    Attributes:
+        edges: where each level ends, from left to right.
+        heights: the levels.
+        is_ended: whether the curve falls to nothing inside the axis.
+        plane: where it is drawn.
+    """
+
+    edges: FloatArray
+    heights: FloatArray
+    is_ended: bool
+    plane: Plane
+
+    @classmethod
+    def of(cls, radii: npt.NDArray[np.int64], shares: FloatArray, plane: Plane) -> Steps:
+        """The curve of shares that hold up to each of some ascending radii."""
+        edges = plane.x(radii + 1)
+        # Of several steps within half a pixel the last one is drawn.
+        last = np.flatnonzero(np.diff(np.round(2 * edges), append=np.inf))
+        return cls(edges[last], plane.y(shares[last]), len(radii) > 0 and int(radii[-1]) <= plane.limit, plane)
+
+    @property
+    def corners(self) -> list[Point]:
+        """The two ends of every level; none where there is no curve."""
+        starts = [self.plane.left, *self.edges[:-1].tolist()][: len(self.edges)]
+        levels = zip(starts, self.edges.tolist(), self.heights.tolist(), strict=True)
+        return [corner for start, end, height in levels for corner in ((start, height), (end, height))]
+
+    @property
+    def line(self) -> list[Point]:
+        """The corners, and the bottom where the curve ends."""
+        return [*self.corners, (float(self.edges[-1]), self.plane.bottom)] if self.is_ended else self.corners
+
+    def at(self, x: npt.ArrayLike) -> FloatArray:
+        """Heights at some places, the bottom where the curve has ended."""
+        return np.append(self.heights, self.plane.bottom)[np.searchsorted(self.edges, np.asarray(x) + 1e-6)]

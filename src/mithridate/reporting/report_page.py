@@ -1,0 +1,413 @@
+"""The page of a report: what it says is decided here, how it looks in `templates`, what moves in `assets/report.js`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._text import percent, shortened
+from mithridate._version import VERSION
+from mithridate.core.certificate import Certificate, Status
+from mithridate.core.confidence import confidence
+from mithridate.core.curve import Curve, is_correct, round_ticks
+from mithridate.core.rule import is_exact
+from mithridate.core.votes import Votes
+from mithridate.reporting import report_chart, summary, templating
+from mithridate.reporting import sentences as words
+from mithridate.reporting.chart import BASELINE_DASH
+
+if TYPE_CHECKING:
+    from mithridate.reporting.report import Report
+
+# More classes than this are listed by number of points, the largest first.
+_MOST_CLASSES = 200
+# What the table of points calls a status, where that is not its name.
+_STATUS_WORDS = {
+    Status.NOT_SEPARATED: "not certified",
+    Status.SEARCH_LIMIT: "certified, end of search",
+    Status.NUMERICAL: "certified, end of arithmetic",
+    Status.SIZE_LIMIT: "certified, end of the size step",
+}
+# Names of classes are cut to this where room is short.
+_SHORT = 24
+_BAND_NOTE = (
+    "The shaded band is a 95% Clopper-Pearson interval at each radius by itself: how the share would vary for other "
+    "test points from the same source. It is not about the certificates themselves."
+)
+
+
+def render(report: Report) -> str:
+    """The whole page."""
+    return templating.rendered(
+        "report.html",
+        styles=("style.css",),
+        scripts=("report.js",),
+        data=_data(report),
+        start=_start(report),
+        shown=report_chart.axis_title(report),
+        **_hero(report),
+        **_curve(report),
+        **_radii(report),
+        **_classes(report),
+        **_points(report),
+        **_provenance(report),
+    )
+
+
+# --- the parts of the page ------------------------------------------------------------------------------------------
+
+
+def _hero(report: Report) -> dict[str, Any]:
+    certificate = report.certificate
+    return {
+        "title": report.title,
+        "headline": _headline(words.headline(certificate, report.class_names), confidence(certificate)),
+        "lead": [f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
+        "rule": words.HEADLINE_RULE,
+        "warnings": report.warnings,
+        "figures": key_figures(report),
+    }
+
+
+def _headline(found: words.Headline, sure: str) -> dict[str, str]:
+    """The headline in parts: its radius has a colour, and its confidence is a second, quieter line."""
+    claim = found.text.removesuffix(f"; {sure}.")
+    before, radius, after = claim.partition(f"up to {found.radius:,} ") if found.radius > 1 else (claim, "", "")
+    return {
+        "before": before,
+        "radius": f"{found.radius:,}" if radius else "",
+        "after": after,
+        "confidence": "" if claim == found.text else sure,
+    }
+
+
+def key_figures(report: Report) -> list[tuple[str, str]]:
+    """The numbers that a reader asks for first, with their names."""
+    certificate, curve = report.certificate, report.curves[0]
+    total = curve.total
+    figures = [("predictions", f"{total:,}"), _voters(certificate.votes)]
+    correct = is_correct(certificate)
+    if correct is not None:
+        figures.append(("labels that are correct", percent(int(correct.sum()), total)))
+    known = words.baseline(certificate)
+    if known is not None:
+        always = f"baseline: always '{shortened(report.class_names[known.label], _SHORT)}'"
+        figures.append((always, percent(known.count, known.total)))
+    figures.append(("not certified", percent(int((certificate.radius < 0).sum()), total)))
+    start = max(words.headline(certificate).radius, 0)
+    shown = percent(int(curve.at(curve.shown, start)), total)
+    figures.append((f"{report_chart.axis_title(report)} at radius\u00a0{start:,}", shown))
+    if known is not None:
+        balanced = float(certificate.balanced_accuracy(None, start)[0])
+        figures.append((f"the same as a mean over classes, at radius\u00a0{start:,}", mean_of_shares(balanced)))
+    median = words.radius_reached_by(certificate, 0.5)
+    figures.append((f"radius to which half are {report_chart.axis_title(report)}", _radius(median)))
+    ended = certificate.status[certificate.radius.argmax()] == Status.SEARCH_LIMIT.value
+    figures.append(("largest radius" + (", or more" if ended else ""), _radius(int(certificate.radius.max()))))
+    return figures
+
+
+def mean_of_shares(share: float) -> str:
+    """A mean of shares with one decimal, rounded down so that nothing seems better than it is."""
+    return f"{np.floor(1000 * share + 1e-9) / 10:.1f}%"
+
+
+def _voters(votes: Votes) -> tuple[str, str]:
+    kind = votes.mechanism.words
+    if not kind.voters:
+        return "training examples voted, by weight", "all"
+    return f"{kind.in_full} that voted", f"{votes.instances:,}"
+
+
+def _curve(report: Report) -> dict[str, Any]:
+    what = "Certified accuracy" if report.certificate.votes.labels is not None else "Certified share"
+    total = report.curves[0].total
+    which = "Whether the one prediction is" if total == 1 else f"How many of the {total:,} predictions are"
+    compared = ", by each method from the same votes at the same confidence" if report.advice.others else ""
+    header, rows = curve_table(report)
+    return {
+        "curve_title": f"{what} against radius",
+        "curve_lead": f"{which} {report_chart.axis_title(report)} at radius r{compared}.",
+        "limit": report.axis_limit,
+        "readout": readout(report, _start(report)),
+        "unit": f"r counts {words.unit(report.certificate.threat)}.",
+        "chart": report_chart.draw(report).svg(),
+        "legend": _legend(report),
+        "band_note": _BAND_NOTE,
+        "left_out": report.advice.left_out,
+        "curve_header": header,
+        "curve_rows": rows,
+    }
+
+
+def _start(report: Report) -> int:
+    """Where the slider stands at first: at the radius of the headline."""
+    return min(max(words.headline(report.certificate).radius, 0), report.axis_limit)
+
+
+def readout(report: Report, radius: int) -> str:
+    """What holds at one radius, in a sentence."""
+    curve = report.curves[0]
+    total, certified = curve.total, int(curve.at(curve.certified, radius))
+    far = f"{percent(total - certified, total)} not certified that far."
+    if curve.right is None:
+        return f"At r = {radius:,}: {percent(certified, total)} certified, {far}"
+    right = int(curve.at(curve.right, radius))
+    return (
+        f"At r = {radius:,}: {percent(right, total)} correct and certified "
+        f"({report_chart.baseline_label(report)}), {percent(certified - right, total)} certified but wrong, {far}"
+    )
+
+
+def _legend(report: Report) -> list[dict[str, str]]:
+    lines: list[dict[str, str]] = []
+    for which, certificate in enumerate(report.certificates):
+        own = " (this certificate)" if which == 0 else ""
+        unsound = "" if certificate.method.is_sound else ", not valid for DP-SGD"
+        look = which % len(report_chart.DASHES)
+        text = f"{certificate.method.in_words()}{own}{unsound}"
+        lines.append({"css": f"line line-{look}", "dash": report_chart.DASHES[look], "text": text})
+    for sentence in words.baseline_sentence(report.certificate.votes, report.class_names):
+        lines.append({"css": "baseline", "dash": BASELINE_DASH, "text": sentence})
+    return lines
+
+
+def curve_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the curve at round radii: the certificate with its band, then the other methods."""
+    radii = round_ticks(report.axis_limit, 12)
+    own, total = report.curves[0], report.curves[0].total
+    header = ["radius", report_chart.axis_title(report), "95% band"]
+    columns = [[f"{radius:,}" for radius in radii], _shares(own.at(own.shown, radii), total), _bands(own, radii)]
+    if own.right is not None:
+        header += ["mean over classes", "certified, correct or not"]
+        columns.append([mean_of_shares(share) for share in report.certificate.balanced_accuracy(None, radii).tolist()])
+        columns.append(_shares(own.at(own.certified, radii), total))
+    for certificate, curve in zip(report.advice.others, report.curves[1:], strict=True):
+        header.append(certificate.method.in_words())
+        columns.append(_shares(curve.at(curve.shown, radii), total))
+    return header, [list(row) for row in zip(*columns, strict=True)]
+
+
+def _bands(curve: Curve, radii: list[int]) -> list[str]:
+    lower, upper = curve.band()
+    entries = np.searchsorted(curve.radius, radii)
+    return [f"{lower[i]:.1%} to {upper[i]:.1%}" if i < len(lower) else "" for i in entries]
+
+
+def _shares(counts: npt.NDArray[np.int64], total: int) -> list[str]:
+    return [percent(int(count), total) for count in counts]
+
+
+def _radii(report: Report) -> dict[str, Any]:
+    histogram = summary.Histogram.of(report.certificate, report.axis_limit)
+    abstained = int((report.certificate.radius < 0).sum())
+    lead = "How many predictions have which radius. Bars fade below the radius that is set above; "
+    lead += f"the bar at the left counts the {abstained:,} that {'is' if abstained == 1 else 'are'} not certified"
+    whose = "its" if abstained == 1 else "their"
+    lead += f" because {whose} two leading labels are too close." if abstained else "."
+    if report.certificate.votes.labels is not None:
+        lead += " Labels that are wrong stand on top, in red."
+    if histogram.beyond:
+        lead += f" {histogram.beyond:,} more lie beyond the axis."
+    header, rows = _radii_table(report, histogram)
+    return {"radii_lead": lead, "radii_header": header, "radii_rows": rows}
+
+
+def _radii_table(report: Report, histogram: summary.Histogram) -> tuple[list[str], list[list[str]]]:
+    none, correct = report.certificate.radius < 0, is_correct(report.certificate)
+    header = ["radius", "points"] if correct is None else ["radius", "correct", "wrong"]
+    counts = [none] if correct is None else [none & correct, none & ~correct]
+    rows = [["not certified", *(f"{int(some.sum()):,}" for some in counts)]]
+    for start, right, wrong in zip(histogram.start, histogram.right, histogram.wrong, strict=True):
+        span = f"{start:,}" if histogram.width == 1 else f"{start:,} to {start + histogram.width - 1:,}"
+        rows.append([span, f"{right:,}", f"{wrong:,}"][: len(header)])
+    return header, rows
+
+
+def _classes(report: Report) -> dict[str, Any]:
+    known = report.certificate.votes.labels is not None
+    rows = summary.per_class(report.certificate)
+    listed = sorted(sorted(rows, key=lambda row: -row.points)[:_MOST_CLASSES], key=lambda row: row.label)
+    lead = f"Points by their {'true' if known else 'predicted'} class; the last column follows the radius set above."
+    if len(listed) < len(rows):
+        lead += f" Of {len(rows):,} classes, the {len(listed):,} with most points are listed."
+    header = ["class", "points", *(["correct"] if known else []), "not certified", median_title(report)]
+    return {"classes_lead": lead, "classes_header": header, "classes": _class_rows(report, listed)}
+
+
+def _class_rows(report: Report, rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
+    certificate, start = report.certificate, _start(report)
+    correct = is_correct(certificate)
+    counted = certificate.radius >= start if correct is None else (certificate.radius >= start) & correct
+    reached = np.bincount(summary.group_of(certificate)[counted], minlength=certificate.votes.classes)
+    return [
+        {
+            "name": report.class_names[row.label],
+            "label": row.label,
+            "points": row.points,
+            "numbers": class_numbers(row),
+            "share": percent(int(reached[row.label]), row.points),
+        }
+        for row in rows
+    ]
+
+
+def class_numbers(row: summary.ClassRow) -> list[str]:
+    """The numbers of a class, as its row in a table: points, correct ones where that is known, abstentions, median."""
+    right = [] if row.right is None else [percent(row.right, row.points)]
+    return [f"{row.points:,}", *right, percent(row.abstained, row.points), _radius(row.median_radius)]
+
+
+def median_title(report: Report) -> str:
+    """The header of the median radius of a class: only what is correct counts, where that is known."""
+    known = report.certificate.votes.labels is not None
+    return "median radius, correct ones" if known else "median radius"
+
+
+def _points(report: Report) -> dict[str, Any]:
+    known = report.certificate.votes.labels is not None
+    share = report.certificate.votes.mechanism.words.share
+    voted = share if report.certificate.on == "votes" else "mean score of the label"
+    named = report.point_names is not None
+    columns = [
+        ("index", "point", True),
+        *([("name", "name", False)] if named else []),
+        *([("", "picture", False)] if report.pictures else []),
+        ("label", "label", False),
+        *([("truth", "true label", False)] if known else []),
+        ("share", voted, True),
+        ("radius", "radius", True),
+        ("status", "status", False),
+    ]
+    options = [("all", "all points"), ("abstained", "not certified")]
+    if known:
+        options += [("wrong", "wrong"), ("certified-wrong", "certified but wrong")]
+    searched = "a name, a class or a status" if named else "a class or a status"
+    lead = f"The least certain come first; every column sorts. Search for {searched}, or for #12 to see point 12."
+    if report.pictures:
+        lead += f" Pictures travel with {len(report.pictures):,} of {report.curves[0].total:,} points: "
+        lead += "the least and the most certain" + (", of all and of the wrong ones." if known else ".")
+    return {
+        "points_lead": lead,
+        "search_hint": "name, class, status or #index" if named else "class, status or #index",
+        "columns": columns,
+        "show_options": options,
+    }
+
+
+def _provenance(report: Report) -> dict[str, Any]:
+    certificate, recipe = report.certificate, report.certificate.votes.recipe
+    return {
+        "assumptions": certificate.assumptions,
+        "not_covered": words.not_covered(certificate),
+        "precise": words.precise_claim(certificate),
+        "check_with": report.check_with,
+        "facts": facts(report),
+        "recipe": "" if recipe is None else json.dumps(recipe, indent=2),
+        "footer": f"Written by mithridate {VERSION}. This page shows a certificate and does not check it.",
+    }
+
+
+def facts(report: Report) -> list[tuple[str, str]]:
+    """Names and values of everything that a certificate rests on."""
+    certificate, votes = report.certificate, report.certificate.votes
+    budget = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in certificate.error_budget.items())
+    listed = [
+        ("method", certificate.method.in_words()),
+        ("threat", f"{certificate.threat.value}: {certificate.threat.in_words}"),
+        *_confidence_facts(certificate),
+        ("mechanism", votes.mechanism.in_words()),
+        ("voters", votes.tally),
+        ("data fingerprint", str(votes.data_fingerprint or "")),
+        ("runs", ", ".join(map(str, votes.run_ids))),
+        ("error budget", budget),
+        ("versions", ", ".join(f"{name} {version}" for name, version in certificate.versions.items())),
+    ]
+    return [(name, value) for name, value in listed if value]
+
+
+def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
+    if is_exact(certificate.method):
+        return [("failure probability", "none: the radii follow from the votes, and nothing is estimated")]
+    scope = "all predictions at once" if certificate.scope.value == "all" else "each prediction by itself"
+    return [
+        ("failure probability", f"{certificate.failure_prob:g}, for {scope}"),
+        ("bounds", f"{certificate.bounds}, on {certificate.on}"),
+    ]
+
+
+# --- what the script reads ------------------------------------------------------------------------------------------
+
+
+def _data(report: Report) -> dict[str, Any]:
+    certificate, statuses = report.certificate, list(Status)
+    known = words.baseline(certificate)
+    codes = np.zeros(len(certificate.status), dtype=np.int64)
+    for code, status in enumerate(statuses):
+        codes[certificate.status == status.value] = code
+    content, curves = report.to_dict(), []
+    for which, curve in enumerate(content["curves"]):
+        curves.append(_curve_data(curve, which))
+    return {
+        "names": list(report.class_names),
+        "pointNames": None if report.point_names is None else list(report.point_names),
+        "total": len(certificate.label),
+        "limit": report.axis_limit,
+        "start": _start(report),
+        "unit": words.unit(certificate.threat),
+        "chartTitle": f"{report_chart.axis_title(report)}, against radius",
+        "chartDescription": report_chart.description(report),
+        "baseline": None if known is None else {"share": known.share, "label": report_chart.baseline_label(report)},
+        "histogramDescription": "How many predictions have which radius; the table below holds the same numbers.",
+        "curves": curves,
+        "histogram": content["histogram"],
+        "statuses": [_STATUS_WORDS.get(status, status.value.replace("_", " ")) for status in statuses],
+        "searchLimit": statuses.index(Status.SEARCH_LIMIT),
+        "columns": {
+            "label": packed(certificate.label),
+            "truth": packed(certificate.votes.labels),
+            "share": packed(summary.top_share(certificate).astype(np.float32)),
+            "radius": packed(certificate.radius),
+            "status": packed(codes),
+        },
+        "pictures": _picture_data(report.pictures),
+    }
+
+
+def _curve_data(curve: dict[str, Any], which: int) -> dict[str, Any]:
+    shown = curve["certified"] if curve["right"] is None else curve["right"]
+    data = {"short": curve["short"], "dash": report_chart.DASHES[which % 4], "radius": curve["radius"], "shown": shown}
+    if which == 0:
+        data["certified"] = curve["certified"]
+        data["lower"] = [round(share, 5) for share in curve["band_lower"]]
+        data["upper"] = [round(share, 5) for share in curve["band_upper"]]
+    return data
+
+
+def _picture_data(pictures: dict[int, bytes]) -> dict[int, str] | None:
+    return {point: base64.b64encode(file).decode() for point, file in pictures.items()} or None
+
+
+def packed(values: npt.NDArray[Any] | None) -> dict[str, str] | None:
+    """An array in the fewest bytes that hold its values, as text."""
+    if values is None:
+        return None
+    if values.dtype.kind == "i":
+        kinds = ("uint8", "int8", "uint16", "int16", "int32")
+        fits = (kind for kind in kinds if np.iinfo(kind).min <= values.min() and values.max() <= np.iinfo(kind).max)
+        values = values.astype(next(fits))
+    raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    return {"type": values.dtype.name, "data": base64.b64encode(raw).decode()}
+
+
+def _radius(radius: int) -> str:
+    return "none" if radius < 0 else f"{radius:,}"
+
+
+def _brief(value: Any) -> str:
+    """A small number in two digits; a file may hold anything else in its place."""
+    return f"{value:.2g}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,391 @@
+"""Where batches come from: Poisson samples of the whole training set, or passes over what each instance sees of it.
+
+A source draws the batches of a group of models as numbers, and looks the examples up on the device that trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mithridate.data import Dataset
+from mithridate.data.partition import IndexArray
+from mithridate.errors import ConfigError
+from mithridate.training.clipping import MOST_EXAMPLES
+from mithridate.training.config import TrainConfig
+from mithridate.training.plain_config import PlainRecipe
+from mithridate.training.randomness import Seeds
+from mithridate.training.sampling import Batches, Block, blocks
+
+TrainingRecipe = TrainConfig | PlainRecipe
+
+# Models that one core trains at a time: few enough for its cache, enough to share the cost of every call.
+TOGETHER = 8
+# Examples of one instance whose order is drawn at a time. A constant: draws must not depend on memory.
+_VISITS_PER_BLOCK = 2**12
+# Numbers of noise that a GPU draws at a time. Likewise.
+_NORMALS = 2**24
+# Bytes of noisy inputs that one core holds.
+_NOISY_BYTES = 2**29
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one instance sees: indices into the training set, and the labels that stand there for it."""
+
+    members: IndexArray
+    labels: npt.NDArray[np.int64]
+
+
+NOTHING = Seen(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Models that are trained together.
+
+    Attributes:
+        seeds: where their randomness comes from.
+        instances: their numbers.
+        start: their first weights, models x parameters.
+        seen: what each of them sees, where that is not the whole training set.
+    """
+
+    seeds: Seeds
+    instances: Sequence[int]
+    start: Tensor
+    seen: Sequence[Seen] = ()
+
+    @property
+    def models(self) -> int:
+        """How many of them are instances, and not there to fill up."""
+        return len(self.instances)
+
+    def __getitem__(self, part: slice) -> Group:
+        return Group(self.seeds, self.instances[part], self.start[part], self.seen[part])
+
+    def filled_up(self, slots: int) -> Group:
+        """With models that see nothing in the places that are left."""
+        lack = slots - len(self.start)
+        start = torch.cat([self.start, self.start.new_zeros(lack, self.start.shape[1])])
+        return Group(self.seeds, self.instances, start, [*self.seen, *[NOTHING] * lack])
+
+
+class ExampleTable(Protocol):
+    """What the models in flight see, on the device."""
+
+    def fill(self, group: Group) -> None:
+        """Put what the models of a group see into it."""
+        ...
+
+    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of batches of entries, models x width."""
+        ...
+
+
+class BatchSource(Protocol):
+    """Which examples are in the batches of each instance.
+
+    Attributes:
+        width: of every batch, whatever is in it; 0 where batches vary.
+        widest: examples in a batch, hardly ever more.
+        bytes_seen: memory that holds what one model sees.
+        together: how many models a core may train at a time.
+    """
+
+    width: int
+    widest: float
+    bytes_seen: int
+    together: int
+
+    def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
+        """What instances see; empty where that is the whole training set."""
+        ...
+
+    def table(self, models: int, group: Group | None = None) -> ExampleTable:
+        """A place for what so many models see: any models, or those of a group."""
+        ...
+
+    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
+        """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
+        ...
+
+
+def source_of(
+    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
+) -> BatchSource:
+    """Where the batches of a recipe come from.
+
+    Args:
+        recipe: how instances are trained, resolved.
+        data: the training set.
+        device: where it is looked up.
+        parts: for models of parts, the indices of what each of them sees, in the canonical order.
+
+    Raises:
+        ConfigError: the batches would be too large.
+    """
+    if isinstance(recipe, TrainConfig):
+        return PoissonSamples(recipe, data, device)
+    return Visits(recipe, data, device, parts)
+
+
+# --- the whole training set -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _WholeSet:
+    """The training set on the device; every model sees it."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def fill(self, group: Group) -> None:
+        """Nothing to do."""
+
+    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries are indices."""
+        inputs = self.inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        return inputs, self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+
+
+class PoissonSamples:
+    """True Poisson batches of the whole training set (see `sampling`), as private training needs them."""
+
+    width, bytes_seen, together = 0, 0, TOGETHER
+
+    def __init__(self, config: TrainConfig, data: Dataset, device: torch.device) -> None:
+        self._config = config
+        self._set = _WholeSet(*(torch.from_numpy(array).to(device) for array in (data.inputs, data.labels)))
+        expected = config.sample_rate * len(data.labels) * (1.0 if config.keep is None else config.keep)
+        self.widest = expected + 5.0 * math.sqrt(expected) + 8.0
+        # No sum could hold them with the promised rounding; twelve standard deviations are never seen.
+        if min(len(data.labels), expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
+            raise ConfigError(
+                f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up "
+                "with the rounding that clipping allows for. Use a smaller sample_rate."
+            )
+
+    def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
+        """The whole training set."""
+        return ()
+
+    def table(self, models: int, group: Group | None = None) -> ExampleTable:
+        """One for all."""
+        return self._set
+
+    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
+        """Independent draws of every instance."""
+        streams = [group.seeds.generator(instance, "batches") for instance in group.instances]
+        config = self._config
+        return blocks(streams, len(self._set.labels), config.sample_rate, steps, config.keep, mapped)
+
+
+# --- what each instance sees ----------------------------------------------------------------------------------------
+
+
+class Visits:
+    """Passes over what every instance of a plan sees of the training set, in batches of one size.
+
+    Guarantee: for a plan of parts, what an instance sees is its part, in the canonical order. For the others it is an
+    independent draw, as the plan's mechanism says, from the stream of the instance and its purpose.
+
+    Args:
+        recipe: how instances are trained, resolved.
+        data: the training set.
+        device: where it is looked up.
+        parts: see `source_of`.
+
+    Attributes:
+        longest: how many examples an instance sees, at most.
+    """
+
+    def __init__(
+        self, recipe: PlainRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
+    ) -> None:
+        self._recipe, self._plan, self._labels, self._parts = recipe, recipe.plan, data.labels, parts
+        self._inputs = torch.from_numpy(data.inputs).to(device)
+        self._noise = recipe.plan.noise
+        self._ways = ways_to_move(recipe.shift) if self._inputs.dim() == 4 else 1
+        self.longest = self._longest()
+        if self.longest * self._ways >= 2**31:
+            raise ConfigError(f"There are too many images to be moved in {self._ways} ways; use a smaller shift.")
+        self.width = recipe.batch_size
+        self.widest = float(recipe.batch_size + 16)
+        noisy = 4 * self._inputs[0].numel() if self._noise else 0
+        self.bytes_seen = self.longest * (16 + noisy)
+        if recipe.plan.is_deterministic:
+            self.together = 1  # a function, whatever becomes of the others
+        else:
+            self.together = min(TOGETHER, max(1, _NOISY_BYTES // (noisy * self.longest))) if noisy else TOGETHER
+
+    def _longest(self) -> int:
+        if self._parts is not None:
+            return max(1, *(len(part) for part in self._parts))
+        return self._plan.longest(len(self._labels), self._recipe.steps * self._recipe.batch_size)
+
+    def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
+        """What each of some instances sees; at most `longest` examples."""
+        return [self._seen(seeds, instance) for instance in instances]
+
+    def _seen(self, seeds: Seeds, instance: int) -> Seen:
+        if self._parts is not None:
+            members = self._parts[instance]
+            return Seen(members, self._labels[members])
+        assert self._recipe.classes is not None
+        stream = partial(seeds.generator, instance)
+        return Seen(*self._plan.drawn(self._labels, self._recipe.classes, self.longest, stream))
+
+    def table(self, models: int, group: Group | None = None) -> Views:
+        """Padded to what any instance sees, or to what those of a group see; no arithmetic depends on the padding."""
+        length = self.longest if group is None else max(1, *(len(seen.members) for seen in group.seen))
+        device = self._inputs.device
+        members, labels = (torch.zeros(models, length, dtype=torch.int64, device=device) for _ in range(2))
+        own = torch.zeros(models, length, *self._inputs.shape[1:], device=device) if self._noise else None
+        return Views(self._inputs, members, labels, own, self._noise, self._ways, self._recipe.shift)
+
+    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
+        """All of what an instance sees in a random order, then again in another one."""
+        sizes = [len(seen.members) for seen in group.seen]
+        return visits(group.seeds, group.instances, sizes, steps=steps, batch_size=self.width, ways=self._ways)
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """What the models in flight see of the training set, padded to one length.
+
+    Attributes:
+        examples: inputs of the training set.
+        members: models x length, indices into the training set.
+        labels: models x length.
+        own: models x length x input, where every model has inputs of its own.
+        noise: what is added to those.
+        ways: in how many ways an input can be moved.
+        shift: by up to so many pixels.
+    """
+
+    examples: Tensor
+    members: Tensor
+    labels: Tensor
+    own: Tensor | None
+    noise: float
+    ways: int
+    shift: int
+
+    def fill(self, group: Group) -> None:
+        """Put what the models of a group see into it."""
+        for column in ("members", "labels"):
+            rows = np.zeros(tuple(self.members.shape), np.int64)
+            for row, seen in zip(rows, group.seen, strict=True):
+                row[: len(seen.members)] = getattr(seen, column)
+            getattr(self, column).copy_(torch.from_numpy(rows))
+        if self.own is not None:
+            for row, places, instance in zip(self.own, self.members, group.instances, strict=False):
+                row.copy_(self.examples.index_select(0, places))
+                add_normals(row, self.noise, group.seeds, instance)
+
+    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries are places in what a model sees, with a way to see them; see `visits`."""
+        models, width = chosen.shape
+        chosen = chosen.long()
+        chosen, way = (chosen, None) if self.ways == 1 else (chosen // self.ways, chosen % self.ways)
+        labels = self.labels.gather(1, chosen)
+        if self.own is None:
+            rows, source = self.members.gather(1, chosen), self.examples
+        else:
+            firsts = torch.arange(models, device=chosen.device).mul(self.own.shape[1]).unsqueeze(1)
+            rows, source = chosen + firsts, self.own.flatten(0, 1)
+        inputs = source.index_select(0, rows.flatten())
+        if way is not None:
+            inputs = moved(inputs, way.flatten(), self.shift)
+        return inputs.unflatten(0, (models, width)), labels
+
+
+class _Order:
+    """In which order an instance visits what it sees: all of it in a random order, then again in another one."""
+
+    def __init__(self, random: np.random.Generator, size: int) -> None:
+        self._random, self._size = random, size
+        self._left = np.empty(0, np.int32)
+
+    def take(self, count: int) -> npt.NDArray[np.int32]:
+        """The positions of the next visits, of something to see."""
+        lack = count - len(self._left)
+        if lack > 0:
+            rounds = np.tile(np.arange(self._size, dtype=np.int32), (-(-lack // self._size), 1))
+            self._left = np.concatenate([self._left, self._random.permuted(rounds, axis=1).ravel()])
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
+
+
+def visits(
+    seeds: Seeds, instances: Sequence[int], sizes: Sequence[int], *, steps: int, batch_size: int, ways: int = 1
+) -> Iterator[Block]:
+    """All batches of some models, a block of steps at a time; those of a model that sees nothing are empty.
+
+    An entry is `position * ways + way`: a position in what the model sees, and one of the ways in which to see it. What
+    is drawn for a model depends on its instance and on how much it sees.
+
+    Args:
+        seeds: where all randomness comes from.
+        instances: the numbers of the instances; models beyond them see nothing.
+        sizes: how many examples each model sees.
+        steps: number of steps.
+        batch_size: examples in a batch.
+        ways: see `moved`.
+    """
+    orders = [
+        _Order(seeds.generator(instance, "batches"), size) for instance, size in zip(instances, sizes, strict=False)
+    ]
+    moves = [seeds.generator(instance, "moves") for instance in instances]
+    filled = np.array([batch_size if size else 0 for size in sizes], np.int32)
+    length = max(1, _VISITS_PER_BLOCK // batch_size)
+    for done in range(0, steps, length):
+        count = min(length, steps - done)
+        indices = np.zeros((count, len(filled), batch_size), np.int32)
+        for slot in np.flatnonzero(filled):
+            indices[:, slot] = orders[slot].take(count * batch_size).reshape(count, batch_size)
+            if ways > 1:
+                indices[:, slot] *= ways
+                indices[:, slot] += moves[slot].integers(ways, size=(count, batch_size), dtype=np.int32)
+        yield Block(indices, np.tile(filled, (count, 1)), least=batch_size)
+
+
+def ways_to_move(shift: int) -> int:
+    """In how many ways an image can be moved by up to so many pixels."""
+    return (2 * shift + 1) ** 2
+
+
+def moved(images: Tensor, way: Tensor, shift: int) -> Tensor:
+    """Images [N, C, H, W], each moved in one of the ways [N]; pixels at the border spread into what becomes free."""
+    height, width = images.shape[2:]
+    down, right = way // (2 * shift + 1) - shift, way % (2 * shift + 1) - shift
+    rows = (torch.arange(height, device=way.device) - down.unsqueeze(1)).clamp(0, height - 1)
+    columns = (torch.arange(width, device=way.device) - right.unsqueeze(1)).clamp(0, width - 1)
+    places = (rows.unsqueeze(2) * width + columns.unsqueeze(1)).flatten(1).unsqueeze(1)
+    return images.flatten(2).gather(2, places.expand(-1, images.shape[1], -1)).view_as(images)
+
+
+def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> None:
+    """Add Gaussian noise to the inputs that an instance sees, in place, from its own stream.
+
+    On a GPU it is drawn there in double precision, whose tails reach beyond eight standard deviations.
+    """
+    flat = values.view(-1)
+    if values.device.type != "cuda":
+        random = seeds.generator(instance, "features")
+        flat.add_(torch.from_numpy(random.standard_normal(len(flat), dtype=np.float32)).to(values.device), alpha=scale)
+        return
+    random = torch.Generator(values.device).manual_seed(seeds.key(instance, "features") % 2**63)
+    for at in range(0, len(flat), _NORMALS):
+        part = flat[at : at + _NORMALS]
+        drawn = torch.randn(len(part), dtype=torch.float64, device=values.device, generator=random)
+        part.add_(drawn.float(), alpha=scale)
