@@ -51,7 +51,7 @@ browser:  ## install Chromium for the tests of the report, where apt may
 lowest:  ## run the fast tests with the lowest versions that pyproject.toml promises; KEEP=torch leaves torch as it is
 	@$(PYTHON) -m venv --clear build/lowest
 	@$(PYTHON) tests/lowest.py $(KEEP) > build/lowest.txt
-	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,test]'
+	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,ray,test]'
 	@OMP_NUM_THREADS=1 build/lowest/bin/$(PYTEST)
 
 bench: $(DEV)  ## time certification, and training next to Opacus

@@ -13,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What users install; the tools of developers may be as new as they like.
 EXTRAS = ("train", "data", "report")
+# Newer ones than these do not get along with the lowest matplotlib and scikit-learn: nothing of ours.
+OF_THEIR_TIME = {"pandas": "2.2", "polars": "1.0", "pyparsing": "3.1"}
 
 
 def floors() -> dict[str, str]:
@@ -31,5 +33,5 @@ def pinned() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    chosen = floors() | {name: pinned()[name] for name in sys.argv[1:]}
+    chosen = floors() | OF_THEIR_TIME | {name: pinned()[name] for name in sys.argv[1:]}
     print("\n".join(f"{name}=={version}" for name, version in chosen.items()))
