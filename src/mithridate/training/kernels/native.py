@@ -267,8 +267,9 @@ def library() -> Library | None:
     """The compiled functions, or None where they are switched off or cannot be had."""
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
+    source = resources.files(__package__).joinpath("native.c").read_bytes()  # a package without it is broken: no None
     try:
-        found = _compiled()
+        found = _compiled(source)
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
         _log.info("plain torch takes the place of compiled code: %s", error)
         return None
@@ -278,9 +279,8 @@ def library() -> Library | None:
     return found
 
 
-def _compiled() -> Library:
+def _compiled(source: bytes) -> Library:
     compiler = _compiler()
-    source = resources.files("mithridate.training").joinpath("native.c").read_bytes()
     for target in _TARGETS:
         with contextlib.suppress(subprocess.CalledProcessError):
             return _from_cache(compiler, [*_FLAGS, *target], source)
