@@ -21,8 +21,7 @@ from mithridate.features._encoder import (
 )
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
-from mithridate.features.ngrams import HashedNgrams
-from mithridate.features.unit_norm import UnitNorm
+from mithridate.features.tables_and_text import HashedNgrams, UnitNorm
 
 NAMES = encoder_names()
 
