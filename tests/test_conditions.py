@@ -37,7 +37,7 @@ from mithridate.core.conditions import (
 )
 from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Arrays, Images, Number, Table
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import fitted_preprocessing
 from mithridate.data.readers import read
 from mithridate.defences import defence
 from mithridate.defences.partitions import Partitioned

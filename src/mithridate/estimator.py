@@ -34,8 +34,7 @@ from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Rule, is_exact
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import Examples, fitted_preprocessing
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import named
 from mithridate.defences.base import kind_of_device

@@ -16,8 +16,7 @@ from mithridate.data.declarations import (
     declaration_from_dict,
     to_toml,
 )
-from mithridate.data.examples import Examples, as_examples
-from mithridate.data.preparation import Dataset
+from mithridate.data.examples import Dataset, Examples, as_examples
 from mithridate.data.proposals import propose
 from mithridate.data.readers import read
 

@@ -33,8 +33,8 @@ from mithridate.core.conditions import classes_read_off, of_user
 from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
 from mithridate.data.download import Progress
 from mithridate.data.examples import Examples
-from mithridate.data.holdout import split_by_hash
 from mithridate.data.named import NAMES, load_named
+from mithridate.data.partition import split_by_hash
 from mithridate.data.readers import read
 from mithridate.defences.automatic import named
 from mithridate.defences.registry import options as options_of_methods

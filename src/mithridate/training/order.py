@@ -19,8 +19,7 @@ from mithridate._io.artifacts import PathLike
 from mithridate.core.conditions import classes_read_off, distinct, of_user
 from mithridate.core.size import Size, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, kind_of
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import Examples, fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
 from mithridate.training.backends import Backend
 
