@@ -20,7 +20,7 @@ from mithridate.data.examples import (
     fingerprint,
     kind_of,
 )
-from mithridate.data.readers import read
+from mithridate.data.sources import read
 from mithridate.features import Frozen
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from test_cli import run
 from test_train_cli import everything_in, refused
 
 from mithridate.data import Arrays, Images, Table, declaration_from_dict
-from mithridate.data.declarations import Category, Number
+from mithridate.data.columns import Category, Number
 from mithridate.projects.project import read_project
 
 FLOWERS = "petal,soil,kind\n" + "".join(

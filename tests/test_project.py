@@ -15,7 +15,8 @@ from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
 from mithridate.core.conditions import conditions_of
 from mithridate.core.size import Size
 from mithridate.data import Arrays, Examples, Images, Table
-from mithridate.data.declarations import Category, Declaration, Number, Text
+from mithridate.data.columns import Category, Number, Text
+from mithridate.data.declarations import Declaration
 from mithridate.defences.private import PrivateDefence
 from mithridate.projects.project import Project, known_options, project_toml, read_project
 from mithridate.training.order import Order, compose

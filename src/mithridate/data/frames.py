@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
 from mithridate._text import did_you_mean, shown
-from mithridate.data.declarations import canonical, repeated
 from mithridate.errors import ArtifactError, ConfigError
 
 FloatArray = npt.NDArray[np.float64]
@@ -41,6 +40,11 @@ _MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
 _TRUTH = {"true": 1.0, "false": 0.0}
 _UNNAMED = ("the table", "the data set")
 _DATES = (datetime.date, datetime.time, np.datetime64)  # a datetime is a date
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that there is more than once, if any."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,24 +129,16 @@ def _special_number(cell: str | None, row: int, name: str, place: Callable[[int]
     if word in _TRUTH:
         return _TRUTH[word]
     hint = "declare it as a category or text, or mend it"
-    if _is_decimal_comma(word):
+    if _reads(float, word.replace(",", ".")):
         hint = "write decimals with a point"
-    elif _is_date(word):
+    elif _reads(datetime.datetime.fromisoformat, word):
         hint = "turn dates into numbers such as a year or days since a fixed day first, or declare a category"
     raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shown(cell)}; {hint}.")
 
 
-def _is_decimal_comma(word: str) -> bool:
+def _reads(convert: Callable[[str], object], word: str) -> bool:
     try:
-        float(word.replace(",", "."))
-    except ValueError:
-        return False
-    return True
-
-
-def _is_date(word: str) -> bool:
-    try:
-        datetime.datetime.fromisoformat(word)
+        convert(word)
     except ValueError:
         return False
     return True
@@ -154,6 +150,25 @@ def texts(cells: Cells) -> list[str | None]:
         return [None if cell != cell else repr(cell + 0.0) for cell in cells.tolist()]  # as `canonical` writes numbers
     known: dict[str | None, str | None] = {cell: canonical(cell) or None for cell in set(cells) if cell is not None}
     return [known.get(cell) for cell in cells]
+
+
+def canonical(text: str) -> str:
+    """A cell as it is hashed and compared: what reads as a number is that number, in double precision.
+
+    Tables forget how a number was written: 3, 3.0 and "3" are told apart or not depending on what else is in the
+    column. So that a row never depends on other rows, they are the same here; likewise true, True and TRUE.
+
+    >>> canonical(" 3 "), canonical("3.0"), canonical("TRUE"), canonical("cat ")
+    ('3.0', '3.0', 'True', 'cat')
+    """
+    word = text.strip()
+    if word.lower() in ("true", "false"):
+        return word.capitalize()
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return repr(number + 0.0) if math.isfinite(number) else word
 
 
 def cells_of(values: Any, name: str) -> Cells:
@@ -236,6 +251,11 @@ def _objects(values: Sequence[str | None]) -> Cells:
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     return cells
+
+
+def read_table(path: Path) -> Frame:
+    """The table in a file, by the end of its name."""
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
 
 
 # --- CSV ------------------------------------------------------------------------------------------------------------
@@ -398,7 +418,7 @@ def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
         values = table.column(names.index(name))
         if types.is_integer(values.type) or types.is_floating(values.type):
             return values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-        return cells_of_objects(_as_list(values.to_pylist, name), column_called(name))
+        return cells_of_objects(_as_list(values.to_pylist, name), f"The column {name!r}")
 
     names = [str(name) for name in table.column_names]
     return Frame(tuple(names), table.num_rows, origin, column, lambda row: f"row {row} of {origin} (from 0)")
@@ -429,12 +449,7 @@ def _as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
     try:
         return convert()
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # such as dates beyond the year 9999
-        raise ConfigError(f"{column_called(name)} holds values that Python cannot hold; convert it to text.") from error
-
-
-def column_called(name: str) -> str:
-    """A column at the start of a sentence."""
-    return f"The column {name!r}"
+        raise ConfigError(f"The column {name!r} holds values that Python cannot hold; convert it to text.") from error
 
 
 def _pandas_cells(series: Any, name: str) -> Cells:
@@ -442,14 +457,14 @@ def _pandas_cells(series: Any, name: str) -> Cells:
     if getattr(series.dtype, "kind", "O") in "iuf":
         return series.to_numpy(dtype=np.float64, na_value=math.nan)
     values = [None if absent else value for value, absent in zip(series.tolist(), missing, strict=True)]
-    return cells_of_objects(values, column_called(name))
+    return cells_of_objects(values, f"The column {name!r}")
 
 
 def _polars_cells(series: Any, name: str) -> Cells:
     if series.dtype.is_numeric():
         values = series.to_list()
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    return cells_of_objects(_as_list(series.to_list, name), column_called(name))
+    return cells_of_objects(_as_list(series.to_list, name), f"The column {name!r}")
 
 
 def is_hugging_face(source: Any) -> bool:
@@ -473,4 +488,4 @@ def _hugging_face_cells(source: Any, name: str) -> Cells:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
     if names is not None:
         values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]
-    return cells_of_objects(values, column_called(name))
+    return cells_of_objects(values, f"The column {name!r}")

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from mithridate._text import listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames
-from mithridate.data.declarations import MOST_CLASSES, canonical, why_no_class
-from mithridate.data.frames import Cells, FloatArray
+from mithridate.data.declarations import MOST_CLASSES, why_no_class
+from mithridate.data.frames import Cells, FloatArray, canonical
 from mithridate.errors import ConfigError
 
 IntArray = npt.NDArray[np.int64]

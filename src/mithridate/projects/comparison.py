@@ -32,8 +32,8 @@ from mithridate.comparing.result import checked_radii
 from mithridate.comparing.running import row_names
 from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Images, Table
-from mithridate.data.download import Progress
 from mithridate.data.examples import Examples
+from mithridate.data.published_files import Progress
 from mithridate.defences import Defence, defence
 from mithridate.errors import ConfigError
 from mithridate.projects.project import Project, assumptions_of, data_of, read_toml, refuse_unknown, table_of

@@ -31,11 +31,11 @@ from mithridate._io.files import read_file
 from mithridate._text import did_you_mean, shown
 from mithridate.core.conditions import classes_read_off, of_user
 from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
-from mithridate.data.download import Progress
 from mithridate.data.examples import Examples
 from mithridate.data.named import NAMES, load_named
 from mithridate.data.partition import split_by_hash
-from mithridate.data.readers import read
+from mithridate.data.published_files import Progress
+from mithridate.data.sources import read
 from mithridate.defences.automatic import named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
