@@ -43,8 +43,7 @@ from mithridate.cli import main
 from mithridate.cli.predict import read_alike
 from mithridate.data import Images, named, published_files, read
 from mithridate.errors import MithridateError
-from mithridate.projects.comparison import read_comparison
-from mithridate.projects.project import read_project
+from mithridate.projects import read_comparison, read_project
 from mithridate.training import prediction
 from mithridate.training import run as training
 from mithridate.training.run_directory import Manifest, RunDirectory, read_models, read_seed

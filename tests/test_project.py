@@ -18,7 +18,7 @@ from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.columns import Category, Number, Text
 from mithridate.data.declarations import Declaration
 from mithridate.defences.private import PrivateDefence
-from mithridate.projects.project import Project, known_options, project_toml, read_project
+from mithridate.projects import Project, known_options, project_toml, read_project
 from mithridate.training.order import Order, compose
 
 COMPLETE = {"noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0, "learning_rate": 0.5}

@@ -11,7 +11,7 @@ from mithridate.cli import _output
 from mithridate.core.conditions import in_json
 from mithridate.data import propose, read
 from mithridate.errors import ConfigError
-from mithridate.projects.project import project_toml
+from mithridate.projects import project_toml
 
 _EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml

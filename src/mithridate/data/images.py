@@ -241,17 +241,23 @@ def of_arrays(x: npt.NDArray[Any], declared: Images) -> Pixels:
         ConfigError: they are something else.
     """
     shape = (declared.channels, *declared.size)
-    if x.dtype == np.uint8:
-        if x.shape[1:] == shape:
-            return x
-        if declared.channels == 1 and x.shape[1:] == declared.size:
-            return x[:, None]
-        if x.shape[1:] == (*declared.size, declared.channels):
-            return np.ascontiguousarray(np.moveaxis(x, -1, 1))
-    raise ConfigError(
-        f"Images are declared as 8-bit arrays of shape {shape} each, got {x.dtype} of shape {x.shape[1:]}; declare "
-        "another size, or arrays."
-    )
+    found = channels_first(x, shape) if x.dtype == np.uint8 else None
+    if found is None:
+        raise ConfigError(
+            f"Images are declared as 8-bit arrays of shape {shape} each, got {x.dtype} of shape {x.shape[1:]}; declare "
+            "another size, or arrays."
+        )
+    return found
+
+
+def channels_first(x: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDArray[Any] | None:
+    """Images as [n, channels, height, width], None where they have another shape."""
+    channels, *size = shape
+    if x.shape[1:] == shape:
+        return x
+    if channels == 1 and x.shape[1:] == (*size,):
+        return x[:, None]
+    return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if x.shape[1:] == (*size, channels) else None
 
 
 def classes_without_images(folder: Folder, classes: tuple[str, ...] | None) -> str | None:

@@ -23,6 +23,7 @@ from mithridate._io.cache import cache_folder
 from mithridate.data import published_files
 from mithridate.data.declarations import Arrays
 from mithridate.data.examples import Examples
+from mithridate.data.images import channels_first
 from mithridate.data.published_files import DownloadError, Progress, PublishedFile, fetch
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -278,7 +279,7 @@ def _checked(raw: tuple[RawSplit, RawSplit], folder: Path, published: Published)
 
 def _checked_part(raw: RawSplit, part: Part, folder: Path, published: Published) -> Split:
     """Images and labels in one shape; anything but what was published is refused."""
-    images, labels = _in_shape(raw[0], published.shape), raw[1].reshape(-1)
+    images, labels = channels_first(raw[0], published.shape), raw[1].reshape(-1)
     right = (
         images is not None
         and images.dtype == np.uint8
@@ -293,19 +294,7 @@ def _checked_part(raw: RawSplit, part: Part, folder: Path, published: Published)
             f"The files in {folder} are not {published.name} as it was published; replace them, or train on your own "
             "data by its path instead of a name."
         )
-    return images, labels.astype(np.int64)
-
-
-def _in_shape(images: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDArray[Any] | None:
-    """Images as [n, channels, height, width], None where they have another size."""
-    channels, height, width = shape
-    if images.shape[1:] == shape:
-        return np.ascontiguousarray(images)
-    if images.shape[1:] == (height, width) and channels == 1:
-        return np.ascontiguousarray(images[:, None])
-    if images.shape[1:] == (height, width, channels):
-        return np.ascontiguousarray(np.moveaxis(images, -1, 1))
-    return None
+    return np.ascontiguousarray(images), labels.astype(np.int64)
 
 
 def _sha256(array: npt.NDArray[np.uint8]) -> str:
