@@ -115,8 +115,8 @@ class Project:
         Raises:
             ConfigError: there is no preset of this name.
         """
-        own = None if self._preset is None else self._preset.data
-        return own if self.name is None and self.train is None else self.name
+        preset = self._preset
+        return preset.data if preset is not None and self.name is None and self.train is None else self.name
 
     @property
     def _preset(self) -> presets.Preset | None:
@@ -376,11 +376,7 @@ def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The sentences that a file asks every certificate to repeat, a line each however they are broken there.
-
-    Raises:
-        ConfigError: they are no list of sentences.
-    """
+    """The sentences that a file asks every certificate to repeat, a line each however they are broken there."""
     given, name = content.get("assumptions", []), f"assumptions in {path}"
     _validate.sentences(**{name: given})
     lines = tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in given))
@@ -390,11 +386,7 @@ def _assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
 
 
 def _data_of(data: dict[str, Any], path: Path) -> Project:
-    """A project that knows its data alone, from the table [data] of a file.
-
-    Raises:
-        ConfigError: the table holds something that nobody asks for.
-    """
+    """A project that knows its data alone, from the table [data] of a file."""
     if "name" in data:
         _refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
         if not isinstance(data["name"], str) or data["name"] not in NAMES:
@@ -421,16 +413,7 @@ def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str
 def _read_toml(
     path: Path, what: str = "a project file", remedy: str = "give one that `mithridate init` wrote"
 ) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Args:
-        path: where it is.
-        what: what it should be, for errors.
-        remedy: what to do where it is something else.
-
-    Raises:
-        ArtifactError: it is missing, or is no TOML.
-    """
+    """The content of a TOML file, which should be `what`."""
     try:
         return tomllib.loads(read_file(path).decode("utf-8"))
     except ArtifactError as error:
@@ -440,11 +423,7 @@ def _read_toml(
 
 
 def _table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """A copy of the table of a name, empty where there is none.
-
-    Raises:
-        ConfigError: it is no table.
-    """
+    """A copy of the table of a name, empty where there is none."""
     value = content.get(name, {})
     if not isinstance(value, dict):
         raise ConfigError(f"Expected [{name}] in {path} to be a table, got {value!r}.")
@@ -452,11 +431,6 @@ def _table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Require that every name is known.
-
-    Raises:
-        ConfigError: one is not; the message has a suggestion.
-    """
     for name in found:
         if name not in known:
             raise ConfigError(f"Nobody asks for {name!r} {where}; {did_you_mean(name, known)}")

@@ -116,14 +116,10 @@ def kind_of(x: Array) -> str:
 
 
 def check_inputs(x: Any, what: str) -> Array:
-    """Inputs as an array of numbers or text with at least one entry.
-
-    Args:
-        x: what the user gave.
-        what: how to call it in an error.
+    """Inputs that a user gave, as an array of numbers or text with at least one entry.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: they are something else, which is called `what`.
     """
     array = _array(x, f"{what} inputs")
     if array.dtype.kind not in "fiubU":
@@ -138,13 +134,7 @@ def check_inputs(x: Any, what: str) -> Array:
 
 
 def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntArray:
-    """Labels as whole numbers from 0, one for each of `count` inputs.
-
-    Args:
-        y: what the user gave.
-        count: number of inputs.
-        what: how to call it in an error.
-        classes: number of classes, where it is known.
+    """Labels that a user gave, as whole numbers from 0, below `classes` where it is known, one for each input.
 
     Raises:
         ConfigError: they are something else; the message names the first wrong one.

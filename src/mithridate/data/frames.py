@@ -101,12 +101,7 @@ class Frame:
 
 
 def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
-    """Cells as numbers, NaN where missing.
-
-    Args:
-        cells: of one column.
-        name: of the column, for the error.
-        place: how a row is called in the error.
+    """Cells of the column of this name as numbers, NaN where missing.
 
     Raises:
         ConfigError: a cell is not a number.
@@ -315,11 +310,7 @@ def _parsed(path: Path, text: str, delimiter: str) -> tuple[list[list[str]], lis
 
 
 def _refuse_swallowed(path: Path, row: list[str], first: int, last: int, width: int | None, delimiter: str) -> None:
-    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote.
-
-    Raises:
-        ArtifactError: a cell has more lines than any text of one example, or lines that look like rows.
-    """
+    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote."""
     for cell in row:
         inner = cell.splitlines()[1:-1]  # the first and the last line also have what stands before and after the quotes
         delimiters = Counter(line.count(delimiter) for line in inner)
@@ -390,11 +381,7 @@ def read_parquet(path: Path) -> Frame:
 
 
 def _check_unpacked(path: Path, metadata: Any, limit: int) -> None:
-    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it.
-
-    Raises:
-        ArtifactError: it claims too much.
-    """
+    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it."""
     pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if max(pages, 8 * metadata.num_rows * metadata.num_columns) > limit:
         raise ArtifactError(

@@ -98,15 +98,7 @@ def _files(folder: Path) -> tuple[list[Path], int]:
 
 
 def load(root: Path, names: Sequence[str], declared: Images) -> Pixels:
-    """Decode image files.
-
-    Args:
-        root: folder of the files.
-        names: of the files in it.
-        declared: what they become.
-
-    Returns:
-        uint8 array [n, channels, height, width].
+    """The image files of these names in a folder, decoded, as [n, channels, height, width].
 
     Raises:
         ArtifactError: a file is not a readable image.

@@ -60,7 +60,7 @@ def numbered(
                 f"The label of {place(word)} is {shown(labels[word])}, but the classes of the training data are "
                 "numbers; give numbers, or declare the classes before training."
             )
-        classes = _different(labels, map(as_written, labels), place)
+        classes = _different(labels, map(_as_written, labels), place)
         assumptions = (
             Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
         )
@@ -72,17 +72,13 @@ def numbered(
 def proposed(cells: Cells, place: Callable[[int], str]) -> tuple[str, ...]:
     """The different labels as they stand there, to be declared as classes.
 
-    Args:
-        cells: the labels.
-        place: how an example is called in an error.
-
     Raises:
         ConfigError: a label is missing or cannot name a class, or there are too few classes or too many.
     """
     labels = _present(frames.texts(cells), place)
     if all(_as_number(label) is not None for label in labels):
         _refuse_fractions(labels, place)
-    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [as_written(label) for label in labels]
+    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [_as_written(label) for label in labels]
     return _different(labels, spelled, place)
 
 
@@ -116,7 +112,7 @@ def _looked_up(
     except KeyError:
         row = next(i for i, label in enumerate(labels) if label not in known)
     raise ConfigError(
-        f"The label of {place(row)} is {shown(as_written(labels[row]))}, which is not among the classes "
+        f"The label of {place(row)} is {shown(_as_written(labels[row]))}, which is not among the classes "
         f"{listed(classes)}; mend the label, or declare its class before training."
     )
 
@@ -144,7 +140,7 @@ def _refuse_fractions(labels: list[str], place: Callable[[int], str]) -> FloatAr
 
 def _refuse_number(row: int, labels: list[str], place: Callable[[int], str]) -> NoReturn:
     raise ConfigError(
-        f"The label of {place(row)} is {as_written(labels[row])}; labels are names or whole numbers from 0; numbers "
+        f"The label of {place(row)} is {_as_written(labels[row])}; labels are names or whole numbers from 0; numbers "
         "of another kind cannot be certified. If it is the name of a class, declare the classes."
     )
 
@@ -164,7 +160,8 @@ def _different(labels: list[str], spelled: Iterable[str], place: Callable[[int],
         raise ConfigError(f"There are {len(names):,} different labels, more than {MOST_CLASSES:,}; {_WRONG_COLUMN}.")
     if len(names) < 2:
         raise ConfigError(
-            f"{_only(next(iter(found.values())))}; with one class there is nothing to certify. Declare the classes."
+            f"All examples have the label {shown(names[0])}; with one class there is nothing to certify. Declare the "
+            "classes."
         )
     return names
 
@@ -182,15 +179,12 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def _checked(numbers: IntArray, training: bool, labels: list[str]) -> IntArray:
     if training and numbers.min() == numbers.max():
-        raise ConfigError(f"{_only(as_written(labels[0]))}; training needs examples of at least two classes.")
+        only = shown(_as_written(labels[0]))
+        raise ConfigError(f"All examples have the label {only}; training needs examples of at least two classes.")
     return numbers
 
 
-def _only(label: str) -> str:
-    return f"All examples have the label {shown(label)}"
-
-
-def as_written(label: str) -> str:
+def _as_written(label: str) -> str:
     """A canonical label as a person would write it: 3 and not 3.0."""
     number = _as_number(label)
     return label if number is None or number != math.floor(number) or abs(number) >= 1e15 else str(int(number))

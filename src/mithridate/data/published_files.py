@@ -69,11 +69,7 @@ class DownloadError(Exception):
 def fetch(files: Sequence[PublishedFile], hosts: Sequence[str], folder: Path, progress: Progress | None) -> None:
     """Put files into a folder, each whole and as it was published or not at all.
 
-    Args:
-        files: what to fetch.
-        hosts: where they are offered, tried in this order; the name of a file is appended.
-        folder: where they go; created where it is missing.
-        progress: called with the number of bytes done and their total.
+    Hosts are tried in this order; `progress` is called with the number of bytes done and their total.
 
     Raises:
         DownloadError: no host gave a file as it was published.
