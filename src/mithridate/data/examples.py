@@ -229,6 +229,15 @@ class Dataset:
     fingerprint: str
 
 
+def check_channels(shape: tuple[int, ...], kind: str) -> None:
+    """Refuse images whose channels come last."""
+    if kind == "uint8" and len(shape) == 3 and shape[0] > 4 >= shape[2]:
+        raise ConfigError(
+            f"Expected images as channels x height x width, got {shape}; "
+            "if the channels come last, use np.moveaxis(x, -1, 1)."
+        )
+
+
 @dataclass(frozen=True)
 class Preparation:
     """How raw inputs become inputs of the network: the same for training data, test data, and any later input.
@@ -256,11 +265,7 @@ class Preparation:
             return
         if self.kind == "text":
             raise ConfigError("Text needs features: give features='hashed-ngrams', or numbers instead of strings.")
-        if self.kind == "uint8" and len(self.shape) == 3 and self.shape[0] > 4 >= self.shape[2]:
-            raise ConfigError(
-                f"Expected images as channels x height x width, got {self.shape}; "
-                "if the channels come last, use np.moveaxis(x, -1, 1)."
-            )
+        check_channels(self.shape, self.kind)
         for name, values in (("pixel_mean", self.mean), ("pixel_std", self.std)):
             if values is not None and len(values) not in (1, self.channels):
                 raise ConfigError(f"Expected {name} as one number or {self.channels} (one per channel), got {values}.")

@@ -272,11 +272,11 @@ def read_csv(path: Path) -> Frame:
         raise ArtifactError(f"{path} is empty; give a table with a header and one row per example.")
     tabs = path.suffix.lower() == ".tsv"
     delimiter = "\t" if tabs else max(_DELIMITERS, key=header_line.count)
-    rows, lines = _parsed(path, text, delimiter)
-    first = next(i for i, row in enumerate(rows) if row)
-    rows, lines = rows[first:], lines[first:]
-    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[0], 1))
-    cells, lines = _body(path, rows, lines, len(names))
+    rows = _parsed(path, text, delimiter)
+    first = next(i for i, (_, row) in enumerate(rows) if row)
+    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[first][1], 1))
+    body = _body(path, rows[first + 1 :], len(names))
+    lines, cells = [line for line, _ in body], [row for _, row in body]
     columns = dict(zip(names, zip(*cells, strict=True), strict=False)) if cells else {}
     return Frame(
         names=names,
@@ -288,25 +288,23 @@ def read_csv(path: Path) -> Frame:
     )
 
 
-def _parsed(path: Path, text: str, delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """All rows, and the line on which each ends."""
+def _parsed(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """All rows, each with the line on which it ends."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
+    rows: list[tuple[int, list[str]]] = []
     before, width = 0, None
     try:
         for row in reader:
             if reader.line_num > before + 1:
                 _refuse_swallowed(path, row, before + 1, reader.line_num, width, delimiter)
             width = len(row) if width is None and row else width
-            rows.append(row)
-            lines.append(before := reader.line_num)
+            rows.append((before := reader.line_num, row))
     except csv.Error as error:
         where = f"Line {reader.line_num}" if reader.line_num <= before + 1 else f"The row from line {before + 1} on"
         raise ArtifactError(
             f"{where} of {path} is not valid CSV ({error}); check its quotes and write it again."
         ) from error
-    return rows, lines
+    return rows
 
 
 def _refuse_swallowed(path: Path, row: list[str], first: int, last: int, width: int | None, delimiter: str) -> None:
@@ -334,22 +332,15 @@ def _text(path: Path) -> str:
     return text
 
 
-def _body(path: Path, rows: list[list[str]], lines: list[int], width: int) -> tuple[list[list[str]], list[int]]:
+def _body(path: Path, rows: list[tuple[int, list[str]]], width: int) -> list[tuple[int, list[str]]]:
     """The rows below the header; empty lines are no rows, unless they are the empty cells of a single column."""
-    last = len(rows)
-    while last > 1 and not rows[last - 1]:
-        last -= 1
-    kept: list[list[str]] = []
-    kept_lines: list[int] = []
-    for row, line in zip(rows[1:last], lines[1:last], strict=True):
-        if not row and width > 1:
-            continue
-        row = row or [""]
+    while rows and not rows[-1][1]:
+        rows.pop()
+    kept = [(line, row or [""]) for line, row in rows if row or width == 1]
+    for line, row in kept:
         if len(row) != width:
             raise ArtifactError(f"Line {line} of {path} has {len(row)} cells, the header {width}; mend the line.")
-        kept.append(row)
-        kept_lines.append(line)
-    return kept, kept_lines
+    return kept
 
 
 # --- Parquet --------------------------------------------------------------------------------------------------------
@@ -362,9 +353,11 @@ def read_parquet(path: Path) -> Frame:
         ArtifactError: the file is missing or damaged.
         ConfigError: pyarrow is not installed, the table has no rows or two columns of one name.
     """
-    pyarrow = _pyarrow()
-    from pyarrow import parquet
-
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
     unreadable = (pyarrow.ArrowException, OSError, ValueError, MemoryError, RuntimeError, KeyError, TypeError)
     try:
         with opened_file(path) as stream:
@@ -388,14 +381,6 @@ def _check_unpacked(path: Path, metadata: Any, limit: int) -> None:
             f"{path} would take more than {limit:,} bytes of memory, far more than its size; write it without "
             "compression and dictionaries, or with fewer columns."
         )
-
-
-def _pyarrow() -> ModuleType:
-    try:
-        import pyarrow
-    except ModuleNotFoundError as error:
-        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
-    return pyarrow
 
 
 def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import opened_file
-from mithridate._text import listed
 from mithridate.data.declarations import Images
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -250,9 +249,3 @@ def channels_first(x: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDAr
     if channels == 1 and x.shape[1:] == (*size,):
         return x[:, None]
     return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if x.shape[1:] == (*size, channels) else None
-
-
-def classes_without_images(folder: Folder, classes: tuple[str, ...] | None) -> str | None:
-    """A note on declared classes that have no folder, or None."""
-    empty = [name for name in classes or () if name not in (folder.labels or ())]
-    return f"No images were found of the classes {listed(empty)}." if empty and folder.labels else None

@@ -157,7 +157,9 @@ def _look_below(folder: Path, published: Published) -> tuple[Split, Split] | Non
     for place in (*published.folders, "."):
         for layout in published.layouts:
             if (raw := layout(folder / place, published)) is not None:
-                return _checked(raw, folder / place, published)
+                parts = zip(raw, (published.train, published.test), strict=True)
+                train, test = (_checked(found, part, folder / place, published) for found, part in parts)
+                return train, test
     return None
 
 
@@ -215,17 +217,12 @@ _NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 def _idx(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
     """Four idx files, compressed or not."""
-    paths = [path for name in _IDX_FILES if (path := _either(folder / name)) is not None]
-    if len(paths) < len(_IDX_FILES):
+    either = ((folder / f"{name}.gz", folder / name) for name in _IDX_FILES)
+    paths = [packed if packed.is_file() else plain for packed, plain in either]
+    if not all(path.is_file() for path in paths):
         return None
     x_train, y_train, x_test, y_test = (published_files.read_idx(path, limit=published.limit) for path in paths)
     return (x_train, y_train), (x_test, y_test)
-
-
-def _either(path: Path) -> Path | None:
-    """The file, compressed or not, None where there is neither."""
-    compressed = path.with_name(path.name + ".gz")
-    return next((candidate for candidate in (compressed, path) if candidate.is_file()), None)
 
 
 def _npz(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
@@ -269,15 +266,7 @@ def _joined(batches: Mapping[str, RawSplit]) -> tuple[RawSplit, RawSplit]:
 # --- what they must hold --------------------------------------------------------------------------------------------
 
 
-def _checked(raw: tuple[RawSplit, RawSplit], folder: Path, published: Published) -> tuple[Split, Split]:
-    train, test = raw
-    return (
-        _checked_part(train, published.train, folder, published),
-        _checked_part(test, published.test, folder, published),
-    )
-
-
-def _checked_part(raw: RawSplit, part: Part, folder: Path, published: Published) -> Split:
+def _checked(raw: RawSplit, part: Part, folder: Path, published: Published) -> Split:
     """Images and labels in one shape; anything but what was published is refused."""
     images, labels = channels_first(raw[0], published.shape), raw[1].reshape(-1)
     right = (

@@ -268,8 +268,9 @@ def _read_folder(root: Path, request: _Request) -> Examples:
     absent = f"Training needs labels; put the images of {root} into one folder per class."
     y = request.numbered(cells, len(folder.names), lambda row: f"{root / folder.names[row]}", absent)
     notes = [f"{folder.ignored:,} files that are no images by their names were ignored."] if folder.ignored else []
-    missing = images.classes_without_images(folder, request.classes)
-    notes += [missing] if missing and y is not None else []
+    empty = [name for name in request.classes or () if name not in (folder.labels or ())]
+    if empty and y is not None:
+        notes.append(f"No images were found of the classes {listed(empty)}.")
     x = images.load(root, folder.names, declared)
     return request.examples(x, y, notes=tuple(notes), ids=folder.names)
 
@@ -393,26 +394,18 @@ def propose(source: Any, *, label: str | None = None) -> Declaration:
         ConfigError: nothing can be proposed, or the label is missing.
     """
     if isinstance(source, (str, os.PathLike)):
-        return _of_path(Path(source), label)
-    if frames.is_hugging_face(source) and _picture_columns(source):
+        path = Path(source)
+        if _is_folder(path):
+            return _of_folder(images.list_folder(path))
+        frame = frames.read_table(path) if path.suffix.lower() in _TABLE_FILES else None
+    elif frames.is_hugging_face(source) and _picture_columns(source):
         return _of_pictures(source, label or "label")
-    frame = frames.frame_of(source)
+    else:
+        frame = frames.frame_of(source)
     if frame is not None:
         return _of_frame(frame, label)
-    return _of_arrays(source)
-
-
-def _of_arrays(source: Any) -> Arrays:
     names = read(source, labels=True).class_names
     return Arrays(classes=names, proposed=names is not None)
-
-
-def _of_path(path: Path, label: str | None) -> Declaration:
-    if _is_folder(path):
-        return _of_folder(images.list_folder(path))
-    if path.suffix.lower() in _TABLE_FILES:
-        return _of_frame(frames.read_table(path), label)
-    return _of_arrays(path)
 
 
 def _of_frame(frame: Frame, label: str | None) -> Table:
@@ -433,16 +426,12 @@ def _of_column(name: str, cells: Cells) -> Column | None:
     try:
         values = frames.numbers(cells, name, str)
     except ConfigError:
-        return _of_words([word for word in frames.texts(cells) if word is not None], name)
+        lengths = [len(word.split()) for word in frames.texts(cells) if word is not None]
+        if not lengths:
+            return None
+        return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
     known = values[np.isfinite(values)]
     return Number(name, *rounded_range(known)) if len(known) else None
-
-
-def _of_words(words: list[str], name: str) -> Column | None:
-    if not words:
-        return None
-    spaces = sum(len(word.split()) for word in words) / len(words)
-    return Text(name) if spaces >= _WORDS_OF_TEXT else Category(name)
 
 
 def rounded_range(values: FloatArray) -> tuple[float, float]:

@@ -375,11 +375,9 @@ class LayeredGradients(OrientedGradients):
     def _blocks(self, pixels: np.ndarray) -> list[tuple[float, np.ndarray]]:
         planes = _opponent_colours(pixels)[:, None] if len(pixels) == 3 else pixels[None]
         edges = [(self.edge_weight, self._histograms(plane)) for plane in planes] if self.edge_weight else []
-        return [(1.0, self._second_layer(planes[0])), *edges, *self._coarse_block(pixels)]
-
-    def _second_layer(self, pixels: np.ndarray) -> np.ndarray:
-        first = np.sqrt(self._sums(pixels, self.fine_cells))
-        return np.concatenate([self._histograms(image[None]) for image in first], axis=1)
+        first = np.sqrt(self._sums(planes[0], self.fine_cells))
+        second = np.concatenate([self._histograms(image[None]) for image in first], axis=1)
+        return [(1.0, second), *edges, *self._coarse_block(pixels)]
 
     def _coarse_pixels(self, pixels: np.ndarray) -> np.ndarray:
         if len(pixels) != 3:

@@ -30,6 +30,7 @@ from mithridate.core.bounds import bound_votes
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.votes import Votes
+from mithridate.data.examples import check_channels
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
 from mithridate.training.config import TrainConfig
@@ -327,18 +328,9 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
         return HashedNgrams(dimension=_TEXT_DIMENSION), ("Text is hashed: a vocabulary would be learnt from the data.",)
     if not isinstance(model, str) or model in _PUBLISHED:
         return None, ("A network finds its own features in the inputs.",)
-    if task.kind == "uint8" and len(task.shape) in (2, 3):
-        if len(task.shape) == 3 and task.shape[0] > 4 >= task.shape[2]:
-            raise ConfigError(
-                f"Expected images as channels x height x width, got {task.shape}; "
-                "if the channels come last, use np.moveaxis(x, -1, 1)."
-            )
-        if min(task.shape[-2:]) >= _SMALLEST_IMAGE:
-            return _of_images(task)
-    return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
-
-
-def _of_images(task: _Task) -> tuple[Encoder, tuple[str, ...]]:
+    check_channels(task.shape, task.kind)
+    if task.kind != "uint8" or len(task.shape) not in (2, 3) or min(task.shape[-2:]) < _SMALLEST_IMAGE:
+        return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
     few = "Few parameters on fixed image features buy radius."
     if len(task.shape) == 3 and task.shape[0] == 3:
         return PhotoGradients(), (few, _MIRRORED)
