@@ -138,11 +138,7 @@ class Project:
         return named(self.options.get("method"), constants, **wanted)
 
     def backend(self) -> Backend:
-        """Who trains: this process, or the workers of a cluster.
-
-        Raises:
-            ConfigError: an option is not what it should be.
-        """
+        """Who trains: this process, or the workers of a cluster."""
         name = self.options.get("backend") or "local"
         _validate.one_of(BACKENDS, backend=name)
         given = {option: self.options[option] for option in CLUSTER if self.options.get(option) is not None}
@@ -194,12 +190,9 @@ class Project:
             return whole
         declared = self.options.get("classes")
         count = declared if isinstance(declared, int) else int(whole.y.max()) + 1
-        assumed = classes_read_off(count)
-        return replace(
-            whole,
-            class_names=tuple(str(label) for label in range(count)),
-            assumptions=whole.assumptions if declared is not None else (*whole.assumptions, assumed),
-        )
+        assumed = () if declared is not None else (classes_read_off(count),)
+        names = tuple(str(label) for label in range(count))
+        return replace(whole, class_names=names, assumptions=(*whole.assumptions, *assumed))
 
 
 def read_project(path: PathLike) -> Project:
@@ -297,7 +290,8 @@ class ComparisonFile:
             )
         rows = [(str(table["name"]), str(table.get("on", "votes"))) for table in self.methods]
         tables = dict(zip(row_names(rows), self.methods, strict=True))
-        return {row: _built(table) for row, table in (tables if names is None else _chosen(tables, names)).items()}
+        chosen = tables if names is None else _chosen(tables, names)
+        return {row: defence(**table) for row, table in chosen.items()}
 
 
 def _chosen(tables: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -307,10 +301,6 @@ def _chosen(tables: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str
         rows = [row for row, table in tables.items() if table["name"] == name] or [name]
         chosen |= {row: tables.get(row, {"name": name}) for row in rows if row not in chosen}
     return chosen
-
-
-def _built(table: dict[str, Any]) -> Defence:
-    return defence(table["name"], **{key: value for key, value in table.items() if key != "name"})
 
 
 def read_comparison(path: PathLike) -> ComparisonFile:
@@ -350,11 +340,7 @@ def read_comparison(path: PathLike) -> ComparisonFile:
 
 
 def matched_radius(text: str) -> int:
-    """The radius at which bagging is matched, as it is written: `r=0`, or the number alone.
-
-    Raises:
-        ConfigError: it is written otherwise.
-    """
+    """The radius at which bagging is matched, as it is written: `r=0`, or the number alone."""
     try:
         return int(text.strip().removeprefix("r="))
     except ValueError:

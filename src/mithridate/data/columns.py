@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._text import listed
 from mithridate.data import frames
-from mithridate.data.frames import Cells, Frame
+from mithridate.data.frames import Cells, Frame, Place
 from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
 
@@ -62,7 +62,7 @@ class Column(ABC):
         """How many numbers a cell becomes; the last says whether it is missing."""
 
     @abstractmethod
-    def _fill(self, block: Matrix, cells: Cells, place: Callable[[int], str], notes: list[str]) -> Mask:
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         """Write what the cells become, but for the last number of each, and tell which of them are missing.
 
         Args:
@@ -116,7 +116,7 @@ class Number(Column):
         """The position on the line, the hats, and whether the value is missing."""
         return self.bins + 2
 
-    def _fill(self, block: Matrix, cells: Cells, place: Callable[[int], str], notes: list[str]) -> Mask:
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         values = frames.numbers(cells, self.name, place)
         if 2 * np.count_nonzero((values < self.low) | (values > self.high)) > len(values):
             notes.append(
@@ -170,7 +170,7 @@ class Category(Column):
         """The buckets, and whether the value is missing."""
         return self.buckets + 1
 
-    def _fill(self, block: Matrix, cells: Cells, place: Callable[[int], str], notes: list[str]) -> Mask:
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         words = frames.texts(cells)
         missing = np.array([word is None for word in words], dtype=bool)
         places = _Places(self.buckets // _PARTS)
@@ -221,7 +221,7 @@ class Text(Column):
         """The places, and whether the text is missing."""
         return self.dimension + 1
 
-    def _fill(self, block: Matrix, cells: Cells, place: Callable[[int], str], notes: list[str]) -> Mask:
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         words = frames.texts(cells)
         block[:, :-1] = HashedNgrams(dimension=self.dimension).transform([word or "" for word in words])
         return np.array([word is None for word in words], dtype=bool)

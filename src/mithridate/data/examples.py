@@ -148,8 +148,8 @@ def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntAr
         raise ConfigError(f"Expected {what} labels as whole numbers from 0, got {labels.dtype}; number the classes.")
     with np.errstate(invalid="ignore"):
         whole = labels == np.floor(labels)
-    _refuse_first(labels, ~(whole & np.isfinite(labels)), what, "labels are whole numbers from 0")
-    _refuse_first(labels, labels < 0, what, "labels are whole numbers from 0")
+        negative = labels < 0
+    _refuse_first(labels, ~(whole & np.isfinite(labels)) | negative, what, "labels are whole numbers from 0")
     limit = classes if classes is not None else 1 << 31
     rule = f"with classes={limit}, labels go from 0 to {limit - 1}; mend the label, or declare more classes"
     _refuse_first(labels, labels >= limit, what, rule)
@@ -276,11 +276,7 @@ class Preparation:
         return self.shape[0] if len(self.shape) == 3 else 1
 
     def __call__(self, x: Array, what: str) -> FloatArray | IntArray:
-        """Check raw inputs and turn them into inputs of the network.
-
-        Args:
-            x: raw inputs, one entry per example.
-            what: how to call them in an error.
+        """Check raw inputs, such as `training` ones, and turn them into inputs of the network.
 
         Raises:
             ConfigError: they are not of the shape and kind of the training inputs, or not finite.

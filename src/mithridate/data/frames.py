@@ -30,6 +30,8 @@ from mithridate.errors import ArtifactError, ConfigError
 FloatArray = npt.NDArray[np.float64]
 # float64 where the type of the source says so, else objects that are text or None.
 Cells = npt.NDArray[Any]
+# How a row is called in an error, by its number from 0.
+Place = Callable[[int], str]
 
 _DELIMITERS = ",;\t"
 # A cell of more lines is no text of one example; one of so many lines that look like rows is no text at all.
@@ -56,7 +58,7 @@ class Frame:
         rows: how many.
         origin: what the table is called inside a sentence.
         column: the cells of a column, by name.
-        place: how a row is called in an error, by its number from 0.
+        place: how a row is called in an error.
         lines: of the file that the rows end in, where there is one that has lines.
     """
 
@@ -64,7 +66,7 @@ class Frame:
     rows: int
     origin: str
     column: Callable[[str], Cells]
-    place: Callable[[int], str]
+    place: Place
     lines: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Frame:
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
-def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
+def numbers(cells: Cells, name: str, place: Place) -> FloatArray:
     """Cells of the column of this name as numbers, NaN where missing.
 
     Raises:
@@ -117,7 +119,7 @@ def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
     return found
 
 
-def _special_number(cell: str | None, row: int, name: str, place: Callable[[int], str]) -> float:
+def _special_number(cell: str | None, row: int, name: str, place: Place) -> float:
     word = "" if cell is None else cell.strip().lower()
     if word in _MISSING_NUMBERS:
         return math.nan
@@ -402,7 +404,7 @@ def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
 def frame_of(source: Any, origin: str = "the table") -> Frame | None:
     """The table behind a pandas or polars data frame, or a Hugging Face data set; None for anything else."""
     kind = (type(source).__module__.split(".")[0], type(source).__name__)
-    place: Callable[[int], str] = lambda row: f"row {row} (from 0)"  # noqa: E731
+    place: Place = lambda row: f"row {row} (from 0)"  # noqa: E731
     if kind == ("pandas", "DataFrame"):
         names = tuple(str(name) for name in source.columns)
         return Frame(

@@ -376,11 +376,7 @@ PUBLISHED: dict[str, Published] = {
         folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
         layouts=(_cifar_batches, _cifar_archive, _npz),
         hosts=("https://www.cs.toronto.edu/~kriz/",),
-        files=(
-            PublishedFile(
-                _CIFAR_ARCHIVE, 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-            ),
-        ),
+        files=_listed(f"{_CIFAR_ARCHIVE} 170052171 c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
         note=" (not the Python version: it is pickled, and pickles are never loaded)",
     ),
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import io
 import math
 import tarfile
 import urllib.error
@@ -213,19 +212,15 @@ def _content(path: Path, limit: int) -> bytes:
     return content
 
 
-class _Bounded(io.RawIOBase):
+class _Bounded:
     """What a gzip file unpacks to, which ends in an error after so many bytes."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
         self._stream, self._left = gzip.GzipFile(fileobj=file), most
 
-    def readable(self) -> bool:
-        """As every stream that is read."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
+    def read(self, size: int) -> bytes:
         """Some bytes; none at the end."""
-        content = self._stream.read(self._left + 1 if size is None or size < 0 else min(size, self._left + 1))
+        content = self._stream.read(min(size, self._left + 1))
         self._left -= len(content)
         if self._left < 0:
             raise ValueError("it unpacks to more than was published")

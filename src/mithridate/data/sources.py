@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import decimal
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -26,10 +25,8 @@ from mithridate.data import labels as labelling
 from mithridate.data.columns import Category, Column, Number, Text, encode
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
-from mithridate.data.frames import Cells, FloatArray, Frame
+from mithridate.data.frames import Cells, FloatArray, Frame, Place
 from mithridate.errors import ArtifactError, ConfigError
-
-Place = Callable[[int], str]
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
@@ -69,11 +66,9 @@ class _Request:
         self, cells: Cells | None, count: int, place: Place, absent: str, *, are_numbers: bool = False
     ) -> labelling.Numbered | None:
         """Labels as numbers; None where there are none, unless they are needed, or where they are not wanted."""
-        if self.labels is False:
-            return None
-        if cells is None:
-            if self.training:
-                raise ConfigError(absent)
+        if cells is None and self.training:
+            raise ConfigError(absent)
+        if cells is None or self.labels is False:
             return None
         if len(cells) != count:
             raise ConfigError(f"There are {count} inputs but {len(cells)} labels; give one label for each input.")

@@ -105,8 +105,7 @@ def pick_encoder(features: Any) -> Encoder | None:
     if isinstance(features, str):
         return encoder(features)
     if isinstance(features, dict) and isinstance(features.get("name"), str):
-        constants = {str(key): value for key, value in features.items() if key != "name"}
-        return encoder(features["name"], **constants)
+        return encoder(**{str(key): value for key, value in features.items()})
     if not isinstance(features, Encoder) or type(features) is not _KNOWN.get(features.name):
         raise ConfigError(
             f"Expected features to be a name, a table with a name and constants, or an encoder of mithridate.features, "
@@ -118,10 +117,7 @@ def pick_encoder(features: Any) -> Encoder | None:
 def about_encoder(chosen: Encoder | None, x: np.ndarray, classes: int) -> tuple[Statement, ...]:
     """What a certificate has to say about an encoder: that it is trusted, or what its constants were tuned on.
 
-    Args:
-        chosen: the encoder.
-        x: raw inputs, of which the shape matters alone.
-        classes: number of labels.
+    Of the raw inputs `x` the shape matters alone.
     """
     return () if chosen is None else chosen.statements(x.shape[1:], classes)
 
@@ -144,8 +140,7 @@ def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None =
         raise ArtifactError(
             f"Expected an encoder named {', '.join(encoder_names())}, got {values!r}; is the file from a newer one?"
         )
-    constants = {key: value for key, value in values.items() if key != "name"}
-    return encoder(values["name"], **constants, **({} if function is None else {"function": function}))
+    return encoder(**values, **({} if function is None else {"function": function}))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

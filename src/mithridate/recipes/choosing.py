@@ -447,10 +447,8 @@ def _warnings(
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
-        gain = _margin(_USUAL_INSTANCES, task.classes, failure_prob) / _margin(
-            task.instances, task.classes, failure_prob
-        )
-        found.append(f"with instances={_USUAL_INSTANCES} radii would be about {gain:.1f} times as large.")
+        usual, own = (_margin(count, task.classes, failure_prob) for count in (_USUAL_INSTANCES, task.instances))
+        found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
             "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
