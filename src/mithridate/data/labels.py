@@ -147,9 +147,9 @@ def _different(labels: list[str], spelled: Iterable[str], place: Place) -> tuple
     if len(names) > MOST_CLASSES:
         raise ConfigError(f"There are {len(names):,} different labels, more than {MOST_CLASSES:,}; {_WRONG_COLUMN}.")
     if len(names) < 2:
+        only = shown(next(iter(found.values())))
         raise ConfigError(
-            f"All examples have the label {shown(names[0])}; with one class there is nothing to certify. Declare the "
-            "classes."
+            f"All examples have the label {only}; with one class there is nothing to certify. Declare the classes."
         )
     return names
 

@@ -140,7 +140,7 @@ def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None =
         raise ArtifactError(
             f"Expected an encoder named {', '.join(encoder_names())}, got {values!r}; is the file from a newer one?"
         )
-    return encoder(**values, **({} if function is None else {"function": function}))
+    return encoder(**(values if function is None else {**values, "function": function}))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
