@@ -170,7 +170,6 @@ def test_the_auditor_sees_core_values_only() -> None:
     allowed = {
         "mithridate._io.artifacts",
         "mithridate._io.files",
-        "mithridate.accounting.adp",
         "mithridate.accounting.rdp",
         "mithridate.auditing",
         "mithridate.certifying.certification",

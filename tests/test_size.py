@@ -33,9 +33,9 @@ from mithridate import (
     verify,
 )
 from mithridate._io.artifacts import read_npz, write_npz
-from mithridate.auditing.sizes import _CHANGES_AT  # pyright: ignore[reportPrivateUsage]
+from mithridate.auditing.verification import _CHANGES_AT  # pyright: ignore[reportPrivateUsage]
+from mithridate.core.conditions import Size, next_step, step_of
 from mithridate.core.mechanism import SEARCH_LIMIT
-from mithridate.core.size import Size, next_step, step_of
 from mithridate.defences import defence
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples

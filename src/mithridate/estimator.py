@@ -27,7 +27,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement

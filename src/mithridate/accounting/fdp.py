@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from mithridate._io.cache import cache_folder
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
+from mithridate._io.files import cache_folder
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
 from mithridate.errors import NumericalError
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
@@ -233,7 +233,7 @@ def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | Su
     return CurveFamily(mechanism, cached=cached)
 
 
-class FdpAccountant:
+class FdpAccountant(Accountant):
     """The condition of the module docstring for one mechanism and one threat."""
 
     def __init__(self, family: CurveFamily | SubsampledCurveFamily, threat: Threat) -> None:

@@ -76,7 +76,7 @@ def _log_moments(
     usable = np.ones(len(orders), dtype=np.bool_)
     if useless is not None:
         usable = _least(noise, rate, min((d for d in deleted if d), default=0), orders) <= useless
-    log_w = _log_weights(deleted, rate)
+    log_w = log_weights(deleted, rate)
     cuts = {int(i): _cut(noise, rate, log_w, max(inserted), float(orders[i])) for i in np.flatnonzero(usable)}
     step = max(min(noise / 6, noise * noise / 8), 1e-300)
     most_points = min(_MAX_POINTS, _MAX_NUMBERS // (_last_component(max(deleted), rate) + 1))
@@ -85,7 +85,7 @@ def _log_moments(
     if points:
         x = -_REACH * noise + step * np.arange(max(points.values()), dtype=np.float64)
         log_p = _log_tilts(x / noise, log_w, noise, last=_last_component(max(deleted), rate))
-        log_q = _log_tilts(-x / noise, _log_weights(inserted, rate), noise, last=_last_component(max(inserted), rate))
+        log_q = _log_tilts(-x / noise, log_weights(inserted, rate), noise, last=_last_component(max(inserted), rate))
         log_phi = -0.5 * (x / noise) ** 2 + np.log(step / (noise * np.sqrt(2 * np.pi)))
         for i, n in points.items():
             order = float(orders[i])
@@ -133,20 +133,20 @@ def _least(noise: float, rate: float, changes: int, orders: FloatArray) -> Float
     return np.array([float(np.max(o * log_w + o * (o - 1) * (k / noise) ** 2 / 2)) for o in orders.tolist()])
 
 
-def _log_weights(changes: list[int], rate: float) -> FloatArray:
-    """Log binomial weights: a row for each number of changes, a column for each number of sampled examples."""
+def log_weights(changes: list[int], rate: float) -> FloatArray:
+    """Log binomial weights: a row for each number of changes, a column for each number of sampled or kept examples."""
     weights = np.full((len(changes), max(changes) + 1), -np.inf)
     for row, number in zip(weights, changes, strict=True):
         row[: number + 1] = log_binomial(number, rate)
     return weights
 
 
-def _log_tilts(x: FloatArray, log_weights: FloatArray, noise: float, *, last: int) -> FloatArray:
+def _log_tilts(x: FloatArray, rows: FloatArray, noise: float, *, last: int) -> FloatArray:
     """Log of sum_k w_k exp(k x / s - k^2 / (2 s^2)), k <= last, for each row of weights and each x in units of s."""
     k = np.arange(last + 1, dtype=np.float64) / noise
     exponents = np.multiply.outer(k, x) - (0.5 * k * k)[:, None]
-    result = np.empty((len(log_weights), len(x)))
-    for row, log_w in zip(result, log_weights, strict=True):
+    result = np.empty((len(rows), len(x)))
+    for row, log_w in zip(result, rows, strict=True):
         # Each row at its own scale: beside the largest terms of other rows, all of its own could underflow.
         used = np.flatnonzero(log_w[: last + 1] > -np.inf)
         terms = exponents[used] + log_w[used, None]

@@ -1,12 +1,15 @@
-"""Votes of several runs, or of parts of one, as if their instances had been one run."""
+"""Parts of runs, by the numbers of their instances; and votes of several runs or parts, as if they had been one run."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
-from collections.abc import Iterable
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +17,100 @@ import numpy.typing as npt
 from mithridate._text import shown
 from mithridate.core.conditions import Statement, distinct
 from mithridate.core.mechanism import Deterministic
-from mithridate.core.run_parts import WHOLE, InstanceRanges, instances_in_words, joined, overlap
-from mithridate.core.votes import Votes, checked_recipe, same_array
 from mithridate.errors import ConfigError
 
-IntArray = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from mithridate.core.votes import Votes
+
+# Instances of one run, from the first to before the second number of every pair; sorted, with gaps between the pairs.
+InstanceRanges = tuple[tuple[int, int], ...]
+
+# Whole numbers in files stay below this, so that every program reads them alike.
+LARGEST = 2**53
+# A run whose parts are not listed, however many instances it has.
+WHOLE: InstanceRanges = ((0, LARGEST),)
+
+
+def checked_parts(run: str, parts: Any) -> InstanceRanges:
+    """Pairs of instances, sorted and joined.
+
+    Raises:
+        ConfigError: they are no such pairs, or name an instance twice.
+    """
+    try:
+        pairs = sorted((whole_number(first), whole_number(stop)) for first, stop in parts)
+        fits = bool(pairs) and all(0 <= first < stop <= LARGEST for first, stop in pairs)
+    except (TypeError, ValueError):
+        fits, pairs = False, []
+    if not fits:  # Without the values, which may be of any size.
+        raise ConfigError(
+            f"Expected the shards of the run {shown(run)} as pairs (first, stop) of whole numbers from 0 on, "
+            "first below stop, and at least one pair."
+        )
+    twice = overlap(pairs)
+    if twice is not None:
+        raise ConfigError(
+            f"The shards of the run {shown(run)} name {instances_in_words(*twice)} twice; name them once."
+        )
+    return joined(pairs)
+
+
+def whole_number(value: Any) -> int:
+    """A whole number, of whatever type that is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def overlap(pairs: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first instances that two of the sorted pairs share."""
+    for (_, end), (first, stop) in itertools.pairwise(pairs):
+        if first < end:
+            return first, min(end, stop)
+    return None
+
+
+def joined(pairs: Iterable[tuple[int, int]]) -> InstanceRanges:
+    """Sorted disjoint pairs, of which those that touch become one.
+
+    >>> joined([(0, 2), (2, 5), (7, 8)])
+    ((0, 5), (7, 8))
+    """
+    result: list[tuple[int, int]] = []
+    for first, stop in pairs:
+        if result and result[-1][1] == first:
+            first = result.pop()[0]
+        result.append((first, stop))
+    return tuple(result)
+
+
+def size_of(parts: InstanceRanges) -> int:
+    """Their number of instances."""
+    return sum(stop - first for first, stop in parts)
+
+
+def instances_in_words(first: int, stop: int) -> str:
+    """Instances from `first` to before `stop`."""
+    return f"the instances {first} to {stop - 1}" if stop - first > 1 else f"the instance {first}"
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
 
 _UNNAMED = Statement(
     "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
 )
+
+
+def same_array(first: Any, second: Any) -> bool:
+    """Whether both are None, or arrays of the same type and values."""
+    if first is None or second is None:
+        return first is second
+    one, two = np.asarray(first), np.asarray(second)
+    return one.dtype == two.dtype and np.array_equal(one, two)
 
 
 def merge_order(votes: Votes) -> tuple[Any, ...]:
@@ -133,9 +221,9 @@ def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
     return one
 
 
-def _with_instances(recipe: Any, number: int) -> dict[str, Any] | None:
+def _with_instances(recipe: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
     """A recipe with so many instances, wherever it counts them."""
-    changed = checked_recipe(recipe)
+    changed = copy.deepcopy(recipe)
     for table in ("config", "defence"):
         part = None if changed is None else changed.get(table)
         if isinstance(part, dict) and "instances" in part:
@@ -161,7 +249,7 @@ def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]
 
 
 def _side_by_side(first: Votes, second: Votes) -> npt.NDArray[Any]:
-    tables, numbers = list[npt.NDArray[Any]](), list[IntArray]()
+    tables, numbers = list[npt.NDArray[Any]](), list[npt.NDArray[np.int64]]()
     for votes in (first, second):
         table = votes.evidence["predictions"]
         if table.shape != (votes.examples, votes.instances):

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, read_npz, write_atomically, write_npz
-from mithridate._io.files import TEXT_BYTES, parse_json, read_file
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import counted, printable, shown
-from mithridate.core.class_names import ClassName, class_names_of, kind_and_value, places_of, unknown_label
-from mithridate.core.conditions import Statement, from_plain, to_plain
+from mithridate.core import merging
+from mithridate.core.conditions import Size, Statement, from_plain, to_plain
+from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
 from mithridate.core.mechanism import Deterministic, Mechanism, mechanism_from_dict
-from mithridate.core.run_parts import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
-from mithridate.core.size import Size
+from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
 from mithridate.errors import ArtifactError, ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -107,7 +107,7 @@ class Votes:
         _check_fingerprint(self.data_fingerprint)
         _validate.sentences(assumptions=self.assumptions)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
-        object.__setattr__(self, "recipe", checked_recipe(self.recipe))
+        object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
         object.__setattr__(self, "shards", _checked_shards(self.shards, self))
         object.__setattr__(self, "devices", _checked_devices(self.devices, self.instances))
@@ -249,9 +249,7 @@ class Votes:
         >>> merged.counts.tolist(), merged.shards
         ([[5, 1]], {'a': ((0, 6),)})
         """
-        from mithridate.core.merging import merge
-
-        return merge((self, *others))
+        return merging.merge((self, *others))
 
     def save(self, path: PathLike) -> None:
         """Write a votes file (`.npz`, no pickle), atomically."""
@@ -338,7 +336,7 @@ class Votes:
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
         (one, arrays), (two, others) = self.to_parts(), other.to_parts()
-        same = all(name in others and same_array(array, others[name]) for name, array in arrays.items())
+        same = all(name in others and merging.same_array(array, others[name]) for name, array in arrays.items())
         return same and len(arrays) == len(others) and one == two
 
 
@@ -585,12 +583,8 @@ def _check_models(shards: Mapping[str, InstanceRanges], votes: Votes) -> None:
         raise ConfigError(f"Expected shards of the models 0 to {models - 1}, all that there are.")
 
 
-def checked_recipe(recipe: Any) -> dict[str, Any] | None:
-    """A copy of a recipe, in plain JSON values.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
+    """A copy of a recipe, in plain JSON values."""
     if recipe is None:
         return None
     try:
@@ -642,11 +636,3 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _first(mask: npt.NDArray[np.bool_]) -> int:
     return int(np.argwhere(mask)[0][0])
-
-
-def same_array(first: Any, second: Any) -> bool:
-    """Whether both are None, or arrays of the same type and values."""
-    if first is None or second is None:
-        return first is second
-    one, two = np.asarray(first), np.asarray(second)
-    return one.dtype == two.dtype and np.array_equal(one, two)

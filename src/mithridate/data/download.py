@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mithridate._io.artifacts import write_atomically
-from mithridate._io.files import make_folders
+from mithridate._io.files import make_folders, write_atomically
 from mithridate.errors import ArtifactError
 
 Progress = Callable[[int, int], None]

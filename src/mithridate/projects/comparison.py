@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.comparing.result import checked_radii
 from mithridate.comparing.running import row_names
 from mithridate.core.mechanism import Threat

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
-from mithridate._io.files import read_file
+from mithridate._io.files import PathLike, read_file
 from mithridate._text import did_you_mean, shown
 from mithridate.core.conditions import classes_read_off, of_user
 from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text

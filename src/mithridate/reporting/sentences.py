@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import capitalised, one_line, percent, shortened
-from mithridate.core.advice import Advice
-from mithridate.core.baseline import Commonest, commonest, single_label
-from mithridate.core.certificate import Certificate, Status
+from mithridate.core.certificate import Advice, Certificate, Status, confidence
 from mithridate.core.conditions import before, conditions_of, explained
-from mithridate.core.confidence import confidence
+from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import is_exact
 from mithridate.core.votes import Votes
@@ -109,7 +107,7 @@ def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline
         sure = ""
     elif radius > 0 and not certificate.method.is_sound:  # a radius of 0 rests on the bounds alone
         claim = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
-        claim, sure = f"Not a guarantee: by a rule that is not valid for DP-SGD, {claim}", ""
+        claim, sure = f"Not a guarantee: by a rule that is {certificate.method.flaw}, {claim}", ""
     return Headline(" ".join([*opening, f"{claim}{sure}."]), radius, reached)
 
 
