@@ -144,7 +144,7 @@ def test_a_limit_is_never_negative_and_no_threat_goes_beyond_a_weaker_one(number
     assert limit is None or 0 <= limit < number * 4
     both = size.limit(Threat.SYMMETRIC_DIFFERENCE)
     assert both == size.limit(Threat.EDIT) == min(size.limit(Threat.ADD) or 0, size.limit(Threat.REMOVE) or 0)
-    assert Size.from_dict(size.to_dict()) == size
+    assert Size(**size.to_dict()) == size
 
 
 def test_the_sentence_says_from_where_to_where_and_what_lifts_it() -> None:

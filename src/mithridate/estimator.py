@@ -32,7 +32,7 @@ from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import Rule, is_exact
+from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.data.fitted_scaling import fitted_preprocessing
@@ -257,7 +257,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     def predict(self, X: Any) -> Array:
         """The label with the most votes for each input; ties go to the smaller label."""
         votes, rule = self.votes(X), self._rule()
-        top = rule.decide(votes, votes.mechanism.threat).label if is_exact(rule) else votes.counts.argmax(axis=1)
+        top = (
+            rule.decide(votes, votes.mechanism.threat).label
+            if isinstance(rule, ExactRule)
+            else votes.counts.argmax(axis=1)
+        )
         return self.classes_[top]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

@@ -11,14 +11,17 @@ import json
 import math
 import re
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
 from mithridate._io.files import (
     TEXT_BYTES,
@@ -172,9 +175,12 @@ def _prefix(schema: str, size: int, digest: str) -> bytes:
 
 _MAGIC = b"\x93NUMPY"
 _SUFFIX = ".npy"
-# How the length of the header is written, by the version of the format.
-_LENGTHS = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}
-_LONGEST_HEADER = 1 << 16
+# By the version of the format; the third differs from the second in names of fields only, which are not read.
+_HEADERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+    (3, 0): npy.read_array_header_2_0,
+}
 _CHUNK = 1 << 20
 # The end of a zip: signature, number of members, length of the comment. Large ones have another record before it.
 _END = struct.Struct("<4s6xH8xH")
@@ -182,17 +188,6 @@ _LARGE_END = struct.Struct("<4s28xQ16x")
 _LARGE_LOCATOR = 20
 _LARGE = 0xFFFF
 _MOST_MEMBERS = 1 << 12
-# The three entries that every header has; in what order, and with how much space between them, is up to the writer.
-_ENTRY = re.compile(
-    r"""\s*(?:
-    (['"])descr\1\s*:\s*(?:(['"])(?P<descr>[^'"]{1,40})\2|(?P<structured>\[.*))
-    |(['"])fortran_order\5\s*:\s*(?P<fortran>True|False)
-    |(['"])shape\7\s*:\s*\((?P<shape>[\s0-9,L]*)\)
-    )\s*(?:,\s*|$)""",
-    re.VERBOSE | re.DOTALL,
-)
-_PLAIN = re.compile(r"[<>=|]?(?:\?|[biufcSU][0-9]{1,9})")
-_AXIS = re.compile(r"\s*([0-9]{1,18})L?\s*")
 _LARGEST_CHARACTER = 0x10FFFF
 # What zipfile raises on bytes that are no zip, or only look like one.
 _NO_ZIP = (
@@ -307,28 +302,30 @@ class _Member:
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The array, if the member holds one and nothing but it."""
-        header = self._header()
-        dtype, shape, fortran = _parsed(header, name)
+        shape, fortran, dtype = self._header()
+        if dtype.hasobject or dtype.names or dtype.kind not in "biufcSU":
+            raise _NotPlainError(name, objects=dtype.hasobject)
+        if dtype.itemsize == 0:  # of which any number would fit into nothing
+            raise _DamagedError("the header of an array has entries without size")
         if math.prod(shape) * dtype.itemsize != self._left:
             raise _DamagedError(f"the array {name!r:.80} does not have the size that its header says")
-        content = self._read(self._left)
+        content = self.read(self._left)
         if self._stream.read(1) or self._checksum != self._member.CRC:
             raise _DamagedError(f"the checksum of the array {name!r:.80} is wrong")
         if dtype.kind == "U" and (np.frombuffer(content, dtype.str[0] + "u4") > _LARGEST_CHARACTER).any():
             raise _DamagedError(f"the array {name!r:.80} holds what is no text")
         return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
-    def _header(self) -> bytes:
-        start = bytes(self._read(8))
-        form = _LENGTHS.get((start[6], start[7]))
-        if start[:6] != _MAGIC or form is None:
-            raise _DamagedError("a member is no array")
-        (length,) = struct.unpack(form, self._read(struct.calcsize(form)))
-        if length > _LONGEST_HEADER:
-            raise _DamagedError("the header of an array is too long")
-        return bytes(self._read(length))
+    def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        """Shape, order and type, as numpy reads them: literals of Python, none of which can run anything."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of literals that only damage can have written
+                return _HEADERS[npy.read_magic(self)](self)
+        except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
+            raise _DamagedError("the header of an array cannot be read") from error
 
-    def _read(self, count: int) -> bytearray:
+    def read(self, count: int) -> bytearray:
         """So many bytes, in memory that grows with what is really there; fewer are an error."""
         if count > self._left:
             raise _DamagedError("a member is too short")
@@ -341,45 +338,6 @@ class _Member:
             self._checksum = zlib.crc32(chunk, self._checksum)
             content += chunk
         return content
-
-
-def _parsed(header: bytes, name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Type, shape and order in the header of an array: a dictionary as Python writes it, of which only this is read."""
-    text = header.decode("utf-8").strip()
-    if not (text.startswith("{") and text.endswith("}")):
-        raise _DamagedError("the header of an array is no dictionary")
-    found: dict[str, str] = {}
-    at, text = 0, text[1:-1].rstrip()
-    while at < len(text):
-        entry = _ENTRY.match(text, at)
-        if entry is None or entry.lastgroup is None or entry.lastgroup in found:
-            raise _DamagedError("the header of an array cannot be read")
-        found[entry.lastgroup] = entry[entry.lastgroup]
-        at = entry.end()
-    if "structured" in found:
-        raise _NotPlainError(name, objects="|O" in text)
-    if found.keys() != {"descr", "fortran", "shape"}:
-        raise _DamagedError("the header of an array lacks an entry")
-    return _dtype(found["descr"], name), _shape(found["shape"]), found["fortran"] == "True"
-
-
-def _dtype(text: str, name: str) -> np.dtype[Any]:
-    if _PLAIN.fullmatch(text) is None:
-        raise _NotPlainError(name, objects=text.lstrip("<>=|") == "O")
-    dtype = np.dtype(text)
-    if dtype.itemsize == 0:  # of which any number would fit into nothing
-        raise _DamagedError("the header of an array has entries without size")
-    return dtype
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    axes = text.split(",") if text.strip() else []
-    if axes and not axes[-1].strip():  # as in (3,)
-        axes.pop()
-    found = [_AXIS.fullmatch(axis) for axis in axes]
-    if len(found) > 32 or None in found:
-        raise _DamagedError("the header of an array has no shape")
-    return tuple(int(axis[1]) for axis in found if axis is not None)
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -172,9 +172,9 @@ def _unpack(key: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[tuple[int, in
 
 # Rounding of the lines and of what they are compared with; damage that matters is far larger.
 _TOLERANCE = 1e-9
-# Two curves come from grids of their own; the engine allows them as much when it computes them.
-_ORDER_TOLERANCE = 1e-3
-_PROBES = np.array([0.003, 0.03, 0.3])
+# Where the order is checked, here and as curves are computed, and by how much two grids may disagree.
+ORDER_TOLERANCE = 1e-3
+PROBES = np.array([0.003, 0.03, 0.3])
 # Numbers of kept examples are taken in so many equally likely groups, and thresholds at so many places.
 _GROUPS = 64
 _PLACES = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -204,8 +204,8 @@ def check_plausible(mechanism: SampledGaussian, curves: Mapping[tuple[int, int],
     if any(min(split) < 0 or max(split) < 1 for split in curves):
         raise ValueError("a curve is about an impossible number of changes")
     for pure in ({s[0]: c for s, c in curves.items() if not s[1]}, {s[1]: c for s, c in curves.items() if not s[0]}):
-        values = [pure[changes](_PROBES) for changes in sorted(pure)]
-        if any((fewer > more + _ORDER_TOLERANCE).any() for fewer, more in pairwise(values)):
+        values = [pure[changes](PROBES) for changes in sorted(pure)]
+        if any((fewer > more + ORDER_TOLERANCE).any() for fewer, more in pairwise(values)):
             raise ValueError("a curve lies above one for more changes")
     for (split, curve), (at, least) in zip(curves.items(), least_curves(mechanism, list(curves)), strict=True):
         if (curve(at) < least - _TOLERANCE).any():

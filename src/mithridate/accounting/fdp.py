@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from mithridate._io.files import cache_folder
-from mithridate.accounting.curve_store import CurveStore
+from mithridate.accounting.curve_store import ORDER_TOLERANCE, PROBES, CurveStore
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
@@ -40,9 +40,6 @@ _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10
 # Kept examples beyond this probability count as if the label were lost: added to the curve.
 _KEEP_DROP = 1e-12
-# Where monotonicity in the radius is checked, and by how much two grids may disagree.
-_PROBES = np.array([0.003, 0.03, 0.3])
-_MONOTONE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,10 @@ class CurveFamily:
         """More changes cannot be harder to see: a violation is a bug, never a matter of data."""
         seen, changes = self._seen[inserted > 0], deleted + inserted
         place = bisect.bisect(seen, changes, key=lambda entry: entry[0])
-        values = curve(_PROBES)
+        values = curve(PROBES)
         fewer = seen[place - 1][1] if place else 0.0
         more = seen[place][1] if place < len(seen) else 1.0
-        if np.any(fewer > values + _MONOTONE_TOLERANCE) or np.any(values > more + _MONOTONE_TOLERANCE):
+        if np.any(fewer > values + ORDER_TOLERANCE) or np.any(values > more + ORDER_TOLERANCE):
             raise NumericalError(f"The curve for {changes} changed examples contradicts another; please report it.")
         seen.insert(place, (changes, values))
 

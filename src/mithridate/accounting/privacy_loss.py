@@ -31,12 +31,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
-from mithridate.accounting.mixture import Components, MixturePair, mixture_pair
+from mithridate.accounting.mixture import UNIT, Components, FloatArray, MixturePair, mixture_pair
 from mithridate.errors import NumericalError
 
-FloatArray = npt.NDArray[np.float64]
-
-UNIT = float(np.finfo(np.float64).eps) / 2
 # Probability that may go to +infinity by cutting tails and leaving out components, over all steps.
 TRUNCATION = 1e-10
 # Probability that may wrap around the circle, at each end and for each of P and Q.
@@ -73,11 +70,6 @@ class ErrorBudget:
     wrap: float
     rounding: float
     loss: float
-
-    @property
-    def probability(self) -> float:
-        """Total that is added to a tail probability."""
-        return self.truncation + self.wrap + self.rounding
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mithridate.accounting.mixture import FloatArray, binomial_components, log_binomial
+from mithridate.accounting.mixture import UNIT, FloatArray, binomial_components, log_binomial
 
 # Added to every log moment, relative to its size; tests compare with 30-digit arithmetic.
 ERROR = 1e-9
-_UNIT = float(np.finfo(np.float64).eps) / 2
 _REACH = 9.0
 _NEGLIGIBLE = 1e-13
 # Components of P below this are bounded, not integrated; components of Q below it are left out.
@@ -41,6 +40,8 @@ _MAX_NUMBERS = 1 << 25
 _MAX_EXPONENT = 650.0
 
 
+# Overflow and the like can only come from moments that are beyond all use: they end up infinite.
+@np.errstate(over="ignore", invalid="ignore")
 def log_moments(
     noise: float,
     rate: float,
@@ -55,23 +56,6 @@ def log_moments(
     Guarantee: at least the true value; infinite where no bound could be computed, or where it is certain beforehand
     that every number in `deleted` but zero gives more than `useless` (one limit for each order).
     """
-    # Overflow and the like can only come from moments that are beyond all use: they end up infinite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = _log_moments(noise, rate, deleted, inserted, orders, useless)
-    result = np.where(np.isnan(result), np.inf, result)
-    # No change, no divergence: exact, and free of the safety margins.
-    result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
-    return result
-
-
-def _log_moments(
-    noise: float,
-    rate: float,
-    deleted: list[int],
-    inserted: list[int],
-    orders: FloatArray,
-    useless: FloatArray | None,
-) -> FloatArray:
     result = np.full((len(orders), len(deleted), len(inserted)), np.inf)
     usable = np.ones(len(orders), dtype=np.bool_)
     if useless is not None:
@@ -90,8 +74,11 @@ def _log_moments(
         for i, n in points.items():
             order = float(orders[i])
             moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
-            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * _UNIT
+            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * UNIT
             result[i] = moments + order * np.log1p(cuts[i].remainders[:, None] * np.exp(-moments / order))
+    result = np.where(np.isnan(result), np.inf, result)
+    # No change, no divergence: exact, and free of the safety margins.
+    result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
     return result
 
 

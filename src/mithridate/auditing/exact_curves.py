@@ -173,14 +173,8 @@ class _Inversion:
     w_k = (2k + 1) pi / W and the coefficients 1 / (W i w (1 + i w)), and what the second continuation adds is
     exp(-W) times what Q has below s.
 
-    Args:
-        noise: noise multiplier.
-        rate: sample rate.
-        steps: number of steps.
-        deleted: examples that D' has and D lacks.
-        inserted: examples that D has and D' lacks.
-        blurred: let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
-            function is gone at the last frequency: K can only become larger.
+    With `blurred`, let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
+    function is gone at the last frequency: K can only become larger.
     """
 
     def __init__(

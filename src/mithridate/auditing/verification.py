@@ -99,7 +99,9 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
     checks.append(_check_conditions(certificate, content))
     if run is not None:
-        checks.append(_check_source(certificate.votes, run))
+        differences = _differences_from_source(certificate.votes, run)
+        agreed = f"counts, mechanism, recipe, fingerprint, size and conditions are those of {run}"
+        checks.append(Check("source", not differences, differences or agreed))
     checks.extend(_claims(certificate, progress))
     return Verification(tuple(checks), certificate.assumptions, certificate.conditions)
 
@@ -152,12 +154,6 @@ def _is_proposed(recipe: Any) -> bool:
 def _in_words(certificate: Certificate) -> str:
     found = conditions_of(certificate.votes.statements, certificate.threat)
     return f"the claim is conditional on {listed_ids(found)}" if found else "the claim is unconditional"
-
-
-def _check_source(votes: Votes, run: PathLike) -> Check:
-    differences = _differences_from_source(votes, run)
-    agreed = f"counts, mechanism, recipe, fingerprint, size and conditions are those of {run}"
-    return Check("source", not differences, differences or agreed)
 
 
 def _check_recipe(certificate: Certificate) -> Iterator[Check]:
@@ -280,7 +276,7 @@ def _size_problem(certificate: Certificate) -> str | None:
     stated = certificate.votes.mechanism.to_dict().get("num_train")
     if stated not in (None, size.num_train):
         return f"it is that of {size.num_train} examples, but the mechanism has {stated}"
-    if not _is_one_step(size):
+    if size.high not in _CHANGES_AT or size.low != _CHANGES_AT[_CHANGES_AT < size.high].max(initial=0):
         return f"{size.low} to {size.high - 1} is not the size step of {size.num_train} examples"
     return None
 
@@ -294,10 +290,6 @@ def _beyond_size(certificate: Certificate, size: Size) -> BoolArray:
 def _to_show(certificate: Certificate) -> IntArray:
     """The radii that must hold by another route: one more than claimed where the size alone ends it."""
     return _searched(certificate) + (certificate.status == Status.SIZE_LIMIT.value)
-
-
-def _is_one_step(size: Size) -> bool:
-    return size.high in _CHANGES_AT and size.low == _CHANGES_AT[_CHANGES_AT < size.high].max(initial=0)
 
 
 def _leaves(size: Size, radius: IntArray, threat: Threat) -> BoolArray:
@@ -318,15 +310,7 @@ def _searched(certificate: Certificate) -> IntArray:
 
 
 def _differences_from_source(votes: Votes, run: PathLike) -> str:
-    """In what votes are not those of their source, with all that was said about them there; empty where they are.
-
-    Args:
-        votes: what was certified.
-        run: the directory of a run, or a votes file.
-
-    Raises:
-        ArtifactError: the source cannot be read.
-    """
+    """In what votes are not those of a run, or of a votes file, with all that was said there; empty where they are."""
     folder = Path(run)
     source = Votes.load(folder / "votes.npz" if folder.is_dir() else folder)
     if (folder / "run.json").exists() and (damage := _differences_from_run(source, folder)):
@@ -382,7 +366,7 @@ def _said_of_examples(path: Path) -> dict[str, Any] | None:
         values = parse_json(read_file(path))
         if values.get("kind") != "examples":
             return None
-        size = None if values["size"] is None else Size.from_dict(values["size"])
+        size = None if values["size"] is None else Size(**values["size"])
         said = {"recipe": values["recipe"], "fingerprint": values["data_fingerprint"], "size": size}
         return {**said, "conditions": to_plain(from_plain(values["assumptions"]))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -441,7 +425,8 @@ def _score_limits(certificate: Certificate, tail: float) -> Limits:
     votes = certificate.votes
     instances = votes.instances
     sums = np.asarray(votes.score_sums)
-    rounding = _rounding(sums.dtype, instances)
+    # Relative error of sums that were accumulated in this precision.
+    rounding = instances * (2.0**-23 if sums.dtype == np.float32 else 2.0**-52)
     mean = sums.astype(np.float64) / instances
     if certificate.bounds == "hoeffding":
         width = np.full(mean.shape, np.sqrt(np.log(1 / tail) / (2 * instances)))
@@ -459,11 +444,6 @@ def _score_limits(certificate: Certificate, tail: float) -> Limits:
     top = np.take_along_axis(lower, label, axis=1)[:, 0]
     np.put_along_axis(upper, label, 0.0, axis=1)
     return Limits(top, 1 - top, np.minimum(upper.max(axis=1), 1 - top))
-
-
-def _rounding(dtype: np.dtype[Any], instances: int) -> float:
-    """Relative error of sums that were accumulated in this precision."""
-    return instances * 2.0**-23 if dtype == np.float32 else instances * 2.0**-52
 
 
 def binomial_lower(count: IntArray, total: int, tail: float) -> FloatArray:

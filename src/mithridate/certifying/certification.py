@@ -17,7 +17,7 @@ from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule, Rule, default_rule, is_exact, rule_from_dict
+from mithridate.core.rule import ExactRule, Rule, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
 
@@ -88,7 +88,7 @@ def certify(
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.one_of(("votes", "scores"), on=on)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
-    if is_exact(rule):
+    if isinstance(rule, ExactRule):
         return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
     if not isinstance(rule, Method):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
@@ -214,7 +214,7 @@ def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBoun
 
 def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
     """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
-    if is_exact(method):
+    if isinstance(method, ExactRule):
         sentences = [
             "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
             "nothing else has looked at the training data, beyond what is stated here.",

@@ -14,17 +14,22 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._io.artifacts import decode_array, read_hashed, write_hashed
 from mithridate._io.files import PathLike
-from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, clopper_pearson_lower, clopper_pearson_upper
+from mithridate.core.bounds import (
+    SCORE_BOUNDS,
+    VOTE_BOUNDS,
+    FloatArray,
+    IntArray,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+)
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json
 from mithridate.core.labels import balanced, commonest, single_label
 from mithridate.core.mechanism import Deterministic, Threat
 from mithridate.core.registry import hook
-from mithridate.core.rule import Rule, is_exact, rule_from_dict
+from mithridate.core.rule import ExactRule, Rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 StatusArray = npt.NDArray[np.str_]
 
@@ -149,14 +154,8 @@ class Certificate:
     def balanced_accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
         """Certified accuracy within each class, averaged over the classes that occur among the true labels.
 
-        Always saying the same label scores one part in as many as classes occur, however rare the others are.
-
-        Args:
-            labels: see `accuracy`.
-            radii: see `accuracy`.
-
-        Raises:
-            ConfigError: see `accuracy`.
+        Always saying the same label scores one part in as many as classes occur, however rare the others are. The
+        arguments, and what is refused, are those of `accuracy`.
 
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0]] * 10, mechanism=SampledGaussian(3.0, 0.001, 1000))
@@ -172,9 +171,6 @@ class Certificate:
         Args:
             labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
             radii: radii at which accuracy is reported; by default round ones.
-
-        Raises:
-            ConfigError: see `accuracy`.
         """
         result: dict[str, Any] = {
             "median_radius": float(np.median(self.radius)),
@@ -199,12 +195,7 @@ class Certificate:
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
         """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
 
-        Args:
-            labels: see `summary`.
-            radii: see `summary`.
-
-        Raises:
-            ConfigError: see `accuracy`.
+        The arguments are those of `summary`.
         """
         return {
             "schema": OUTPUT_SCHEMA,
@@ -390,9 +381,9 @@ def _check_table(name: str, value: Any, kind: Any) -> None:
 
 def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
     """Require bounds that fit the rule, and a probability that fits the bounds."""
-    if is_exact(rule) != isinstance(votes.mechanism, Deterministic):
+    if isinstance(rule, ExactRule) != isinstance(votes.mechanism, Deterministic):
         raise ValueError(f"the rule {rule.name} does not fit the mechanism {type(votes.mechanism).__name__}")
-    if is_exact(rule):
+    if isinstance(rule, ExactRule):
         _validate.one_of((EXACT,), bounds=bounds)
         _validate.number_in(0, 0, failure_prob=failure_prob)
         return
@@ -498,7 +489,7 @@ def guaranteed_failure_prob(certificate: Certificate) -> float | None:
 
 def confidence(certificate: Certificate) -> str:
     """How sure the claims are, as a clause that promises no more than the bounds do."""
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         one = len(certificate.radius) == 1
         return f"{'this claim is' if one else 'these claims are'} certain, given what is assumed"
     probability = guaranteed_failure_prob(certificate)

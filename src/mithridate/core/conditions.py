@@ -15,7 +15,7 @@ assumption; one with an `id` is a condition.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -101,10 +101,6 @@ class Statement(str):
         """What lifts the condition."""
         return None if self.id is None else _KINDS[self.id].remedy
 
-    def applies(self, threat: Threat) -> bool:
-        """Whether a claim against this threat is conditional on it."""
-        return self.id is not None and threat not in _KINDS[self.id].lifted_by
-
     def to_dict(self) -> dict[str, Any]:
         """The condition as plain JSON values."""
         return {"id": self.id, "sentence": str(self), "remedy": self.remedy}
@@ -112,8 +108,11 @@ class Statement(str):
 
 def conditions_of(statements: Iterable[str], threat: Threat | None = None) -> tuple[Statement, ...]:
     """The conditions among statements: those that apply to a threat, or all of them."""
-    found = (each for each in statements if isinstance(each, Statement) and each.id is not None)
-    return tuple(each for each in found if threat is None or each.applies(threat))
+    return tuple(
+        each
+        for each in statements
+        if isinstance(each, Statement) and each.id is not None and threat not in _KINDS[each.id].lifted_by
+    )
 
 
 def in_json(statements: Iterable[str], threat: Threat | None = None) -> dict[str, Any]:
@@ -362,13 +361,3 @@ class Size:
     def to_dict(self) -> dict[str, int]:
         """The size as plain JSON values."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Size:
-        """Read back what `to_dict` wrote.
-
-        Raises:
-            TypeError: a number is missing, or there is one too many.
-            ConfigError: the numbers are not what they should be.
-        """
-        return cls(**values)

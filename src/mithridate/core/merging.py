@@ -135,7 +135,8 @@ def merge(votes: Iterable[Votes]) -> Votes:
 def _merged(first: Votes, second: Votes) -> Votes:
     _check_alike(first, second)
     _check_apart(first, second)
-    devices = {*first.devices, *second.devices}
+    devices, runs = {*first.devices, *second.devices}, {*first.shards, *second.shards}
+    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
     return replace(
         first,
         counts=first.counts + second.counts,
@@ -143,19 +144,14 @@ def _merged(first: Votes, second: Votes) -> Votes:
         score_squares=_sum(first.score_squares, second.score_squares),
         score_histograms=_sum(first.score_histograms, second.score_histograms),
         run_ids=tuple(sorted({*first.run_ids, *second.run_ids})),
-        assumptions=_merged_assumptions(first, second),
+        # Sorted, so that they do not depend on the order of merging.
+        assumptions=tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed)))),
         recipe=_merged_recipe(first, second),
         evidence=_merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
-        shards=_merged_shards(first, second),
+        shards={run: joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs},
         devices={name: first.devices.get(name, 0) + second.devices.get(name, 0) for name in devices},
         planned={**first.planned, **second.planned},
     )
-
-
-def _merged_assumptions(first: Votes, second: Votes) -> tuple[str, ...]:
-    """Sorted, so that they do not depend on the order of merging."""
-    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
-    return tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed))))
 
 
 def _check_alike(first: Votes, second: Votes) -> None:
@@ -206,11 +202,6 @@ def _check_apart(first: Votes, second: Votes) -> None:
                 f"These votes share a run, {shown(run)}: {which} would count twice. "
                 "Merge each part once, and none beside the whole run."
             )
-
-
-def _merged_shards(first: Votes, second: Votes) -> dict[str, InstanceRanges]:
-    runs = {*first.shards, *second.shards}
-    return {run: joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs}
 
 
 def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:

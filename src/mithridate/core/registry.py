@@ -57,11 +57,6 @@ class Named:
             load()
         return self._known.get(name)
 
-    def names(self) -> tuple[str, ...]:
-        """All that are known, in the order in which they were explained."""
-        load()
-        return tuple(self._known)
-
 
 mechanisms = Named("type")
 rules = Named("name")

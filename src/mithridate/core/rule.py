@@ -19,8 +19,6 @@ from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs  # of typing itself from Python 3.13 on
-
     from mithridate.core.votes import Votes
 
 FloatArray = npt.NDArray[np.float64]
@@ -191,11 +189,6 @@ class Method(Rule):
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
-
-
-def is_exact(rule: object) -> TypeIs[ExactRule]:
-    """Whether a rule decides from votes alone, without bounds on counts."""
-    return isinstance(rule, ExactRule)
 
 
 def default_rule(mechanism: Mechanism) -> Rule:

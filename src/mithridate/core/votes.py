@@ -104,7 +104,8 @@ class Votes:
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
         object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
-        _check_fingerprint(self.data_fingerprint)
+        if not isinstance(self.data_fingerprint, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected data_fingerprint as text, got {shown(self.data_fingerprint)}.")
         _validate.sentences(assumptions=self.assumptions)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
         object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
@@ -124,15 +125,7 @@ class Votes:
         score_histograms: npt.ArrayLike | None = None,
         labels: npt.ArrayLike | None = None,
     ) -> Votes:
-        """Votes from anything that numpy turns into an array, checked.
-
-        Args:
-            counts: votes, examples x classes.
-            mechanism: what each instance ran.
-            score_sums: see the class; likewise the others.
-            score_squares: see the class.
-            score_histograms: see the class.
-            labels: see the class.
+        """Votes from anything that numpy turns into an array, checked; the arguments are attributes of the class.
 
         Raises:
             ConfigError: an array is not what it should be; the message names the remedy.
@@ -142,14 +135,14 @@ class Votes:
         >>> votes.instances, votes.examples, votes.classes
         (1000, 2, 2)
         """
-        return cls(
-            _array("counts", counts),
-            mechanism,
-            score_sums=_optional_array("score_sums", score_sums),
-            score_squares=_optional_array("score_squares", score_squares),
-            score_histograms=_optional_array("score_histograms", score_histograms),
-            labels=_optional_array("labels", labels),
-        )
+        given: dict[str, npt.ArrayLike | None] = {
+            "score_sums": score_sums,
+            "score_squares": score_squares,
+            "score_histograms": score_histograms,
+            "labels": labels,
+        }
+        others: dict[str, Any] = {name: _array(name, values) for name, values in given.items() if values is not None}
+        return cls(_array("counts", counts), mechanism, **others)
 
     @property
     def instances(self) -> int:
@@ -312,7 +305,7 @@ class Votes:
                 "run_ids": header["run_ids"],
                 "assumptions": from_plain(header["assumptions"]),
                 "recipe": header["recipe"],
-                "size": None if header.get("size") is None else Size.from_dict(header["size"]),
+                "size": None if header.get("size") is None else Size(**header["size"]),
                 **{name: header.get(name, {}) for name in _MAPPINGS},
             }
             mechanism = header["mechanism"]
@@ -509,11 +502,6 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     return labels
 
 
-def _check_fingerprint(fingerprint: Any) -> None:
-    if fingerprint is not None and not isinstance(fingerprint, str):
-        raise ConfigError(f"Expected data_fingerprint as text, got {shown(fingerprint)}.")
-
-
 def _checked_run_ids(run_ids: Any) -> tuple[str, ...]:
     names = tuple(run_ids)
     if isinstance(run_ids, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -543,32 +531,32 @@ def _checked_shards(shards: Any, votes: Votes) -> dict[str, InstanceRanges]:
 
 def _checked_devices(devices: Any, instances: int) -> dict[str, int]:
     """Numbers of instances by the names of devices, sorted."""
-    try:
-        named = {str(name): whole_number(number) for name, number in dict(devices).items()}
-        fits = all(number > 0 for number in named.values()) and sum(named.values()) <= instances
-    except (TypeError, ValueError):
-        fits, named = False, {}
-    if not fits:
+    named = _whole_by_name(devices)
+    if named is None or min(named.values(), default=1) < 1 or sum(named.values()) > instances:
         raise ConfigError(
             "Expected devices as a mapping from names to the number of instances that each kind trained, together no "
             "more than there are."
         )
-    return dict(sorted(named.items()))
+    return named
 
 
 def _checked_planned(planned: Any, shards: Mapping[str, InstanceRanges]) -> dict[str, int]:
     """Sizes of runs of which parts are here, sorted; no part may lie beyond them."""
-    try:
-        sizes = {str(run): whole_number(size) for run, size in dict(planned).items()}
-        fits = all(run in shards and shards[run][-1][1] <= size <= LARGEST for run, size in sizes.items())
-    except (TypeError, ValueError):
-        fits, sizes = False, {}
-    if not fits:
+    sizes = _whole_by_name(planned)
+    if sizes is None or not all(run in shards and shards[run][-1][1] <= size <= LARGEST for run, size in sizes.items()):
         raise ConfigError(
             "Expected planned as a mapping from runs in shards to the number of all their instances, none of which "
             "lies beyond it."
         )
-    return dict(sorted(sizes.items()))
+    return sizes
+
+
+def _whole_by_name(values: Any) -> dict[str, int] | None:
+    """Whole numbers by name, sorted; None where they are something else."""
+    try:
+        return dict(sorted((str(name), whole_number(number)) for name, number in dict(values).items()))
+    except (TypeError, ValueError):
+        return None
 
 
 def _check_models(shards: Mapping[str, InstanceRanges], votes: Votes) -> None:
@@ -622,10 +610,6 @@ def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ConfigError(f"Expected {name} as an array, but its rows have different lengths.") from error
-
-
-def _optional_array(name: str, values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
-    return None if values is None else _array(name, values)
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

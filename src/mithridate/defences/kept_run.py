@@ -102,7 +102,7 @@ class KeptRun:
                 dict(said["inputs"]),
                 str(said["train_fingerprint"]),
                 from_plain(said["assumptions"]),
-                None if said["size"] is None else Size.from_dict(said["size"]),
+                None if said["size"] is None else Size(**said["size"]),
                 arrays,
             )
         except (TypeError, ValueError) as error:

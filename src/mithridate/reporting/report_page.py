@@ -12,7 +12,7 @@ import numpy.typing as npt
 from mithridate._text import percent, shortened
 from mithridate._version import VERSION
 from mithridate.core.certificate import Certificate, Curve, Status, confidence, is_correct, round_ticks
-from mithridate.core.rule import is_exact
+from mithridate.core.rule import ExactRule
 from mithridate.core.votes import Votes
 from mithridate.reporting import report_chart, summary, templating
 from mithridate.reporting import sentences as words
@@ -329,7 +329,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         return [("failure probability", "none: the radii follow from the votes, and nothing is estimated")]
     scope = "all predictions at once" if certificate.scope.value == "all" else "each prediction by itself"
     return [

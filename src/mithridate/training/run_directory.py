@@ -134,7 +134,7 @@ class Manifest:
                 _check_kinds(values)
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = from_plain(values["assumptions"])
-                values["size"] = None if values.get("size") is None else Size.from_dict(values["size"])
+                values["size"] = None if values.get("size") is None else Size(**values["size"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
