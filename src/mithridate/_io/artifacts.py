@@ -7,6 +7,7 @@ replaced by zeros. A changed byte therefore shows, wherever it is; a shorter fil
 
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -181,6 +182,8 @@ _HEADERS = {
     (2, 0): npy.read_array_header_2_0,
     (3, 0): npy.read_array_header_2_0,
 }
+_ENTRIES = (b"descr", b"fortran_order", b"shape")
+_HEADER_BYTES = 1 << 14
 _CHUNK = 1 << 20
 # The end of a zip: signature, number of members, length of the comment. Large ones have another record before it.
 _END = struct.Struct("<4s6xH8xH")
@@ -188,7 +191,8 @@ _LARGE_END = struct.Struct("<4s28xQ16x")
 _LARGE_LOCATOR = 20
 _LARGE = 0xFFFF
 _MOST_MEMBERS = 1 << 12
-_LARGEST_CHARACTER = 0x10FFFF
+# The last of all characters.
+_LARGEST = 0x10FFFF
 # What zipfile raises on bytes that are no zip, or only look like one.
 _NO_ZIP = (
     zipfile.BadZipFile,
@@ -289,55 +293,40 @@ def _members(archive: zipfile.ZipFile, limit: int) -> dict[str, npt.NDArray[Any]
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _DamagedError("it is compressed by another method than deflate")
         with archive.open(member) as opened:
-            arrays[name] = _Member(opened, member).array(name)
+            arrays[name] = _array(opened, member.file_size, name)
     return arrays
 
 
-class _Member:
-    """The content of one member, counted and added to a checksum as it is read."""
+def _array(stream: IO[bytes], size: int, name: str) -> npt.NDArray[Any]:
+    """The array in a member of so many bytes, if it holds one and nothing but it."""
+    content = bytearray()
+    while chunk := stream.read(_CHUNK):  # to the end, where zipfile compares the checksum
+        content += chunk
+    if len(content) != size:
+        raise _DamagedError("a member is too short")
+    start = io.BytesIO(content[:_HEADER_BYTES])
+    shape, fortran, dtype = _header(start)
+    if dtype.hasobject or dtype.names or dtype.kind not in "biufcSU":
+        raise _NotPlainError(name, objects=dtype.hasobject)
+    if sum(content[: start.tell()].count(entry) for entry in _ENTRIES) != len(_ENTRIES):
+        raise _DamagedError("the header of an array has an entry twice")
+    if dtype.itemsize == 0:  # of which any number would fit into nothing
+        raise _DamagedError("the header of an array has entries without size")
+    if math.prod(shape) * dtype.itemsize != size - start.tell():
+        raise _DamagedError(f"the array {name!r:.80} does not have the size that its header says")
+    if dtype.kind == "U" and (np.frombuffer(content, dtype.str[0] + "u4", offset=start.tell()) > _LARGEST).any():
+        raise _DamagedError(f"the array {name!r:.80} holds what is no text")
+    return np.frombuffer(content, dtype, offset=start.tell()).reshape(shape, order="F" if fortran else "C")
 
-    def __init__(self, stream: IO[bytes], member: zipfile.ZipInfo) -> None:
-        self._stream, self._member = stream, member
-        self._left, self._checksum = member.file_size, 0
 
-    def array(self, name: str) -> npt.NDArray[Any]:
-        """The array, if the member holds one and nothing but it."""
-        shape, fortran, dtype = self._header()
-        if dtype.hasobject or dtype.names or dtype.kind not in "biufcSU":
-            raise _NotPlainError(name, objects=dtype.hasobject)
-        if dtype.itemsize == 0:  # of which any number would fit into nothing
-            raise _DamagedError("the header of an array has entries without size")
-        if math.prod(shape) * dtype.itemsize != self._left:
-            raise _DamagedError(f"the array {name!r:.80} does not have the size that its header says")
-        content = self.read(self._left)
-        if self._stream.read(1) or self._checksum != self._member.CRC:
-            raise _DamagedError(f"the checksum of the array {name!r:.80} is wrong")
-        if dtype.kind == "U" and (np.frombuffer(content, dtype.str[0] + "u4") > _LARGEST_CHARACTER).any():
-            raise _DamagedError(f"the array {name!r:.80} holds what is no text")
-        return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
-
-    def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        """Shape, order and type, as numpy reads them: literals of Python, none of which can run anything."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of literals that only damage can have written
-                return _HEADERS[npy.read_magic(self)](self)
-        except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
-            raise _DamagedError("the header of an array cannot be read") from error
-
-    def read(self, count: int) -> bytearray:
-        """So many bytes, in memory that grows with what is really there; fewer are an error."""
-        if count > self._left:
-            raise _DamagedError("a member is too short")
-        self._left -= count
-        content = bytearray()
-        while len(content) < count:
-            chunk = self._stream.read(min(_CHUNK, count - len(content)))
-            if not chunk:
-                raise _DamagedError("a member is too short")
-            self._checksum = zlib.crc32(chunk, self._checksum)
-            content += chunk
-        return content
+def _header(start: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array, as numpy reads them: literals of Python, none of which can run anything."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of literals that only damage can have written
+            return _HEADERS[npy.read_magic(start)](start)
+    except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
+        raise _DamagedError("the header of an array cannot be read") from error
 
 
 def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
