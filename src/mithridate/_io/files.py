@@ -76,11 +76,7 @@ def opened_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_file(path: Path, limit: int = SMALL_BYTES) -> bytes:
-    """All bytes of a plain file.
-
-    Args:
-        path: the file.
-        limit: the most bytes that it may have.
+    """All bytes of a plain file, which may have at most `limit`.
 
     Raises:
         ArtifactError: it is missing, too large, no plain file, or cannot be read.

@@ -162,13 +162,12 @@ def _unpack(key: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[tuple[int, in
         budgets.tolist(),
         strict=True,
     )
-    found = [((d, a), c, s, ErrorBudget(*budget)) for (d, a), c, s, budget in pieces]
-    for _, intercepts, slopes, _ in found:
+    curves: dict[tuple[int, int], TradeoffCurve] = {}
+    for (deleted, inserted), intercepts, slopes, budget in pieces:
         check_lines(intercepts, slopes)
-    return {split: TradeoffCurve(c, s, budget) for split, c, s, budget in found}
+        curves[deleted, inserted] = TradeoffCurve(intercepts, slopes, ErrorBudget(*budget))
+    return curves
 
-
-# --- what every right curve obeys -------------------------------------------------------------------------------------
 
 # Rounding of the lines and of what they are compared with; damage that matters is far larger.
 _TOLERANCE = 1e-9

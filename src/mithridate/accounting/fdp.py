@@ -269,17 +269,14 @@ class FdpAccountant(Accountant):
         _refine(shown_at_once, lambda chosen: self._chain_holds(radius, radius, margins.take(chosen)))
         open_points = np.flatnonzero(shown & ~shown_at_once)
         if len(open_points):
-            rest = np.ones(len(open_points), dtype=np.bool_)
-            self._refine_by_splits(radius, margins.take(open_points), rest)
+            rest, left = np.ones(len(open_points), dtype=np.bool_), margins.take(open_points)
+            # Take back what some split with both kinds of changes does not show.
+            width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
+            for fewest in range(1, radius, width):
+                most = min(fewest + width, radius) - 1
+                _refine(rest, partial(self._block_holds, radius, fewest, most, left))
             shown[open_points] = rest
         return shown
-
-    def _refine_by_splits(self, radius: int, margins: Margins, shown: BoolArray) -> None:
-        """Take back what some split with both kinds of changes does not show."""
-        width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
-        for fewest in range(1, radius, width):
-            most = min(fewest + width, radius) - 1
-            _refine(shown, partial(self._block_holds, radius, fewest, most, margins))
 
     def _block_holds(self, radius: int, fewest: int, most: int, margins: Margins, chosen: IndexArray) -> BoolArray:
         """Whether every split with `fewest` to `most` deletions holds: by one chain, else by halves, else exactly."""

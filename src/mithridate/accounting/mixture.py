@@ -102,10 +102,6 @@ class MixturePair:
     upper: Components  # of P, centred at +counts
     lower: Components  # of Q, centred at -counts
 
-    def log_ratio_upper(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Log P/phi and its derivative at x."""
-        return _log_tilt(x, self.upper, self.noise)
-
     def log_ratio_lower(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Log Q/phi and its derivative at x."""
         value, slope = _log_tilt(-x, self.lower, self.noise)
@@ -113,14 +109,9 @@ class MixturePair:
 
     def loss(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The privacy loss log P/Q and its (non-negative) derivative at x."""
-        upper, upper_slope = self.log_ratio_upper(x)
+        upper, upper_slope = _log_tilt(x, self.upper, self.noise)
         lower, lower_slope = self.log_ratio_lower(x)
         return upper - lower, upper_slope - lower_slope
-
-
-def mixture_pair(noise: float, rate: float, deleted: int, inserted: int, *, drop: float) -> MixturePair:
-    """The dominating pair of one step; see the module docstring."""
-    return MixturePair(noise, binomial_components(deleted, rate, drop), binomial_components(inserted, rate, drop))
 
 
 def _log_tilt(x: FloatArray, components: Components, noise: float) -> tuple[FloatArray, FloatArray]:

@@ -319,8 +319,6 @@ def _subsampled_log_moments(
     return np.where(result < _HOPELESS / 2, result, np.inf)
 
 
-# --- approximate differential privacy ---------------------------------------------------------------------------------
-
 # Little loss per example needs high orders: at 64 the paper's MNIST setting would certify half as much.
 CONVERSION_ORDERS: FloatArray = np.concatenate([ORDERS, np.geomspace(66.0, 256.0, 40, dtype=np.float64)])
 

@@ -22,8 +22,6 @@ Why not dp-accounting: it overestimates fractional orders at large sample rates,
 knows no groups.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mithridate.accounting.mixture import UNIT, FloatArray, binomial_components, log_binomial
@@ -64,7 +62,7 @@ def log_moments(
     cuts = {int(i): _cut(noise, rate, log_w, max(inserted), float(orders[i])) for i in np.flatnonzero(usable)}
     step = max(min(noise / 6, noise * noise / 8), 1e-300)
     most_points = min(_MAX_POINTS, _MAX_NUMBERS // (_last_component(max(deleted), rate) + 1))
-    spans = {i: (cut.reach + _REACH * noise) / step for i, cut in cuts.items()}
+    spans = {i: (reach + _REACH * noise) / step for i, (reach, _) in cuts.items()}
     points = {i: int(span) + 2 for i, span in spans.items() if span < most_points}
     if points:
         x = -_REACH * noise + step * np.arange(max(points.values()), dtype=np.float64)
@@ -75,22 +73,19 @@ def log_moments(
             order = float(orders[i])
             moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
             moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * UNIT
-            result[i] = moments + order * np.log1p(cuts[i].remainders[:, None] * np.exp(-moments / order))
+            result[i] = moments + order * np.log1p(cuts[i][1][:, None] * np.exp(-moments / order))
     result = np.where(np.isnan(result), np.inf, result)
     # No change, no divergence: exact, and free of the safety margins.
     result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
     return result
 
 
-class _Cut(NamedTuple):
-    """How far to integrate for one order; per number of deletions, a bound on what is left out, as a norm."""
+def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: float) -> tuple[float, FloatArray]:
+    """Cut P where what is beyond is negligible, or else at the last component that is integrated at all.
 
-    reach: float
-    remainders: FloatArray
-
-
-def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: float) -> _Cut:
-    """Cut P where what is beyond is negligible, or else at the last component that is integrated at all."""
+    Returns:
+        How far to integrate for one order; per number of deletions, a bound on what is left out, as a norm.
+    """
     last = _last_component(log_w.shape[1] - 1, rate)
     k = np.arange(log_w.shape[1], dtype=np.float64)
     if rate == 1.0:  # Every inserted example is in every batch: Q is one Gaussian at -inserted.
@@ -105,7 +100,7 @@ def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: flo
     beyond = terms[:, cut + 1 :]
     with np.errstate(over="ignore"):
         remainders = np.exp(np.logaddexp.reduce(beyond, axis=1)) if beyond.shape[1] else np.zeros(len(log_w))
-    return _Cut(reach, remainders)
+    return reach, remainders
 
 
 def _last_component(changes: int, rate: float) -> int:

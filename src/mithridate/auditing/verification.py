@@ -122,7 +122,9 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     route = "by the code that certified" if certificate.bounds == "betting" else "by another route"
     yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
     yield _check_statuses(certificate, limits)
-    yield _check_radii(certificate, limits, progress)
+    claim = _claim(certificate, limits, progress)
+    what = f"hold, at {len(claim.radii)} distinct radii, whatever the changes are"
+    yield _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
 
 
 def _check_assumptions(certificate: Certificate) -> Check:
@@ -219,12 +221,6 @@ def _check_statuses(certificate: Certificate, limits: Limits) -> Check:
     wrong |= ~abstained & ~separated
     wrong |= (certificate.status == Status.SEARCH_LIMIT.value) & (certificate.radius != SEARCH_LIMIT)
     return _counted("statuses", wrong, "fit their bounds and radii")
-
-
-def _check_radii(certificate: Certificate, limits: Limits, progress: Progress | None) -> Check:
-    claim = _claim(certificate, limits, progress)
-    what = f"hold, at {len(claim.radii)} distinct radii, whatever the changes are"
-    return _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
 
 
 def _claim(certificate: Certificate, limits: Limits | None = None, progress: Progress | None = None) -> Claim:

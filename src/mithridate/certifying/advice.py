@@ -7,12 +7,12 @@ whether a method meets the limit follows from the votes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 from mithridate.accounting import ADP, FDP, RDP, Method
-from mithridate.certifying.certification import BeyondLimitError, bounded, certify
+from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify
 from mithridate.core.certificate import Advice, Certificate, Scope
 from mithridate.core.mechanism import Private
 from mithridate.core.rule import Rule
@@ -29,8 +29,6 @@ _MANY = 0.1
 # How many times the instances are tried when they are too few, and how often.
 _MORE = 4
 _TRIES = 5
-
-Progress = Callable[[int, int], None]
 
 
 def advise(
@@ -98,20 +96,15 @@ def _unanimous(certificate: Certificate) -> dict[int, int | None]:
         return {}
     own, more = votes.instances, _MORE * votes.instances
     if certificate.radius.max() < 0 and _radius_at_unanimity(certificate, own) == -1:
-        return {own: -1, **_until_certified(certificate)}
+        found: dict[int, int | None] = {own: -1}
+        # Ever more instances, up to a number that can certify something or is too large to tell.
+        for number in (own * _MORE**power for power in range(1, _TRIES + 1)):
+            found[number] = _radius_at_unanimity(certificate, number)
+            if found[number] != -1:
+                break
+        return found
     agree = votes.counts.max(axis=1) == own
     return {more: _radius_at_unanimity(certificate, more)} if agree.sum() >= _MANY * len(agree) else {}
-
-
-def _until_certified(certificate: Certificate) -> dict[int, int | None]:
-    """Ever more instances, up to a number that can certify something or is too large to tell."""
-    found: dict[int, int | None] = {}
-    for power in range(1, _TRIES + 1):
-        number = _MORE**power * certificate.votes.instances
-        found[number] = _radius_at_unanimity(certificate, number)
-        if found[number] != -1:
-            break
-    return found
 
 
 def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:

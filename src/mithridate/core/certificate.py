@@ -218,11 +218,13 @@ class Certificate:
             ArtifactError: the file cannot be written.
         """
         header, arrays = self.votes.to_parts()
+        names = [status.value for status in Status]
+        codes = np.select([self.status == name for name in names], range(len(names))).astype(np.int64)
         content = {
             **self._claim(),
             "label": self.label,
             "radius": self.radius,
-            "status": self._status_table(),
+            "status": {"names": names, "code": codes},
             "votes": {**header, "arrays": arrays},
         }
         write_hashed(path, SCHEMA, content)
@@ -265,6 +267,7 @@ class Certificate:
             _check_table("versions", content["versions"], str)
             if on == "scores" and votes.score_sums is None:
                 raise ValueError("it is on scores but carries none")
+            stated = {str(each): each for each in votes.statements}
             return cls(
                 votes,
                 label=label,
@@ -276,7 +279,8 @@ class Certificate:
                 scope=Scope(content["scope"]),
                 on=on,
                 bounds=kind,
-                assumptions=_with_ids(content["assumptions"], votes),
+                # Which of them are conditions, the votes know.
+                assumptions=distinct(stated.get(str(each), each) for each in from_plain(content["assumptions"])),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
@@ -335,13 +339,6 @@ class Certificate:
             "versions": self.versions,
         }
 
-    def _status_table(self) -> dict[str, Any]:
-        names = [status.value for status in Status]
-        codes = np.zeros(len(self.status), dtype=np.int64)
-        for code, name in enumerate(names):
-            codes[self.status == name] = code
-        return {"names": names, "code": codes}
-
     def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
         """True labels as positions among the classes."""
         if labels is not None:
@@ -364,13 +361,6 @@ def _checked_radii(radii: npt.ArrayLike) -> IntArray:
 
 def _keyed(radii: Iterable[int], shares: FloatArray) -> dict[str, float]:
     return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
-
-
-def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
-    """The assumptions of a file; which of them are conditions, its votes know."""
-    stated = from_plain(sentences)
-    known = {str(each): each for each in votes.statements}
-    return distinct(known.get(str(each), each) for each in stated)
 
 
 def _check_table(name: str, value: Any, kind: Any) -> None:

@@ -81,9 +81,6 @@ def balanced(counted: IntArray, truth: IntArray, radii: IntArray) -> FloatArray:
     return np.array([share.mean() for share in shares])
 
 
-# --- names of classes -------------------------------------------------------------------------------------------------
-
-
 def class_names_of(found: Any, classes: int) -> tuple[ClassName, ...] | None:
     """A different name for each class; a file may hold anything there, and what is no list of names is none."""
     names = cast("list[Any]", found if isinstance(found, list) else [])

@@ -98,8 +98,6 @@ def instances_in_words(first: int, stop: int) -> str:
     return f"the instances {first} to {stop - 1}" if stop - first > 1 else f"the instance {first}"
 
 
-# --- merging ----------------------------------------------------------------------------------------------------------
-
 _UNNAMED = Statement(
     "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
 )
@@ -206,20 +204,13 @@ def _check_apart(first: Votes, second: Votes) -> None:
 
 def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
     """The recipe of both; they may differ in the number of instances only, which becomes that of all that voted."""
-    one, two = (_with_instances(votes.recipe, first.instances + second.instances) for votes in (first, second))
+    one, two = copy.deepcopy(first.recipe), copy.deepcopy(second.recipe)
+    for part in ((recipe or {}).get(table) for recipe in (one, two) for table in ("config", "defence")):
+        if isinstance(part, dict) and "instances" in part:
+            part["instances"] = first.instances + second.instances
     if one != two:
         raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
     return one
-
-
-def _with_instances(recipe: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    """A recipe with so many instances, wherever it counts them."""
-    changed = copy.deepcopy(recipe)
-    for table in ("config", "defence"):
-        part = None if changed is None else changed.get(table)
-        if isinstance(part, dict) and "instances" in part:
-            part["instances"] = number
-    return changed
 
 
 def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]:

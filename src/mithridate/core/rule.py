@@ -62,9 +62,6 @@ class Rule(registry.Tagged, table=registry.rules):
         return self.title
 
 
-# --- on a function of the data ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Decision:
     """What is predicted, and how much it withstands.
@@ -91,9 +88,6 @@ class ExactRule(Rule):
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         raise NotImplementedError
-
-
-# --- on samples -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -186,9 +180,6 @@ class Method(Rule):
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant of this method for one mechanism and one threat."""
         raise NotImplementedError
-
-
-# --- by name ----------------------------------------------------------------------------------------------------------
 
 
 def default_rule(mechanism: Mechanism) -> Rule:

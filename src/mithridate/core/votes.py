@@ -286,12 +286,7 @@ class Votes:
 
     @classmethod
     def from_parts(cls, header: Any, arrays: Mapping[str, npt.NDArray[Any]], origin: object) -> Votes:
-        """Read back what `to_parts` gave.
-
-        Args:
-            header: the JSON values.
-            arrays: the arrays.
-            origin: the file, for the messages.
+        """Read back what `to_parts` gave; `origin` is the file, for the messages.
 
         Raises:
             ArtifactError: something is missing, of the wrong kind, or too much.
@@ -586,23 +581,19 @@ def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
 
 
 def _checked_evidence(evidence: Any, counts: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """Whole numbers of 0 or more, in the smallest type that holds them: evidence can be large."""
     result: dict[str, npt.NDArray[Any]] = {}
     for name, values in dict(evidence).items():
         array = np.asarray(values)
         if not isinstance(name, str) or array.shape[:1] != counts.shape[:1]:
             raise ConfigError(f"Expected the evidence {name!r} as an array with an entry for each example.")
-        result[name] = _whole(f"the evidence {name!r}", array)
+        small = array.dtype.kind == "u" and array.dtype.itemsize < 8
+        checked = array if small else _integers(f"the evidence {name!r}", array)
+        if checked.size and checked.min() < 0:
+            raise ConfigError(f"Expected the evidence {name!r} to be 0 or more.")
+        largest = int(checked.max(initial=0))
+        result[name] = _frozen(checked.astype(np.min_scalar_type(largest) if largest < 2**32 else np.int64))
     return result
-
-
-def _whole(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers of 0 or more, in the smallest type that holds them: evidence can be large."""
-    small = array.dtype.kind == "u" and array.dtype.itemsize < 8
-    checked = array if small else _integers(name, array)
-    if checked.size and checked.min() < 0:
-        raise ConfigError(f"Expected {name} to be 0 or more.")
-    largest = int(checked.max(initial=0))
-    return _frozen(checked.astype(np.min_scalar_type(largest) if largest < 2**32 else np.int64))
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
