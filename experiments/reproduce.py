@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from mithridate import Certificate, Votes
-from mithridate._io.artifacts import write_atomically
+from mithridate._io.files import write_atomically
 from mithridate.core.mechanism import Private
 from mithridate.data.examples import Examples
 from mithridate.defences import Defence

@@ -10,8 +10,7 @@ import pytest
 from test_cli import run
 
 from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify, projects
-from mithridate.core.conditions import classes_read_off
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size, classes_read_off
 from mithridate.data import Examples
 from mithridate.data.named import NAMES as DATA_NAMES
 from mithridate.defences.private import PrivateDefence

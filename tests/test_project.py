@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
-from mithridate.core.conditions import conditions_of
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size, conditions_of
 from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.columns import Category, Number, Text
 from mithridate.data.declarations import Declaration

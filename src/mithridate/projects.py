@@ -47,8 +47,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
-from mithridate._io.files import read_file
+from mithridate._io.files import PathLike, read_file
 from mithridate._text import did_you_mean, shown
 from mithridate.comparing.result import checked_radii
 from mithridate.comparing.running import row_names

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from mithridate._io.artifacts import write_atomically
+from mithridate._io.files import write_atomically
 from mithridate.cli import _output
 from mithridate.core.conditions import in_json
 from mithridate.data import propose, read

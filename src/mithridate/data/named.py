@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, read_npz
-from mithridate._io.cache import cache_folder
+from mithridate._io.artifacts import read_npz
+from mithridate._io.files import PathLike, cache_folder
 from mithridate.data import published_files
 from mithridate.data.declarations import Arrays
 from mithridate.data.examples import Examples

@@ -18,8 +18,7 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate._text import did_you_mean
-from mithridate.core.conditions import Statement, tuned_constants
-from mithridate.core.size import Size, step_of
+from mithridate.core.conditions import Size, Statement, step_of, tuned_constants
 from mithridate.core.votes import Votes
 from mithridate.data.examples import pair_of
 from mithridate.errors import ConfigError

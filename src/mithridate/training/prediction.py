@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Dataset, Preparation, fingerprint, split_inputs
 from mithridate.errors import ArtifactError, ConfigError

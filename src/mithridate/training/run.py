@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate._version import VERSION
-from mithridate.core.conditions import Statement, of_user, to_plain
+from mithridate.core.conditions import Size, Statement, of_user, to_plain
 from mithridate.core.mechanism import Deterministic
-from mithridate.core.size import Size
 from mithridate.core.votes import Votes
 from mithridate.data.examples import (
     Array,
