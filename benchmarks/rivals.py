@@ -24,8 +24,7 @@ from train import Memory, machine  # the benchmark beside this one
 from mithridate.core.votes import Votes
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
-from mithridate.training.config import PRECISIONS
-from mithridate.training.plain_config import PlainConfig, ViewPlan
+from mithridate.training.config import PRECISIONS, PlainConfig, ViewPlan
 from mithridate.training.run import train_plain
 
 CLASSES = 10

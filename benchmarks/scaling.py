@@ -41,7 +41,7 @@ from mithridate.recipes.choosing import Recipe, choose
 from mithridate.training import models
 from mithridate.training.config import TrainConfig
 from mithridate.training.engine import Engine
-from mithridate.training.initialisation import initial_weights
+from mithridate.training.models import initial_weights
 from mithridate.training.randomness import Seeds
 
 ROOT = Path(__file__).parents[1]

@@ -34,8 +34,8 @@ from torch import nn
 
 from mithridate.data.preparation import Dataset
 from mithridate.training import models
-from mithridate.training.arithmetic import products
 from mithridate.training.config import PRECISIONS, TrainConfig
+from mithridate.training.devices import products
 from mithridate.training.engine import Engine
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import plan_ranges

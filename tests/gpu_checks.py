@@ -44,13 +44,12 @@ from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
 from mithridate.data import Dataset
-from mithridate.training.arithmetic import products
 from mithridate.training.clipping import Clipping
+from mithridate.training.devices import Optimiser, products
 from mithridate.training.engine import Engine
 from mithridate.training.layers import Conv
 from mithridate.training.models import BasicBlock, build
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
-from mithridate.training.optimisers import Optimiser
 from mithridate.training.randomness import Seeds
 
 Check = Callable[[torch.device], None]
@@ -873,8 +872,8 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
 def check_widening_batches(device: torch.device) -> None:
     # Batches of about one example: whole blocks may be empty, and a rare batch needs a wider graph than any before.
     trained = engine(device, "linear", noise_multiplier=1e-9, sample_rate=0.002, steps=3000, learning_rate=0.01)
-    from mithridate.training.graphs import ReplayedStep
-    from mithridate.training.sampling import Block
+    from mithridate.training.batch_source import Block
+    from mithridate.training.devices import ReplayedStep
 
     here = trained.train(SEEDS, range(2)).cpu()
     there = engine(

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
 from mithridate.data.named import load_named
+from mithridate.training.batch_source import blocks
+from mithridate.training.devices import on_threads
 from mithridate.training.engine import Engine, initial_weights
 from mithridate.training.models import build
 from mithridate.training.randomness import Seeds
-from mithridate.training.sampling import blocks
-from mithridate.training.threads import on_threads
 
 SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")

@@ -29,9 +29,8 @@ from torch.nn import functional as F
 
 from mithridate import ConfigError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.training.conversion import checked_shapes, layers_of, trace
+from mithridate.training.conversion import Fusion, checked_shapes, fusion_of, layers_of, trace
 from mithridate.training.engine import Engine
-from mithridate.training.fusion import Fusion, fusion_of
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.models import ResNet18
 from mithridate.training.network import FastNetwork, NotConvertible

@@ -26,10 +26,9 @@ from mithridate.features import Frozen
 from mithridate.training import engine as engines
 from mithridate.training import run as training
 from mithridate.training.batch_source import Seen, Views, add_normals, moved, visits
+from mithridate.training.config import PlainConfig, PlainRecipe, ViewPlan
 from mithridate.training.engine import Engine
-from mithridate.training.initialisation import initial_weights
-from mithridate.training.models import build
-from mithridate.training.plain_config import PlainConfig, PlainRecipe, ViewPlan
+from mithridate.training.models import build, initial_weights
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
 from mithridate.training.run import train_plain
 
@@ -524,7 +523,7 @@ def test_predictions_and_preferences_are_those_of_the_models() -> None:
 
 
 def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_label_0() -> None:
-    from mithridate.training.tally import Counter
+    from mithridate.training.engine import Counter
 
     class Script:
         def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures
 from mithridate.features import Frozen, UnitNorm
 from mithridate.training import run as training
+from mithridate.training.config import PlainConfig, ViewPlan
 from mithridate.training.network import FastNetwork
-from mithridate.training.plain_config import PlainConfig, ViewPlan
 from mithridate.training.run import train_plain
 
 

@@ -28,8 +28,8 @@ from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures
 from mithridate.projects.project import Project
-from mithridate.training.backends import Local
-from mithridate.training.plain_config import PlainConfig
+from mithridate.training.config import PlainConfig
+from mithridate.training.order import Local
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")

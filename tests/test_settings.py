@@ -14,7 +14,7 @@ from mithridate import TrainConfig, Votes, predict, train
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts
 from mithridate.errors import ConfigError
-from mithridate.training.plain_config import PlainConfig, ViewPlan
+from mithridate.training.config import PlainConfig, ViewPlan
 from mithridate.training.run import train_plain
 
 X = np.random.default_rng(0).standard_normal((60, 6)).astype(np.float32)

@@ -41,7 +41,7 @@ from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import Partitioned
 from mithridate.defences.statistical import statistical_dp
-from mithridate.training.plain_config import ViewPlan
+from mithridate.training.config import ViewPlan
 from mithridate.training.prediction import predict
 
 # By the words of docs/theory.md: three a decade with the digits 1.35, 3.4 and 6.7, whole numbers below 100.

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from mithridate.training import tally
-from mithridate.training.tally import Counter, Tally
+from mithridate.training import engine
+from mithridate.training.engine import Counter, Tally
 
 CPU = torch.device("cpu")
 
@@ -161,7 +161,7 @@ def test_sums_are_in_double_precision() -> None:
 def test_pieces_change_nothing(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.random.default_rng(1).normal(0, 2, (5, 40, 3)).astype(np.float32)
     whole = count(logits)
-    monkeypatch.setitem(tally._BYTES, "cpu", budget)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(engine._BYTES, "cpu", budget)  # pyright: ignore[reportPrivateUsage]
     script = Script(logits)
     numbers = np.arange(40, dtype=np.float32)[:, None]
     pieces = Counter(script, 3, 8, CPU).count(torch.arange(5.0)[:, None], numbers)

@@ -16,9 +16,9 @@ import torch
 from mithridate import ArtifactError, TrainConfig, Votes
 from mithridate.training import prediction
 from mithridate.training import run as training
+from mithridate.training.engine import Tally
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import RunDirectory
-from mithridate.training.tally import Tally
 
 CLASSES, WIDTH = 3, 5
 SEED = bytes(range(32))

@@ -22,8 +22,7 @@ from mithridate.data import Examples
 from mithridate.defences.base import kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.reporting import sentences as words
-from mithridate.training.backends import Backend, Ray
-from mithridate.training.order import Order, RuntimeOptions
+from mithridate.training.order import Backend, Order, Ray, RuntimeOptions
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
 _LINE_SECONDS = 10.0

@@ -15,9 +15,8 @@ from mithridate.defences.base import Defence, option
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
 from mithridate.recipes import choosing
-from mithridate.training.config import OPTIMIZERS, SCHEDULES
+from mithridate.training.config import OPTIMIZERS, SCHEDULES, PlainConfig, ViewPlan
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
-from mithridate.training.plain_config import PlainConfig, ViewPlan
 
 _TUNED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
 
@@ -183,7 +182,7 @@ class PlainDefence(TrainedDefence):
 
     def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
         """Start the run without training anything."""
-        from mithridate.training.plain_config import PlainRecipe
+        from mithridate.training.config import PlainRecipe
         from mithridate.training.run import prepare
 
         config = PlainRecipe.of(self._config(), self.plan())

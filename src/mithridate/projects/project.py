@@ -40,7 +40,7 @@ from mithridate.defences.automatic import named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.recipes import presets
-from mithridate.training.backends import Backend, Local, Ray
+from mithridate.training.order import Backend, Local, Ray
 
 HOLDOUT = 0.2
 # What a project file can say beside the constants of the methods: what is wanted, and how it runs.

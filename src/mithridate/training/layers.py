@@ -29,9 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.training.clipping import Clipping, examples_together, without_giants
+from mithridate.training.kernels import Stage, native
 from mithridate.training.kernels import cpu as plain_ops
-from mithridate.training.kernels import native
-from mithridate.training.kernels.stage import Stage
 
 # Bytes of per-example gradients of one parameter that are held at a time.
 _STORED_BYTES = {"cpu": 2**28, "mps": 2**29, "cuda": 2**32}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,14 +18,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from mithridate.training import layers, suitability
+from mithridate.training import layers
 from mithridate.training.clipping import Clipping
-from mithridate.training.conversion import NotConvertible, call, checked_shapes, last_uses, layers_of, trace
-from mithridate.training.fusion import fusion_of, is_tanh
+from mithridate.training.conversion import (
+    NotConvertible,
+    call,
+    checked_shapes,
+    fusion_of,
+    is_tanh,
+    last_uses,
+    layers_of,
+    trace,
+)
 from mithridate.training.kernels import cpu as plain_ops
 from mithridate.training.kernels import native
-
-Model = nn.Module | Callable[[], nn.Module]
+from mithridate.training.models import random_inputs
 
 
 class FastNetwork:
@@ -284,7 +291,7 @@ def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, .
     Everything above says that they agree; this would notice if it were wrong.
     """
     own = copy.deepcopy(module).cpu().float()
-    inputs = suitability.random_inputs(own, input_shape, input_dtype, 5)
+    inputs = random_inputs(own, input_shape, input_dtype, 5)
     weights = torch.cat([value.detach().flatten() for value in own.parameters()]).unsqueeze(0)
     with torch.no_grad():
         alone = torch.cat([own(example.unsqueeze(0)) for example in inputs])

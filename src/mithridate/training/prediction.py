@@ -17,12 +17,11 @@ from mithridate.data.examples import fingerprint, split_inputs
 from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
-from mithridate.training.arithmetic import usual_settings
 from mithridate.training.batch_source import TrainingRecipe
-from mithridate.training.devices import is_out_of_memory
+from mithridate.training.config import recipe_from_dict
+from mithridate.training.devices import is_out_of_memory, usual_settings
 from mithridate.training.engine import Engine
 from mithridate.training.models import MODELS
-from mithridate.training.plain_config import recipe_from_dict
 from mithridate.training.run import (
     Model,
     as_arrays,

@@ -34,9 +34,9 @@ from mithridate import errors
 from mithridate._io.artifacts import PathLike
 from mithridate._version import VERSION
 from mithridate.errors import ClusterError, ConfigError, MithridateError
-from mithridate.training.backends import Ray
 from mithridate.training.devices import computer_of, is_out_of_memory, listed, shown
 from mithridate.training.engine import Engine
+from mithridate.training.order import Ray
 from mithridate.training.randomness import Seeds
 from mithridate.training.ray_connection import KEPT, asking, connected, first_line
 from mithridate.training.run import (

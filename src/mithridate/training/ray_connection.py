@@ -23,7 +23,7 @@ from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants
 
 from mithridate.errors import ClusterError, ConfigError, MithridateError
-from mithridate.training.backends import Ray
+from mithridate.training.order import Ray
 
 _log = logging.getLogger(__name__)
 

@@ -37,15 +37,13 @@ from mithridate.data.partition import IndexArray, content_hashes
 from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, about_encoder, pick_encoder
-from mithridate.training import models, suitability
-from mithridate.training.arithmetic import usual_settings
-from mithridate.training.backends import Backend, Ray, check_backend
+from mithridate.training import models
 from mithridate.training.batch_source import TrainingRecipe
-from mithridate.training.config import PRECISIONS, TrainConfig
-from mithridate.training.devices import computer_of, enough_memory, is_out_of_memory, shown
+from mithridate.training.config import PRECISIONS, PlainConfig, PlainRecipe, TrainConfig, ViewPlan, recipe_from_dict
+from mithridate.training.devices import computer_of, enough_memory, is_out_of_memory, shown, usual_settings
 from mithridate.training.engine import Engine, Tally
-from mithridate.training.initialisation import check_repeatable
-from mithridate.training.plain_config import PlainConfig, PlainRecipe, ViewPlan, recipe_from_dict
+from mithridate.training.models import check_repeatable
+from mithridate.training.order import Backend, Ray, check_backend
 from mithridate.training.randomness import PUBLIC_SEED
 from mithridate.training.run_directory import (
     EVIDENCE,
@@ -698,7 +696,7 @@ def describe(model: Model) -> str:
     module = model if isinstance(model, nn.Module) else model()
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Expected model to build a torch.nn.Module, got {module!r}.")
-    suitability.check(module)
+    models.check_module(module)
     shapes = {name: list(value.shape) for name, value in module.named_parameters()}
     digest = hashlib.sha256(json.dumps([repr(module), shapes, _code_of(module)]).encode())
     frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]

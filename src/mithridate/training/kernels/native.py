@@ -34,7 +34,7 @@ from torch import Tensor
 
 from mithridate._io.cache import cache_folder
 from mithridate._io.files import make_private, refuse_unless_private
-from mithridate.training.kernels.stage import Stage
+from mithridate.training.kernels import Stage
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
