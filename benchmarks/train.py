@@ -188,7 +188,7 @@ def training_config(recipe: Recipe, batch: float, arguments: argparse.Namespace)
         schedule=recipe.schedule,
         average_iterates=recipe.average_iterates,
     )
-    return config.resolve(num_train=recipe.examples, classes=CLASSES)[0]
+    return config.resolve(num_train=recipe.examples, classes=CLASSES)
 
 
 def recipe_of(recipe: Recipe, batch: float) -> dict[str, Any]:

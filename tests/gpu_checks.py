@@ -827,7 +827,7 @@ def engine(device: torch.device, model: str = "lenet5", precision: str = "float3
     config = TrainConfig(max_grad_norm=0.5, learning_rate=constants.pop("learning_rate", 0.5), **constants)
     labels = torch.randint(CLASSES, (500,), generator=torch.Generator().manual_seed(1)).numpy()
     inputs = draw(2, 500, *shape).numpy()
-    config, _ = config.resolve(num_train=500, classes=CLASSES)
+    config = config.resolve(num_train=500, classes=CLASSES)
     data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64), "")
     return Engine(build(model, shape, CLASSES), data, config, device=device, precision=precision)
 
@@ -949,11 +949,10 @@ def check_tally(device: torch.device) -> None:
     inputs = random_inputs(module, (50, 1, 16, 18), seed=2).numpy()
     here = engine(device).tally(weights.to(device), inputs)
     there = engine(torch.device("cpu")).tally(weights, inputs)
-    require(bool((here.counts == there.counts).all()), "other votes")
-    np.testing.assert_allclose(here.score_sums, there.score_sums, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(here.score_squares, there.score_squares, rtol=1e-4, atol=1e-4)
-    assert here.score_histograms is not None
-    require(bool((here.score_histograms.sum(axis=2) == 6).all()), "histograms that do not count every model")
+    require(bool((here["counts"] == there["counts"]).all()), "other votes")
+    np.testing.assert_allclose(here["score_sums"], there["score_sums"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(here["score_squares"], there["score_squares"], rtol=1e-4, atol=1e-4)
+    require(bool((here["score_histograms"].sum(axis=2) == 6).all()), "histograms that do not count every model")
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures
 from mithridate.projects.project import Project
 from mithridate.training.config import PlainConfig
-from mithridate.training.order import Local
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
@@ -391,7 +390,7 @@ def test_a_back_end_can_be_pickled() -> None:
 
 
 def test_flags_choose_the_back_end() -> None:
-    assert Project().backend() == Local()
+    assert Project().backend() is None
     wanted = {"backend": "ray", "address": "auto", "workers": 2}
     assert Project(options=wanted).backend() == Ray(address="auto", workers=2)
     assert device_type("auto", Ray(gpus_per_worker=1)) == "cuda"  # of the cluster, whatever is here

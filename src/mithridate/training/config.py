@@ -15,7 +15,6 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate.core import registry
-from mithridate.core.conditions import Statement, classes_read_off
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled
 from mithridate.core.size import step_of
 from mithridate.data.declarations import MOST_CLASSES
@@ -235,23 +234,19 @@ class TrainConfig(Learning):
         """Whether the divisor is left to the number of training examples."""
         return self.divisor is None and self.num_train is None
 
-    def resolve(self, *, num_train: int, classes: int) -> tuple[TrainConfig, tuple[Statement, ...]]:
-        """The configuration with its public constants filled in from the data, and what that assumes.
+    def resolve(self, *, num_train: int, classes: int) -> TrainConfig:
+        """The configuration with the constants that it leaves to the data.
 
         Args:
             num_train: number of training examples that were found.
             classes: number of classes that were found.
         """
-        inferred: list[Statement] = []
-        resolved = self
-        if self.divisor is None:
-            count = self.num_train or step_of(num_train)
-            divisor = self.sample_rate * count * (1.0 if self.keep is None else self.keep)
-            resolved = replace(self, num_train=count, divisor=divisor)
-        if self.classes is None:
-            resolved = replace(resolved, classes=classes)
-            inferred.append(classes_read_off(classes))
-        return resolved, tuple(inferred)
+        resolved = replace(self, classes=self.classes or classes)
+        if self.divisor is not None:
+            return resolved
+        count = self.num_train or step_of(num_train)
+        divisor = self.sample_rate * count * (1.0 if self.keep is None else self.keep)
+        return replace(resolved, num_train=count, divisor=divisor)
 
     @property
     def gradient_rule(self) -> GradientRule:
@@ -472,8 +467,8 @@ class PlainRecipe(PlainConfig):
         assert self.classes is not None
         return self.plan.mechanism(num_train=self.num_train or 1, classes=self.classes)
 
-    def resolve(self, *, num_train: int, classes: int) -> tuple[PlainRecipe, tuple[str, ...]]:
-        """The recipe with its public constants filled in from the data, and what that assumes.
+    def resolve(self, *, num_train: int, classes: int) -> PlainRecipe:
+        """The recipe with the constants that it leaves to the data.
 
         Args:
             num_train: number of training examples that were found.
@@ -483,14 +478,10 @@ class PlainRecipe(PlainConfig):
             ConfigError: the plan or the batches do not suit so many examples or classes.
         """
         self.plan.check(num_train)
-        resolved = replace(self, num_train=num_train) if self.plan.counts_examples else self
-        if self.classes is not None:
-            return resolved._checked(), ()
-        return replace(resolved, classes=classes)._checked(), (classes_read_off(classes),)
-
-    def _checked(self) -> PlainRecipe:
-        _ = self.mechanism  # checks its own constants
-        return self
+        count = num_train if self.plan.counts_examples else self.num_train
+        resolved = replace(self, num_train=count, classes=self.classes or classes)
+        _ = resolved.mechanism  # checks its own constants
+        return resolved
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain JSON values; `num_train` only where the mechanism speaks of it."""

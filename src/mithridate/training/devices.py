@@ -22,6 +22,28 @@ from mithridate.training.kernels import cpu as plain_ops
 from mithridate.training.kernels.native import processor
 
 
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device of a name; `auto` is an NVIDIA GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"Expected device to be cpu, cuda, mps or auto, got {device!r}.") from error
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(found.type, False):
+        raise ConfigError(f"device={str(device)!r} is not available here; use device='auto' or 'cpu'.")
+    return found
+
+
 def computer_of(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
     """What rounds numbers: the models of a run that goes on elsewhere would be other functions."""
     # Libraries for CPUs choose their code by maker and model, not only by what a processor can do.

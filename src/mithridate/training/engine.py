@@ -12,7 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
@@ -44,7 +44,7 @@ from mithridate.training.kernels import native
 from mithridate.training.models import Model, check_examples_apart, check_module, initial_weights, same_bits
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.run_directory import plan_ranges
+from mithridate.training.run_directory import TallyArrays, plan_ranges
 
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
 _BYTES_IN_FLIGHT = 3 * 2**33
@@ -364,7 +364,7 @@ class Engine:
 
     # --- votes ----------------------------------------------------------------------------------------------------
 
-    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> TallyArrays:
         """How the models vote on some inputs.
 
         A model whose scores for an input are not finite votes for label 0, with score 1: it diverged, and still votes.
@@ -378,7 +378,7 @@ class Engine:
                 with pool_of(threads) as pool:  # every core with inputs of its own
                     return self._counter.count(weights, inputs, pool.map)
 
-    def _count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    def _count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> TallyArrays:
         """The votes; what stays for the next group gives way if there is no room."""
         try:
             return self._counter.count(weights, inputs)
@@ -495,53 +495,12 @@ def _halves(count: int) -> list[Tensor]:
 _BYTES = {"cpu": 2**26, "mps": 2**29, "cuda": 2**32}
 
 
-class Scorer(Protocol):
-    """A network that scores inputs."""
-
-    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Models x inputs x classes."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """How some instances voted: sums over instances, and what each of them said only where that is asked for.
-
-    Attributes:
-        counts: votes, examples x classes.
-        score_sums: sums of softmax scores, examples x classes, float64.
-        score_squares: sums of their squares.
-        score_histograms: scores counted in equal bins of [0, 1], examples x classes x bins; the last bin includes 1.
-        predictions: the label that each instance votes for, examples x instances.
-        preferences: examples x classes x classes; [x, a, b] instances score a above b on x, of equals the smaller.
-    """
-
-    counts: npt.NDArray[np.int64]
-    score_sums: npt.NDArray[np.float64]
-    score_squares: npt.NDArray[np.float64]
-    score_histograms: npt.NDArray[np.int64] | None
-    predictions: npt.NDArray[np.uint16] | None = None
-    preferences: npt.NDArray[np.int64] | None = None
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.counts + other.counts,
-            self.score_sums + other.score_sums,
-            self.score_squares + other.score_squares,
-            _both(np.add, self.score_histograms, other.score_histograms),
-            _both(lambda one, two: np.concatenate([one, two], axis=1), self.predictions, other.predictions),
-            _both(np.add, self.preferences, other.preferences),
-        )
-
-
-def _both(join: Callable[[Any, Any], Any], one: Any, two: Any) -> Any:
-    return None if one is None or two is None else join(one, two)
-
-
 class Counter:
-    """Counts the votes of models on inputs, a piece at a time.
+    """Counts the votes of models on inputs, a piece at a time, as `run_directory.TallyArrays`.
 
-    The pieces are cut by the shapes of inputs and models alone, never by what is in them.
+    Scores of single models are added up as they come and then forgotten, in double precision: nothing grows with the
+    number of models unless it is asked for. The pieces are cut by the shapes of inputs and models alone, never by what
+    is in them.
 
     Args:
         network: what scores the inputs.
@@ -552,20 +511,19 @@ class Counter:
     """
 
     def __init__(
-        self, network: Scorer, classes: int, bins: int, device: torch.device, evidence: Collection[str] = ()
+        self, network: Network, classes: int, bins: int, device: torch.device, evidence: Collection[str] = ()
     ) -> None:
         self._network, self._classes, self._bins, self._device = network, classes, bins, device
         self._evidence = evidence
         # Sums need double precision, which Apple's GPUs lack.
         self._home = torch.device("cpu") if device.type == "mps" else device
 
-    def count(self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map) -> Tally:
+    def count(
+        self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map
+    ) -> TallyArrays:
         """The votes of all models on all inputs; `mapped` is `map` or that of a pool."""
         pieces = list(mapped(partial(self._count_piece, weights), self.pieces(inputs, len(weights))))
-        names = (one.name for one in fields(Tally))
-        parts: dict[str, list[Any]] = {name: [getattr(piece, name) for piece in pieces] for name in names}
-        whole: dict[str, Any] = {name: None if p[0] is None else np.concatenate(p) for name, p in parts.items()}
-        return Tally(**whole)
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def pieces(self, inputs: npt.NDArray[Any], models: int) -> list[Tensor]:
         """The inputs as they are scored together, from the first to the last."""
@@ -577,21 +535,22 @@ class Counter:
         # In torch's own memory: how a library rounds can depend on the alignment, and numpy's is left to chance.
         return [torch.from_numpy(inputs[at : at + size]).clone() for at in range(0, len(inputs), size)]
 
-    def _count_piece(self, weights: Tensor, inputs: Tensor) -> Tally:
+    def _count_piece(self, weights: Tensor, inputs: Tensor) -> TallyArrays:
         logits = self._network.logits(weights, inputs.to(self._device)).to(self._home)
         logits = _settle_diverged(logits)
         scores = torch.softmax(logits, dim=2).clamp_(0.0, 1.0).double()
         labels = logits.argmax(dim=2).T  # the first of equals
         counts = torch.zeros(len(inputs), self._classes, dtype=torch.int64, device=self._home)
         counts.scatter_add_(1, labels, torch.ones_like(labels))
-        return Tally(
-            counts.cpu().numpy(),
-            scores.sum(0).cpu().numpy(),
-            scores.square().sum(0).cpu().numpy(),
-            self._histograms(scores).cpu().numpy() if self._bins else None,
-            labels.cpu().numpy().astype(np.uint16) if "predictions" in self._evidence else None,
-            _preferences(logits).cpu().numpy() if "preferences" in self._evidence else None,
-        )
+        tally = {"counts": counts, "score_sums": scores.sum(0), "score_squares": scores.square().sum(0)}
+        if self._bins:
+            tally["score_histograms"] = self._histograms(scores)
+        if "preferences" in self._evidence:
+            tally["preferences"] = _preferences(logits)
+        arrays: TallyArrays = {name: values.cpu().numpy() for name, values in tally.items()}
+        if "predictions" in self._evidence:
+            arrays["predictions"] = labels.cpu().numpy().astype(np.uint16)
+        return arrays
 
     def _histograms(self, scores: Tensor) -> Tensor:
         bins = (scores * self._bins).long().clamp_max_(self._bins - 1).permute(1, 2, 0)

@@ -9,8 +9,12 @@ moving the clipped sum by at most `max_grad_norm`. A layer whose output for one 
 from __future__ import annotations
 
 import copy
+import hashlib
+import inspect
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -242,6 +246,60 @@ def _image(name: str, input_shape: tuple[int, ...], *, least: int) -> tuple[int,
             "(axes are channels, height, width); enlarge them, or use model='linear' or 'mlp'."
         )
     return channels, height, width
+
+
+def pick_model(model: Any, input_shape: tuple[int, ...], classes: int, *, on_features: bool = False) -> Model:
+    """The network of a name, or what the user built.
+
+    Features carry a bias where they want one: a linear model on them has none of its own, which would take up to half
+    of each gradient's norm.
+
+    Raises:
+        ConfigError: the name is not known or does not fit the inputs, or it is no network.
+    """
+    if isinstance(model, str):
+        return build(model, tuple(input_shape), classes, bias=not on_features)
+    if isinstance(model, nn.Module) or callable(model):
+        return model  # pyright: ignore[reportReturnType]  (`describe` looks at what it builds)
+    raise ConfigError(f"Expected model to be one of {', '.join(MODELS)} or a torch.nn.Module, got {model!r}.")
+
+
+def describe(model: Model) -> str:
+    """What identifies a user's network: its class, and a hash of its structure, code and all that is not trained."""
+    module = model if isinstance(model, nn.Module) else model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"Expected model to build a torch.nn.Module, got {module!r}.")
+    check_module(module)
+    shapes = {name: list(value.shape) for name, value in module.named_parameters()}
+    digest = hashlib.sha256(json.dumps([repr(module), shapes, _code_of(module)]).encode())
+    frozen = [(name, value) for name, value in module.named_parameters() if not value.requires_grad]
+    for name, value in (*frozen, *module.named_buffers()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return f"{type(module).__qualname__} sha256:{digest.hexdigest()}"
+
+
+def _code_of(module: nn.Module) -> list[Any]:
+    """The code and the plain attributes of those parts of a network that are not torch's own."""
+    found: list[Any] = []
+    for name, part in module.named_modules():
+        if type(part).__module__.startswith("torch.nn."):
+            continue
+        plain = {
+            key: value
+            for key, value in vars(part).items()
+            if not key.startswith("_") and isinstance(value, int | float | str | tuple | None)
+        }
+        found.append([name, _source_of(type(part)), repr(sorted(plain.items()))])
+    return found
+
+
+def _source_of(kind: type[nn.Module]) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed in, not read from a file
+        code = kind.forward.__code__
+        return f"{code.co_code.hex()} {code.co_names} {code.co_consts!r}"
 
 
 # --- which modules can be trained -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,16 +19,15 @@ from mithridate._io.artifacts import PathLike
 from mithridate.core.conditions import classes_read_off, distinct, of_user
 from mithridate.core.size import Size, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, kind_of
+from mithridate.data.examples import Examples, as_examples, kind_of
 from mithridate.data.fitted_scaling import fitted_preprocessing
 from mithridate.errors import ConfigError
+from mithridate.features import Encoder, about_encoder
+
+if TYPE_CHECKING:
+    import torch
 
 # --- where instances are trained --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Local:
-    """This process, on its own device."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +74,6 @@ class Ray:
             _validate.positive_integer(retries=self.retries)
 
 
-Backend = Local | Ray
-
-
-def check_backend(backend: Any) -> Backend:
-    """A back end that a caller gives; None is this process.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    if backend is None:
-        return Local()
-    if not isinstance(backend, Local | Ray):
-        raise ConfigError(f"Expected backend to be mithridate.Ray(...) or None, got {backend!r}.")
-    return backend
-
-
 # --- what is trained --------------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
@@ -112,12 +95,12 @@ class RuntimeOptions:
     """
 
     run_dir: PathLike | None = None
-    device: str = "auto"
+    device: str | torch.device = "auto"
     in_flight: int | None = None
     precision: str = "auto"
     keep_models: bool = False
-    backend: Backend | None = None
-    shards: slice | None = None
+    backend: Ray | None = None
+    shards: int | range | slice | None = None
     progress: Progress | None = None
 
     @property
@@ -183,6 +166,15 @@ class Orderable(Protocol):
         """Decide what is left open, by public facts."""
         ...
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """The features, of a defence with nothing left open."""
+        ...
+
+    def recorded(self, training: Examples) -> dict[str, Any]:
+        """What a recipe says of it and of the data, beside how instances are trained."""
+        ...
+
     def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
         """Carry out an order."""
         ...
@@ -217,8 +209,8 @@ class Order:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What a recipe records of the defence, beside how its instances are trained."""
-        return {"defence": self.defence.to_dict(), "rule": self.defence.rule().to_dict()}
+        """What a recipe records of the defence and of the data, beside how instances are trained."""
+        return self.defence.recorded(self.training)
 
     def run(self, runtime: RuntimeOptions | None = None) -> Votes:
         """Carry it out."""
@@ -227,8 +219,8 @@ class Order:
 
 def compose(
     defence: Orderable,
-    training: Examples,
-    test: Examples,
+    training: Any,
+    test: Any,
     *,
     assumptions: Sequence[str] = (),
     device: str = "cpu",
@@ -242,8 +234,8 @@ def compose(
 
     Args:
         defence: what to train, with what the user decided.
-        training: the training examples.
-        test: the inputs to vote on.
+        training: the training examples: `Examples`, or a pair of inputs and labels.
+        test: the inputs to vote on: `Examples`, inputs, or a pair with their true labels.
         assumptions: what the user says has looked at the training data, a sentence each.
         device: the kind of device that training will run on.
         root_seed: a seed of the caller.
@@ -252,23 +244,24 @@ def compose(
         ConfigError: an argument or the data is not what it should be, or does not suit the defence.
     """
     _validate.sentences(assumptions=assumptions)
+    training = as_examples(training, "training", need_labels=True, classes=defence.classes)
     facts, looks = facts_of(defence, training, device)
+    test = as_examples(test, "test", need_labels=False, classes=facts.classes)
     choice = defence.choose(facts)
     size = Size.of(len(training.x)) if choice.follows_size and defence.num_train is None else None
     said = (
-        *training.assumptions,
-        *of_user(assumptions),
+        *of_user((*training.assumptions, *assumptions)),
         *looks,
         *fitted_preprocessing(training.x, training.source),
         *choice.statements,
+        *about_encoder(choice.defence.encoder, training.x, facts.classes),
     )
     return Order(choice, training, test, facts, distinct(said), size, root_seed)
 
 
 def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Facts, tuple[str, ...]]:
     """The public facts about a task, and what reading them off the data makes a claim conditional on."""
-    if training.y is None:
-        raise ConfigError("Expected the training set with labels; give a pair (inputs, labels).")
+    assert training.y is not None
     names, declared = training.class_names, defence.classes
     found = max(2, int(np.max(training.y)) + 1)
     classes = declared or (len(names) if names else found)

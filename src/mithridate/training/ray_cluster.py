@@ -36,22 +36,12 @@ from mithridate._version import VERSION
 from mithridate.errors import ClusterError, ConfigError, MithridateError
 from mithridate.training.devices import computer_of, is_out_of_memory, listed, shown
 from mithridate.training.engine import Engine
-from mithridate.training.order import Ray
+from mithridate.training.order import Progress, Ray
 from mithridate.training.randomness import Seeds
 from mithridate.training.ray_connection import KEPT, asking, connected, first_line
-from mithridate.training.run import (
-    AnyRun,
-    Job,
-    Meter,
-    Progress,
-    Task,
-    as_arrays,
-    by_parameter,
-    halve,
-    rehearsed,
-    versions_here,
-)
+from mithridate.training.run import AnyRun, Meter, by_parameter, halve, rehearsed
 from mithridate.training.run_directory import RunDirectory, TallyArrays
+from mithridate.training.task import Job, versions_here
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +169,7 @@ def train_group(place: Sequence[Any], terms: Terms, group: range, seeds: Seeds) 
     try:
         bench = _bench if _bench is not None and _bench.terms == terms else _set_up(place, terms)
         weights = bench.machine.train(seeds, group, None)
-        tally = as_arrays(bench.machine.tally(weights, bench.job.test))
+        tally = bench.machine.tally(weights, bench.job.test)
         models = by_parameter(weights, bench.machine.shapes) if bench.job.keep_models else None
         return Trained(group, tally, models, shown(torch.device(terms.device), bench.computer))
     except Exception as error:
@@ -403,7 +393,7 @@ class Crew:
 
     # --- training -------------------------------------------------------------------------------------------------
 
-    def train_missing(self, run: AnyRun, task: Task, progress: Progress | None) -> None:
+    def train_missing(self, run: AnyRun, job: Job, progress: Progress | None) -> None:
         """Train all groups that are missing; where memory does not suffice, smaller groups with the same draws.
 
         Raises:
@@ -411,7 +401,7 @@ class Crew:
             ConfigError: the job cannot be done.
         """
         assert isinstance(run, RunDirectory)
-        report = _Report(task, run, progress, self._sight)
+        report = _Report(job, run, progress, self._sight)
         while groups := run.missing():
             report.start(groups)
             trouble = self._round(run, groups, report)
@@ -545,8 +535,8 @@ class _Trouble:
 class _Report:
     """Tells how far a run is, and whether devices of several kinds train it."""
 
-    def __init__(self, task: Task, run: RunDirectory, progress: Progress | None, sight: _Sight) -> None:
-        self._instances, self._steps = sum(map(len, run.groups)), task.config.steps
+    def __init__(self, job: Job, run: RunDirectory, progress: Progress | None, sight: _Sight) -> None:
+        self._instances, self._steps = sum(map(len, run.groups)), job.config.steps
         self._meter = Meter(self._instances, self._steps, progress)
         self._run, self._sight = run, sight
         self._done = 0

@@ -47,12 +47,17 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+# How some instances voted, by name: sums over instances, and what each of them said only where that is asked for.
+#   counts             votes, examples x classes
+#   score_sums         sums of softmax scores, examples x classes, float64; score_squares: of their squares
+#   score_histograms   scores counted in equal bins of [0, 1], examples x classes x bins; the last bin includes 1
+#   predictions        the label that each instance votes for, examples x instances
+#   preferences        examples x classes x classes; [x, a, b] instances score a above b on x, of equals the smaller
 TallyArrays = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
 SCHEMA = "mithridate.run/1"
-# The arrays of a tally, by the names of its fields; all but the counts only where they are wanted.
 EVIDENCE = ("predictions", "preferences")
 TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 # Values that are longer are not repeated in an error.
