@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call
+from training_doubles import train_plain
 
 from mithridate import ConfigError, predict
 from mithridate.core.size import Size
@@ -33,7 +34,6 @@ from mithridate.training.engine import Engine
 from mithridate.training.models import build, initial_weights
 from mithridate.training.order import RuntimeOptions
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.run import train_plain
 
 SEED = bytes(range(32))
 SEEDS, PUBLIC_SEEDS = Seeds.of(SEED), Seeds.of(PUBLIC_SEED)

@@ -9,7 +9,18 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
-from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, FakeEngine, make_config, make_data, same_votes
+from training_doubles import (
+    CLASSES,
+    SEED,
+    TEST,
+    TRAIN,
+    WIDTH,
+    FakeEngine,
+    make_config,
+    make_data,
+    same_votes,
+    train_plain,
+)
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, predict, train
 from mithridate.data.partition import content_hashes, parts
@@ -20,7 +31,6 @@ from mithridate.features import Frozen, UnitNorm
 from mithridate.training import task
 from mithridate.training.config import PlainConfig, ViewPlan
 from mithridate.training.network import FastNetwork
-from mithridate.training.run import train_plain
 
 
 @pytest.fixture(scope="module")

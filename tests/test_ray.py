@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 from test_public_api import loaded_by
 from test_train_cli import INTERRUPTED
-from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
+from training_doubles import SEED, TEST, TRAIN, make_config, same_votes, train_plain
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
 from mithridate.cli._training import device_type
@@ -37,7 +37,6 @@ from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, 
 from ray_watch import MARK, watched  # noqa: E402
 
 from mithridate.training import ray_cluster  # noqa: E402
-from mithridate.training.run import train_plain  # noqa: E402
 
 pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
@@ -58,7 +57,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import ray
 from mithridate import Ray
-from mithridate.training.ray_connection import connected
+from mithridate.training.ray_cluster import connected
 from ray_watch import MARK, listening
 
 with connected(Ray(workers=2)):

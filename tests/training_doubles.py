@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from mithridate import ArtifactError, TrainConfig, Votes
 from mithridate.training import run as training
 from mithridate.training import task
+from mithridate.training.config import PlainRecipe, ViewPlan
 from mithridate.training.order import RuntimeOptions
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import Manifest, RunDirectory, TallyArrays
@@ -116,11 +117,23 @@ def use_fake_engine() -> None:
     task.Engine = FakeEngine  # type: ignore[misc,assignment]
 
 
+def runtime_of(options: dict[str, Any]) -> RuntimeOptions:
+    """Those of the options that say how a run is carried out, which are taken away."""
+    names = {one.name for one in fields(RuntimeOptions)} & options.keys()
+    return RuntimeOptions(**{name: options.pop(name) for name in names})
+
+
 def prepare(run_dir: Path, **options: Any) -> Manifest:
     """Start a run without training anything, as `mithridate train --prepare` does."""
-    names = {one.name for one in fields(RuntimeOptions)} & options.keys()
-    runtime = RuntimeOptions(run_dir, **{name: options.pop(name) for name in names})
+    runtime = replace(runtime_of(options), run_dir=run_dir)
     return training.prepare(training.by_hand(TRAIN, TEST, **options), runtime)
+
+
+def train_plain(training_set: Any, test_set: Any, *, plan: ViewPlan, config: Any, **options: Any) -> Votes:
+    """Train without privacy, as defences do that have nothing left open."""
+    runtime = runtime_of(options)
+    order = training.by_hand(training_set, test_set, config=PlainRecipe.of(config, plan), **options)
+    return training.carry_out(order, runtime)
 
 
 def same_votes(one: Votes, two: Votes) -> bool:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -228,65 +227,6 @@ class Group:
         return Group(self.seeds, self.instances, start, [*self.seen, *[NOTHING] * lack])
 
 
-class ExampleTable(Protocol):
-    """What the models in flight see, on the device."""
-
-    def fill(self, group: Group) -> None:
-        """Put what the models of a group see into it."""
-        ...
-
-    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of batches of entries, models x width."""
-        ...
-
-
-class BatchSource(Protocol):
-    """Which examples are in the batches of each instance.
-
-    Attributes:
-        width: of every batch, whatever is in it; 0 where batches vary.
-        widest: examples in a batch, hardly ever more.
-        bytes_seen: memory that holds what one model sees.
-        together: how many models a core may train at a time.
-    """
-
-    width: int
-    widest: float
-    bytes_seen: int
-    together: int
-
-    def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
-        """What instances see; empty where that is the whole training set."""
-        ...
-
-    def table(self, models: int, group: Group | None = None) -> ExampleTable:
-        """A place for what so many models see: any models, or those of a group."""
-        ...
-
-    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
-        """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
-        ...
-
-
-def source_of(
-    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
-) -> BatchSource:
-    """Where the batches of a recipe come from.
-
-    Args:
-        recipe: how instances are trained, resolved.
-        data: the training set.
-        device: where it is looked up.
-        parts: for models of parts, the indices of what each of them sees, in the canonical order.
-
-    Raises:
-        ConfigError: the batches would be too large.
-    """
-    if isinstance(recipe, TrainConfig):
-        return PoissonSamples(recipe, data, device)
-    return Visits(recipe, data, device, parts)
-
-
 # --- the whole training set -----------------------------------------------------------------------------------------
 
 
@@ -307,7 +247,14 @@ class _WholeSet:
 
 
 class PoissonSamples:
-    """True Poisson batches of the whole training set (see `sampling`), as private training needs them."""
+    """True Poisson batches of the whole training set, as private training needs them.
+
+    Attributes:
+        width: of every batch, whatever is in it; 0 where batches vary.
+        widest: examples in a batch, hardly ever more.
+        bytes_seen: memory that holds what one model sees.
+        together: how many models a core may train at a time.
+    """
 
     width, bytes_seen, together = 0, 0, TOGETHER
 
@@ -324,15 +271,15 @@ class PoissonSamples:
             )
 
     def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
-        """The whole training set."""
+        """What instances see beside the whole training set: nothing."""
         return ()
 
-    def table(self, models: int, group: Group | None = None) -> ExampleTable:
-        """One for all."""
+    def table(self, models: int, group: Group | None = None) -> _WholeSet:
+        """A place for what so many models see: one for all."""
         return self._set
 
     def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
-        """Independent draws of every instance."""
+        """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
         streams = [group.seeds.generator(instance, "batches") for instance in group.instances]
         config = self._config
         return blocks(streams, len(self._set.labels), config.sample_rate, steps, config.keep, mapped)
@@ -355,6 +302,7 @@ class Visits:
 
     Attributes:
         longest: how many examples an instance sees, at most.
+        width: see `PoissonSamples`, also for the others.
     """
 
     def __init__(
@@ -538,3 +486,28 @@ def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> No
         part = flat[at : at + _NORMALS]
         drawn = torch.randn(len(part), dtype=torch.float64, device=values.device, generator=random)
         part.add_(drawn.float(), alpha=scale)
+
+
+# --- either of them ---------------------------------------------------------------------------------------------------
+
+ExampleTable = _WholeSet | Views
+BatchSource = PoissonSamples | Visits
+
+
+def source_of(
+    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
+) -> BatchSource:
+    """Where the batches of a recipe come from.
+
+    Args:
+        recipe: how instances are trained, resolved.
+        data: the training set.
+        device: where it is looked up.
+        parts: for models of parts, the indices of what each of them sees, in the canonical order.
+
+    Raises:
+        ConfigError: the batches would be too large.
+    """
+    if isinstance(recipe, TrainConfig):
+        return PoissonSamples(recipe, data, device)
+    return Visits(recipe, data, device, parts)

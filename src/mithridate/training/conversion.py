@@ -18,8 +18,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from mithridate.training import layers
-from mithridate.training.kernels import Stage
-from mithridate.training.kernels import cpu as plain_ops
+from mithridate.training.kernels import Stage, cpu
 
 
 class NotConvertible(Exception):
@@ -287,7 +286,7 @@ class FusedPool:
         """Both at once."""
         if frame.kernels is not None:
             return frame.kernels.activate_and_pool(values, frame.extents, self.window, self.activation)
-        return plain_ops.ActivateAndPool.apply(values, self.window, self.activation)  # type: ignore[return-value]
+        return cpu.ActivateAndPool.apply(values, self.window, self.activation)  # type: ignore[return-value]
 
 
 def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Shapes) -> Fusion:

@@ -18,8 +18,8 @@ from torch import Tensor
 from mithridate.errors import ConfigError
 from mithridate.training.batch_source import Block
 from mithridate.training.config import Learning
-from mithridate.training.kernels import cpu as plain_ops
-from mithridate.training.kernels.native import processor
+from mithridate.training.kernels import cpu
+from mithridate.training.kernels.cpu import processor
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -188,7 +188,7 @@ def on_threads(
     Returns:
         The weights of all models.
     """
-    plain_ops.keep_freed_memory()
+    cpu.keep_freed_memory()
     stop = threading.Event()
 
     def advance(steps: int) -> None:

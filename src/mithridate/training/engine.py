@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ from mithridate.training.devices import (
     single_threaded,
 )
 from mithridate.training.general import GeneralNetwork
-from mithridate.training.kernels import native
+from mithridate.training.kernels import cpu
 from mithridate.training.models import Model, check_examples_apart, check_module, initial_weights, same_bits
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
@@ -55,23 +55,8 @@ _MOST_IN_FLIGHT = 2**14
 _REHEARSED_STEPS = 3
 
 
-class Network(Protocol):
-    """What turns batches into clipped gradient sums: `FastNetwork` or `GeneralNetwork`."""
-
-    size: int
-    shapes: dict[str, torch.Size]
-    bytes_per_model: int
-    bytes_per_example: int
-
-    def clipped_sums(
-        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
-    ) -> Tensor:
-        """Models x parameters; see `FastNetwork`."""
-        ...
-
-    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Models x inputs x classes."""
-        ...
+# What turns batches into clipped gradient sums.
+Network = FastNetwork | GeneralNetwork
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +144,7 @@ class Engine:
         """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
         if self._device.type == "cpu":
             has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and native.library() is not None else "torch"
+            return "native" if has_stem and cpu.library() is not None else "torch"
         return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:

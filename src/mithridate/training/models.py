@@ -320,10 +320,10 @@ def check_module(module: nn.Module) -> None:
         ConfigError: a layer or a parameter is not suitable; the message names its path and the remedy.
     """
     for path, layer in module.named_modules():
-        for kinds, objection in _OBJECTIONS:
-            reason = objection(layer) if isinstance(layer, kinds) else None
-            if reason is not None:
-                raise ConfigError(f"{described(path, layer)} cannot be used: {reason}")
+        for kinds, attribute, harmless, reason in _OBJECTIONS:
+            if isinstance(layer, kinds) and (attribute is None or getattr(layer, attribute, harmless) != harmless):
+                why = reason.format(replacement=_replacement(layer))
+                raise ConfigError(f"{described(path, layer)} cannot be used: {why}")
     _check_parameters(module)
 
 
@@ -458,103 +458,70 @@ def _check_parameters(module: nn.Module) -> None:
             raise ConfigError(f"Buffer {name} has no shape yet (a lazy layer); give the layer its sizes.")
 
 
-# --- objections: from a layer to why it cannot be used and what to do, or None ----------------------------------------
+# --- objections: which layers, the attribute that matters and its harmless value, why not and what to do --------------
 
 
-def _mixes_batch(layer: nn.Module) -> str:
+def _replacement(layer: nn.Module) -> str:
+    """What takes the place of a BatchNorm, with as many groups up to 32 as divide the channels."""
     # The count of channels is not known before the first input of a lazy layer.
     channels = int(getattr(layer, "num_features", 0))
-    replacement = f"torch.nn.GroupNorm({_groups(channels)}, {channels})" if channels else "torch.nn.GroupNorm"
-    return (
-        "it normalises by statistics of the whole batch, so that one example changes the gradients of all others and "
-        f"the clipping bounds nothing. Replace it by {replacement}."
-    )
-
-
-def _groups(channels: int) -> int:
-    """The largest number of groups up to 32 that divides the channels."""
-    return next(groups for groups in range(min(32, channels), 0, -1) if channels % groups == 0)
-
-
-def _keeps_running_statistics(layer: nn.Module) -> str | None:
-    if not getattr(layer, "track_running_stats", False):
-        return None
-    return "it keeps running statistics of the data, which escape the noise. Set track_running_stats=False."
-
-
-def _drops(layer: nn.Module) -> str | None:
-    if not getattr(layer, "p", 0.0):
-        return None
-    return (
-        "its random numbers are not a function of the instance, so that a run could not be repeated or resumed. Remove "
-        "it or set p=0; the noise of DP-SGD regularises already."
-    )
-
-
-def _drops_attention(layer: nn.Module) -> str | None:
-    if not getattr(layer, "dropout", 0.0):
-        return None
-    return "its dropout draws random numbers that are not a function of the instance. Set dropout=0."
-
-
-def _draws_random_slopes(layer: nn.Module) -> str:
-    return "its slopes are random and not a function of the instance. Replace it by torch.nn.LeakyReLU()."
-
-
-def _draws_random_regions(layer: nn.Module) -> str:
-    return "its regions are random and not a function of the instance. Replace it by average or maximum pooling."
-
-
-def _is_fused_recurrence(layer: nn.Module) -> str:
-    return (
-        "PyTorch's fused recurrent layers have no per-example gradients under torch.func. Write the recurrence as a "
-        "loop over the steps with torch.nn.Linear, or use convolutions or attention over the sequence."
-    )
-
-
-def _renormalises(layer: nn.Module) -> str | None:
-    if getattr(layer, "max_norm", None) is None:
-        return None
-    return "max_norm changes the weights of the words seen in the forward pass, outside the noise. Leave max_norm out."
-
-
-def _is_sparse(layer: nn.Module) -> str | None:
-    if not getattr(layer, "sparse", False):
-        return None
-    return "sparse gradients would tell which words were seen; the noise is on every weight. Set sparse=False."
+    groups = next((number for number in range(min(32, channels), 0, -1) if channels % number == 0), 0)
+    return f"torch.nn.GroupNorm({groups}, {channels})" if channels else "torch.nn.GroupNorm"
 
 
 # PyTorch's common bases of these are private, and a lazy layer is no subclass of what it turns into.
 _BATCH_NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.LazyBatchNorm1d,
-    nn.LazyBatchNorm2d,
-    nn.LazyBatchNorm3d,
-)
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
+)  # fmt: skip
 _INSTANCE_NORMS = (
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.LazyInstanceNorm1d,
-    nn.LazyInstanceNorm2d,
-    nn.LazyInstanceNorm3d,
-)
+    nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+    nn.LazyInstanceNorm1d, nn.LazyInstanceNorm2d, nn.LazyInstanceNorm3d,
+)  # fmt: skip
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
-_OBJECTIONS: tuple[tuple[tuple[type[nn.Module], ...], Callable[[nn.Module], str | None]], ...] = (
-    (_BATCH_NORMS, _mixes_batch),
-    (_INSTANCE_NORMS, _keeps_running_statistics),
-    (_DROPOUTS, _drops),
-    ((nn.RReLU,), _draws_random_slopes),
-    ((nn.FractionalMaxPool2d, nn.FractionalMaxPool3d), _draws_random_regions),
-    ((nn.RNNBase,), _is_fused_recurrence),
-    ((nn.MultiheadAttention,), _drops_attention),
-    ((nn.Embedding, nn.EmbeddingBag), _renormalises),
-    ((nn.Embedding, nn.EmbeddingBag), _is_sparse),
-)
+
+_OBJECTIONS: tuple[tuple[tuple[type[nn.Module], ...], str | None, Any, str], ...] = (
+    (
+        _BATCH_NORMS, None, None,
+        "it normalises by statistics of the whole batch, so that one example changes the gradients of all others and "
+        "the clipping bounds nothing. Replace it by {replacement}.",
+    ),
+    (
+        _INSTANCE_NORMS, "track_running_stats", False,
+        "it keeps running statistics of the data, which escape the noise. Set track_running_stats=False.",
+    ),
+    (
+        _DROPOUTS, "p", 0.0,
+        "its random numbers are not a function of the instance, so that a run could not be repeated or resumed. Remove "
+        "it or set p=0; the noise of DP-SGD regularises already.",
+    ),
+    (
+        (nn.RReLU,), None, None,
+        "its slopes are random and not a function of the instance. Replace it by torch.nn.LeakyReLU().",
+    ),
+    (
+        (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d), None, None,
+        "its regions are random and not a function of the instance. Replace it by average or maximum pooling.",
+    ),
+    (
+        (nn.RNNBase,), None, None,
+        "PyTorch's fused recurrent layers have no per-example gradients under torch.func. Write the recurrence as a "
+        "loop over the steps with torch.nn.Linear, or use convolutions or attention over the sequence.",
+    ),
+    (
+        (nn.MultiheadAttention,), "dropout", 0.0,
+        "its dropout draws random numbers that are not a function of the instance. Set dropout=0.",
+    ),
+    (
+        (nn.Embedding, nn.EmbeddingBag), "max_norm", None,
+        "max_norm changes the weights of the words seen in the forward pass, outside the noise. Leave max_norm out.",
+    ),
+    (
+        (nn.Embedding, nn.EmbeddingBag), "sparse", False,
+        "sparse gradients would tell which words were seen; the noise is on every weight. Set sparse=False.",
+    ),
+)  # fmt: skip
 
 
 # --- fresh weights for every instance ---------------------------------------------------------------------------------

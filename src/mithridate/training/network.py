@@ -30,8 +30,7 @@ from mithridate.training.conversion import (
     layers_of,
     trace,
 )
-from mithridate.training.kernels import cpu as plain_ops
-from mithridate.training.kernels import native
+from mithridate.training.kernels import cpu
 from mithridate.training.models import random_inputs
 
 
@@ -126,7 +125,7 @@ class FastNetwork:
             self.clipping,
             extents,
             kernels,
-            native=native.library() if on_cpu and self._fusion.stem is not None else None,
+            native=cpu.library() if on_cpu and self._fusion.stem is not None else None,
             recording=recording,
             wide=self.is_wide and kernels is not None,
         )
@@ -156,7 +155,7 @@ class FastNetwork:
             elif node in fusion.followers and fusion.followers[node].norm in frame.completed:
                 values[node] = values[fusion.followers[node].source]
             elif node in self._tanhs and inputs.device.type == "cpu":
-                values[node] = plain_ops.Tanh.apply(values[node.args[0]])
+                values[node] = cpu.Tanh.apply(values[node.args[0]])
             elif node in fusion.pools:
                 values[node] = fusion.pools[node](values[node.args[0]], frame)
             else:

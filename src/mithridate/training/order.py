@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, as_examples, kind_of
 from mithridate.data.fitted_scaling import fitted_preprocessing
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, about_encoder
+from mithridate.features import about_encoder
 
 if TYPE_CHECKING:
     import torch
@@ -149,37 +149,6 @@ class Choice:
     details: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Orderable(Protocol):
-    """What an order needs of a defence; see `mithridate.defences.Defence`."""
-
-    @property
-    def num_train(self) -> int | None:
-        """The declared number of training examples."""
-        ...
-
-    @property
-    def classes(self) -> int | None:
-        """The declared number of labels."""
-        ...
-
-    def choose(self, facts: Facts) -> Choice:
-        """Decide what is left open, by public facts."""
-        ...
-
-    @property
-    def encoder(self) -> Encoder | None:
-        """The features, of a defence with nothing left open."""
-        ...
-
-    def recorded(self, training: Examples) -> dict[str, Any]:
-        """What a recipe says of it and of the data, beside how instances are trained."""
-        ...
-
-    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Carry out an order."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Order:
     """What is trained, on what, and all that is said of it: whatever changes a certificate.
@@ -218,7 +187,7 @@ class Order:
 
 
 def compose(
-    defence: Orderable,
+    defence: Any,
     training: Any,
     test: Any,
     *,
@@ -233,7 +202,7 @@ def compose(
     on which of these a certificate depends.
 
     Args:
-        defence: what to train, with what the user decided.
+        defence: what to train, with what the user decided; see `mithridate.defences.Defence`.
         training: the training examples: `Examples`, or a pair of inputs and labels.
         test: the inputs to vote on: `Examples`, inputs, or a pair with their true labels.
         assumptions: what the user says has looked at the training data, a sentence each.

@@ -29,7 +29,7 @@ from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.training.batch_source import TrainingRecipe
-from mithridate.training.config import PRECISIONS, PlainConfig, PlainRecipe, TrainConfig, ViewPlan, recipe_from_dict
+from mithridate.training.config import PRECISIONS, TrainConfig, recipe_from_dict
 from mithridate.training.devices import (
     computer_of,
     is_out_of_memory,
@@ -44,7 +44,7 @@ from mithridate.training.randomness import PUBLIC_SEED
 from mithridate.training.run_directory import (
     EVIDENCE,
     Manifest,
-    MemoryRun,
+    Run,
     RunDirectory,
     TallyArrays,
     added,
@@ -66,17 +66,16 @@ from mithridate.training.task import (
     versions_here,
 )
 
-AnyRun = RunDirectory | MemoryRun
-Fill = Callable[[AnyRun, "Job", Progress | None], None]
+Fill = Callable[[Run, "Job", Progress | None], None]
 
 _log = logging.getLogger(__name__)
 
-# --- doors for those who have decided everything by hand --------------------------------------------------------------
+# --- a door for those who have decided everything by hand -------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class ByHand:
-    """The defence of an order whose every constant a caller has decided; see `train` and `train_plain`."""
+    """The defence of an order whose every constant a caller has decided; see `train`."""
 
     model: str | Model
     config: TrainingRecipe
@@ -207,61 +206,6 @@ def train(
     )
 
 
-def train_plain(
-    training_set: Any,
-    test_set: Any,
-    *,
-    model: str | Model,
-    plan: ViewPlan,
-    config: PlainConfig,
-    features: str | Encoder | None = None,
-    preferences: bool = False,
-    assumptions: Sequence[str] = (),
-    root_seed: bytes | None = None,
-    size: Size | None = None,
-    **runtime: Any,
-) -> Votes:
-    """Train many models at once without privacy, and count how they vote on the test inputs.
-
-    Guarantee: every instance is what `votes.mechanism` says, and all of them vote. For `Parts` and `SpreadParts` the
-    vote of a model is, to the bit, a function of the examples that its part holds (as a multiset: neither their order
-    nor any other example matters), of the recipe and of the number of the model; all its constants are public. For
-    the other plans instances are independent draws from the root seed. With a `run_dir`, the same call after any
-    interruption resumes where the last one ended, and its votes are those of an uninterrupted run bit for bit.
-
-    Assumes: what `votes.assumptions` lists, which every certificate repeats. Everything in `config`, the plan, the
-    model and the features were fixed before anyone looked at the training set.
-
-    Args:
-        training_set: see `train`.
-        test_set: see `train`.
-        model: see `train`.
-        plan: what each instance sees: `Bootstrap`, `Parts`, `SpreadParts`, `FlippedLabels` or `NoisedFeatures`.
-        config: how each instance learns.
-        features: see `train`. Models of parts give a `Frozen` encoder one row at a time.
-        preferences: for `Parts`, count for any two labels how many models score one above the other
-            (`votes.evidence["preferences"]`), as run-off elections need it.
-        assumptions: see `train`.
-        root_seed: see `train`. Parts take none.
-        size: see `train`.
-        runtime: by the names of `RuntimeOptions`. Models of parts are not for `mps`, and need nodes of one kind.
-
-    Returns:
-        The votes, with the mechanism that was run; see `train`. Those of `SpreadParts` carry the vote of every model in
-        `votes.evidence["predictions"]`.
-
-    Raises:
-        ConfigError: see `train`; or models cannot be functions of their parts on this device.
-        ClusterError: see `train`.
-        ArtifactError: see `train`.
-    """
-    order = by_hand(
-        training_set, test_set, model=model, config=PlainRecipe.of(config, plan), features=features,
-        preferences=preferences, assumptions=assumptions, root_seed=root_seed, size=size,
-    )  # fmt: skip
-    return carry_out(order, RuntimeOptions(**runtime))
-
-
 # --- carrying out -----------------------------------------------------------------------------------------------------
 
 
@@ -271,8 +215,17 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
 
     The defence of the order has a `model`, an `encoder`, a `config`, and says whether it `wants_preferences`.
 
+    Guarantee: for a `TrainConfig`, that of `train`. For a `PlainRecipe`, every instance is what `votes.mechanism` says,
+    and all of them vote. For plans of parts the vote of a model is, to the bit, a function of the examples that its
+    part holds (as a multiset: neither their order nor any other example matters), of the recipe and of the number of
+    the model; all its constants are public. For the other plans instances are independent draws from the root seed.
+
+    Assumes: as `train`, of the plan as well.
+
     Raises:
-        ConfigError, ClusterError, ArtifactError: see `train`.
+        ConfigError: see `train`; or models cannot be functions of their parts on this device.
+        ClusterError: see `train`.
+        ArtifactError: see `train`.
     """
     shards = None if runtime.shards is None else check_shards(runtime.shards)
     if shards is not None and runtime.run_dir is None:
@@ -302,7 +255,8 @@ def prepare(order: Order, runtime: RuntimeOptions) -> Manifest:
     Of a run that is there, all stays but for what it takes for granted, to which new assumptions are added.
 
     Raises:
-        ConfigError, ArtifactError: see `train`.
+        ConfigError: see `train`.
+        ArtifactError: see `train`.
     """
     assert runtime.run_dir is not None
     if is_handed_out(runtime.run_dir):
@@ -424,9 +378,9 @@ def import_cluster() -> ModuleType:
 
 
 @contextlib.contextmanager
-def _opened(work: _Work, shards: slice | None) -> Iterator[AnyRun]:
+def _opened(work: _Work, shards: slice | None) -> Iterator[Run]:
     if work.run_dir is None:
-        yield MemoryRun(work.manifest, work.seed)
+        yield Run(work.manifest, work.seed)
         return
     if shards is None and not is_handed_out(work.run_dir):
         opened = RunDirectory.open(work.run_dir, work.manifest, work.seed)
@@ -451,7 +405,7 @@ def _note_changes(before: Manifest, now: Manifest) -> None:
             _log.warning("This run was started with %s %s and goes on with %s: equal to rounding only.", name, old, new)
 
 
-def _up_to_date(votes: Votes, labels: npt.NDArray[np.int64] | None, run: AnyRun) -> Votes:
+def _up_to_date(votes: Votes, labels: npt.NDArray[np.int64] | None, run: Run) -> Votes:
     """Finished votes, with what this call adds to them: true labels, and what it takes for granted."""
     labels = votes.labels if labels is None else labels
     same_labels = labels is votes.labels or np.array_equal(np.asarray(labels), np.asarray(votes.labels))
@@ -467,7 +421,7 @@ def _up_to_date(votes: Votes, labels: npt.NDArray[np.int64] | None, run: AnyRun)
 # --- training it ----------------------------------------------------------------------------------------------------
 
 
-def train_missing(machine: Engine, target: torch.device, run: AnyRun, job: Job, progress: Progress | None) -> None:
+def train_missing(machine: Engine, target: torch.device, run: Run, job: Job, progress: Progress | None) -> None:
     """Train group by group on a device; where memory does not suffice, smaller groups with the same draws."""
     meter = Meter(_instances(run), job.config.steps, progress)
     device = shown(target, computer_of(target, {**versions_here(), "arithmetic": machine.arithmetic}))
@@ -479,12 +433,12 @@ def train_missing(machine: Engine, target: torch.device, run: AnyRun, job: Job, 
             halve(run, len(groups[0]))
 
 
-def _instances(run: AnyRun) -> int:
+def _instances(run: Run) -> int:
     """How many instances this process sees to."""
     return sum(map(len, run.groups))
 
 
-def _train_group(machine: Engine, run: AnyRun, group: range, test: npt.NDArray[Any], meter: Meter, device: str) -> bool:
+def _train_group(machine: Engine, run: Run, group: range, test: npt.NDArray[Any], meter: Meter, device: str) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
         weights = machine.train(run.seeds.only(group), group, meter.advance)
@@ -500,7 +454,7 @@ def _train_group(machine: Engine, run: AnyRun, group: range, test: npt.NDArray[A
     return True
 
 
-def halve(run: AnyRun, size: int) -> None:
+def halve(run: Run, size: int) -> None:
     """Go on with half as many models in flight as did not fit into memory.
 
     Raises:
@@ -546,7 +500,7 @@ def votes_of(total: TallyArrays, manifest: Manifest, labels: npt.NDArray[np.int6
     )
 
 
-def _votes(labels: npt.NDArray[np.int64] | None, run: AnyRun) -> Votes:
+def _votes(labels: npt.NDArray[np.int64] | None, run: Run) -> Votes:
     manifest = run.manifest
     votes = replace(votes_of(run.total(), manifest, labels, manifest.data_fingerprint), devices=run.devices)
     if not isinstance(run, SharedRun):

@@ -9,7 +9,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,9 @@ from mithridate.training.run_directory import (
     Manifest,
     plan_ranges,
 )
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_cluster import Crew
 
 _IMAGE_MODELS = ("lenet5", "opa-tut", "resnet18")
 _MOST_PREFERENCES = 2**31
@@ -222,7 +225,7 @@ def _check_outputs(model: Model, inputs: npt.NDArray[Any], classes: int) -> None
         raise ConfigError(f"Expected the model to give {classes} logits for each input (classes), got shape {shape}.")
 
 
-def _recipe_of(task: Task, machine: Machine) -> dict[str, Any]:
+def _recipe_of(task: Task, machine: Engine | Crew) -> dict[str, Any]:
     """How instances are trained, in plain JSON values, as they are read back."""
     encoder = task.preparation.encoder
     recipe = {
@@ -243,25 +246,9 @@ def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 
-class Machine(Protocol):
-    """What a run must know of whatever trains its instances."""
-
-    path: str
-    precision: str
-
-    @property
-    def arithmetic(self) -> str:
-        """What computes."""
-        ...
-
-    def models_in_flight(self) -> int:
-        """How many models to train at a time."""
-        ...
-
-
 def manifest_of(
     task: Task,
-    machine: Machine,
+    machine: Engine | Crew,
     device: torch.device,
     in_flight: int | None,
     versions: Mapping[str, str] | None = None,

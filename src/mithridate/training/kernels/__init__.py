@@ -1,6 +1,6 @@
 """Triton and C for those who want them; nobody else needs to read this room.
 
-A `Stage` is the shape of what many image networks start with, for those who compute it: `native` and
+A `Stage` is the shape of what many image networks start with, for those who compute it: `cpu` and
 `leading_convolutions`.
 """
 
