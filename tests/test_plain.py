@@ -531,7 +531,8 @@ def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_l
         def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
             return torch.tensor([[[1.0, 1.0, 2.0]], [[3.0, torch.nan, 4.0]]])
 
-    counter = Counter(Script(), 3, 0, CPU, ("predictions", "preferences"))
+    script: Any = Script()
+    counter = Counter(script, 3, 0, CPU, ("predictions", "preferences"))
     tally = counter.count(torch.zeros(2, 1), np.zeros((1, 1), np.float32))
     assert tally["predictions"].tolist() == [[2, 0]]
     assert tally["preferences"].tolist() == [[[0, 2, 1], [0, 0, 1], [1, 1, 0]]]
@@ -560,9 +561,9 @@ def test_shards_of_a_run_are_trained_one_by_one_and_merge(plan: ViewPlan, tmp_pa
     options: dict[str, Any] = {"in_flight": 2, "config": replace(CONFIG, score_bins=8)}
     if isinstance(plan, Parts):
         options["preferences"] = True
-    seed = {} if plan.is_deterministic else {"root_seed": SEED}
+    seed: dict[str, Any] = {} if plan.is_deterministic else {"root_seed": SEED}
     whole = train(plan, **options, **seed)
-    more = {"preferences": True} if isinstance(plan, Parts) else {}
+    more: dict[str, Any] = {"preferences": True} if isinstance(plan, Parts) else {}
     order = training.by_hand(TRAIN, TEST, model="mlp", config=PlainRecipe.of(options["config"], plan), **more, **seed)
     assert training.prepare(order, RuntimeOptions(tmp_path, "cpu", in_flight=2)).in_flight == 2
     pieces = [train(plan, run_dir=tmp_path, shards=number, **options) for number in (2, 0, 1)]

@@ -1,6 +1,7 @@
 """Votes against a loop over models and inputs in numpy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,8 @@ def count(logits: npt.NDArray[np.float32], bins: int = 8) -> TallyArrays:
     models, inputs, classes = logits.shape
     numbers = np.arange(inputs, dtype=np.float32)[:, None]
     weights = torch.arange(models, dtype=torch.float32)[:, None]
-    return Counter(Script(logits), classes, bins, CPU).count(weights, numbers)
+    script: Any = Script(logits)
+    return Counter(script, classes, bins, CPU).count(weights, numbers)
 
 
 def oracle(logits: npt.NDArray[np.float32], bins: int) -> TallyArrays:
@@ -160,7 +162,7 @@ def test_pieces_change_nothing(budget: int, monkeypatch: pytest.MonkeyPatch) -> 
     logits = np.random.default_rng(1).normal(0, 2, (5, 40, 3)).astype(np.float32)
     whole = count(logits)
     monkeypatch.setitem(engine._BYTES, "cpu", budget)  # pyright: ignore[reportPrivateUsage]
-    script = Script(logits)
+    script: Any = Script(logits)
     numbers = np.arange(40, dtype=np.float32)[:, None]
     pieces = Counter(script, 3, 8, CPU).count(torch.arange(5.0)[:, None], numbers)
     assert script.calls > 1

@@ -135,6 +135,7 @@ class Preset:
         declared = changed.pop("num_train", None)
         training = as_examples(training_set, "training", need_labels=True)
         examples = len(training.x)
+        assert training.y is not None
         classes = changed.get("classes") or int(np.max(training.y)) + 1
         sentences = [*options.pop("assumptions", ()), self.assumption(training.x.shape[1:], classes)]
         return train(

@@ -98,7 +98,7 @@ class Engine:
         test: for models of parts, inputs that will be voted on.
         in_flight: how many models are trained at a time, None to choose; on a GPU, a constant of models that are
             functions.
-        evidence: what is to be counted beside votes; see `tally.Counter`.
+        evidence: what is to be counted beside votes; see `Counter`.
 
     Raises:
         ConfigError: the model mixes examples, cannot be trained for another reason, or not as a function of its part

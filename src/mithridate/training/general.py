@@ -52,7 +52,7 @@ class GeneralNetwork:
         longer than about 10^38 `max_grad_norm`, adds exactly nothing.
 
     Assumes:
-        The module is a function of its parameters and its input: no random numbers, no state; `suitability` checks
+        The module is a function of its parameters and its input: no random numbers, no state; `models` checks
         what can be checked. PyTorch's batching rules are right: a rehearsal of two models and three examples is
         compared with one at a time when the network is made.
 

@@ -659,7 +659,7 @@ class Conv(Layer):
 class Stem(Layer):
     """The first layers of a network as one: stages of convolution with bias, activation and pooling.
 
-    Nobody asks for the gradient with respect to its input, so the whole chain is left to kernels on a GPU (`stem`), or
+    Nobody asks for the gradient with respect to its input, so the whole chain is left to kernels on a GPU, or
     to C on a CPU, one model at a time (`kernels.cpu`).
 
     Args:

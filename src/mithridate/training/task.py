@@ -130,14 +130,15 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     defence, x, y = order.defence, order.training.x, order.training.y
     assert y is not None
     config: TrainingRecipe = defence.config.resolve(num_train=len(x), classes=order.facts.classes)
-    assert config.classes is not None
+    classes = config.classes
+    assert classes is not None
     encoder = row_by_row(defence.encoder) if config.is_deterministic else defence.encoder
     preparation = _preparation(x, defence.model, config, encoder)
     config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
     inputs, test = preparation(x, "training"), preparation(order.test.x, "test")
-    model = pick_model(defence.model, inputs.shape[1:], config.classes, on_features=encoder is not None)
+    model = pick_model(defence.model, inputs.shape[1:], classes, on_features=encoder is not None)
     name = defence.model if isinstance(defence.model, str) else describe(model)
-    _check_outputs(model, inputs, config.classes)
+    _check_outputs(model, inputs, classes)
     check_repeatable(model)
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
@@ -147,7 +148,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
         raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
-    check_evidence(evidence, len(test), config.classes)
+    check_evidence(evidence, len(test), classes)
     members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
     data = Dataset(inputs, y, identity)
     return Task(order, Job(model, name, config, data, test, evidence, members, keep_models), preparation)
@@ -166,9 +167,8 @@ def _plan_of(config: TrainingRecipe) -> ViewPlan | None:
     return None if isinstance(config, TrainConfig) else config.plan
 
 
-def check_evidence(evidence: Sequence[str], inputs: int, classes: int | None) -> None:
+def check_evidence(evidence: Sequence[str], inputs: int, classes: int) -> None:
     """Require that what is counted beside votes can be kept for so many inputs."""
-    assert classes is not None
     if "preferences" in evidence and inputs * classes**2 > _MOST_PREFERENCES:
         raise ConfigError(
             f"Preferences between {classes} classes for {inputs} inputs are too many to keep; "

@@ -275,7 +275,7 @@ def library() -> Library | None:
     """The compiled functions, or None where they are switched off or cannot be had."""
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
-    source = resources.files(__package__).joinpath("native.c").read_bytes()  # a package without it is broken: no None
+    source = resources.files("mithridate.training.kernels").joinpath("native.c").read_bytes()  # it is in every package
     try:
         found = _compiled(source)
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
