@@ -22,8 +22,7 @@ from training_doubles import TEST, TRAIN, FakeEngine
 from mithridate import ADP, SampledGaussian, Votes, certify
 from mithridate.cli import _parser, main
 from mithridate.data import named
-from mithridate.training import prediction
-from mithridate.training import run as training
+from mithridate.training import task
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
 pytestmark = pytest.mark.more
@@ -94,8 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (bad / "folder").mkdir()
     (bad / "loop").symlink_to(bad / "loop")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Engine", FakeEngine)
-        patch.setattr(prediction, "Engine", FakeEngine)
+        patch.setattr(task, "Engine", FakeEngine)
         patch.setattr("mithridate.certifying.advice.METHODS", (ADP(),))
         patch.delenv("MITHRIDATE_DATA", raising=False)
         for name, published in named.PUBLISHED.items():

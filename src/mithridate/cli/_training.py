@@ -23,8 +23,7 @@ from mithridate.data import Examples
 from mithridate.defences.base import kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.reporting import sentences as words
-from mithridate.training.backends import Backend, Ray
-from mithridate.training.order import Order, RuntimeOptions
+from mithridate.training.order import Order, Ray, RuntimeOptions
 
 # Without a terminal, a line is written after so many seconds, or this share of the work.
 _LINE_SECONDS = 10.0
@@ -74,7 +73,7 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
             write_npz(file, arrays)
 
 
-def device_type(name: str, backend: Backend | None = None) -> str:
+def device_type(name: str, backend: Ray | None = None) -> str:
     """The kind of device that training will run on; of a cluster, as far as that is known here.
 
     Raises:
@@ -225,7 +224,7 @@ def progress_line(done: int, total: int, speed: float | None) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_output(backend: Backend | None) -> Iterator[None]:
+def _quiet_output(backend: Ray | None) -> Iterator[None]:
     """Keep the output for results: Ray reports nodes that it lost there."""
     if isinstance(backend, Ray):
         with contextlib.redirect_stdout(sys.stderr):
