@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import logging
 import os
 import shutil
@@ -28,6 +29,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike
+from mithridate._text import did_you_mean
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
@@ -37,9 +39,10 @@ from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.data.fitted_scaling import fitted_preprocessing
 from mithridate.defences import Defence, defence
-from mithridate.defences.automatic import named
+from mithridate.defences.automatic import decided, named
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.prediction import predict
+from mithridate.defences.registry import options
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.training.order import Choice, RuntimeOptions, compose
@@ -54,6 +57,19 @@ _log = logging.getLogger(__name__)
 _MOST_NAMED = 20
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
+
+
+# What the defences declare, beside the arguments that have a meaning of their own here.
+_CONSTANTS = tuple(name for name in options() if name not in ("model", "features", "classes"))
+
+
+def _with_constants(init: Any) -> Any:
+    """Show the declared constants in a signature, where `help`, `get_params` and `clone` look for them."""
+    own = inspect.signature(init)
+    *named, _ = own.parameters.values()
+    declared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in _CONSTANTS]
+    init.__signature__ = own.replace(parameters=[*named, *declared])
+    return init
 
 
 class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[reportUntypedBaseClass]
@@ -76,12 +92,6 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             a rule for a private ensemble (`FDP()`, `RDP(...)`, `ADP(...)`), or `auto`: chosen by public facts.
         model: `auto` (a linear model on fixed features), `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, a
             `torch.nn.Module`, or a function that builds one; a network that is named asks for `fdp`.
-        instances: number of models that vote; None: chosen.
-        noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
-        sample_rate: probability of an example to enter one batch; None: chosen.
-        steps: number of steps; None: chosen.
-        max_grad_norm: largest norm of one example's gradient; None: chosen.
-        learning_rate: step size; None: chosen.
         features: the name of a fixed encoder, one of `mithridate.features`, None for the inputs as they are, or `auto`:
             chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
@@ -93,12 +103,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
-        num_train: number of training examples, where it is fixed or public. None: what follows it follows its step,
-            and no radius goes beyond that step.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
             cross-validation; every certificate repeats them, and is conditional on them.
+        constants: those that the method declares, by the names of its flags in `mithridate train --help`: `neighbours`
+            of nearest neighbours, `partitions` of DPA, `noise_multiplier` of a private ensemble, and so on. `num_train`
+            is the number of training examples, where it is fixed or public; without it, what follows that number
+            follows its step, and no radius goes beyond the step. None: chosen.
 
     Attributes:
         classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
@@ -134,17 +146,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     feature_names_in_: Array
     _run: _Run
 
+    @_with_constants
     def __init__(
         self,
         method: Any = "auto",
         *,
         model: Any = "auto",
-        instances: int | None = None,
-        noise_multiplier: float | None = None,
-        sample_rate: float | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
         threat: Threat | str | None = None,
@@ -152,19 +159,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
-        num_train: int | None = None,
         radius: int | None = None,
         private: bool = False,
         assumptions: Sequence[str] = (),
+        **constants: Any,
     ) -> None:
         self.method = method
         self.model = model
-        self.instances = instances
-        self.noise_multiplier = noise_multiplier
-        self.sample_rate = sample_rate
-        self.steps = steps
-        self.max_grad_norm = max_grad_norm
-        self.learning_rate = learning_rate
         self.features = features
         self.classes = classes
         self.threat = threat
@@ -172,10 +173,16 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
-        self.num_train = num_train
         self.radius = radius
         self.private = private
         self.assumptions = assumptions
+        for name in constants:
+            if name not in _CONSTANTS:
+                raise ConfigError(
+                    f"CertifiedClassifier has no argument {name!r}; {did_you_mean(name, self._get_param_names())}"
+                )
+        for name in _CONSTANTS:
+            setattr(self, name, constants.get(name))
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
@@ -233,13 +240,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
     def _defence(self) -> Any:
         """What the parameters ask for, by the road that every other door takes."""
-        names = ("model", "instances", "num_train", "noise_multiplier", "sample_rate", "steps", "max_grad_norm")
-        given: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
-        constants = {name: value for name, value in given.items() if value is not None}
-        if isinstance(self.model, str) and self.model == "auto":
-            constants.pop("model")
-        if not isinstance(self.features, str) or self.features != "auto":
-            constants["features"] = "none" if self.features is None else self.features
+        given = {name: getattr(self, name) for name in ("model", *_CONSTANTS)}
+        given["features"] = "none" if self.features is None else self.features
+        constants = decided({name: value for name, value in given.items() if value is not None})
         if isinstance(self.method, Rule):
             return defence("fdp", **constants)
         if isinstance(self.method, str):

@@ -46,7 +46,7 @@ def _end_at_once(number: int, frame: object) -> None:
 
 
 def _run(words: list[str]) -> int:
-    from mithridate.cli._commands import run
+    from mithridate.cli._shared import run
 
     return run(words)
 
@@ -69,6 +69,6 @@ def _run_program() -> int:
 
 def _parser() -> "argparse.ArgumentParser":
     """What the documentation is made of."""
-    from mithridate.cli._commands import new_parser
+    from mithridate.cli._shared import new_parser
 
     return new_parser()

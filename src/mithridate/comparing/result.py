@@ -24,13 +24,12 @@ import numpy.typing as npt
 
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._io.files import TEXT_BYTES, parse_json, read_file
-from mithridate._text import shortened
+from mithridate._text import capitalised, percent, shortened
 from mithridate._version import VERSION
-from mithridate.comparing import sentences
 from mithridate.core.baseline import Commonest, commonest, single_label
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import Statement, before, conditions_of, distinct, in_json
-from mithridate.core.confidence import guaranteed_failure_prob
+from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
 from mithridate.core.curve import Curve, round_ticks
 from mithridate.core.hooks import hook
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
@@ -51,6 +50,15 @@ _TABLE_RADII = 9
 # Sentences name at most so many stretches, and pass over differences up to the first of these shares that allows it.
 _MOST_STRETCHES = 5
 _TOLERANCES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+_CHOICE_NOTE = (
+    "Each certificate is about its method as if it had been fixed beforehand. Whoever picks a method by these results "
+    "has looked at the training data, which no certificate covers: take the choice as public and fixed, or make it on "
+    "other data."
+)
+_ONLY = {
+    Threat.LABELS: "certifies label flips only",
+    Threat.FEATURES: "certifies bounded changes of inputs only",
+}
 
 
 @dataclass(frozen=True)
@@ -175,10 +183,61 @@ class Entry:
         """Certified accuracy as a mean over classes; None for a bound on mean accuracy, which knows no classes."""
         return None if self.certificate is None else self.certificate.balanced_accuracy(None, radii)
 
+    def shares(self, radii: Sequence[int]) -> list[str]:
+        """Certified accuracy at some radii in words; a bound on mean accuracy is never rounded up."""
+        if self.curve is None:
+            return [f"{math.floor(1000 * share) / 10:.1f}%" for share in self.accuracy(radii)]
+        return [percent(int(count), self.curve.total) for count in self.curve.at(self.curve.shown, radii)]
+
     @property
     def confidence(self) -> str:
         """How sure its claims are, in a sentence."""
-        return sentences.confidence_of(self)
+        found = self.certificate
+        if found is None:
+            return f"With probability at most {self.failure_prob:g}, over training, the whole curve fails."
+        if self.failure_prob == 0:
+            return "There is no probability of failure: what it predicts is a function of the training data."
+        if not found.method.is_sound:
+            return (
+                f"The failure probability of {self.failure_prob:g} is that of the counted votes alone: no radius above "
+                "0 is guaranteed."
+            )
+        return f"{capitalised(confidence(found))}."
+
+    @property
+    def why_not_ranked(self) -> str | None:
+        """What sets it apart from the ranked ones, as a clause; None where nothing does."""
+        if self.ranked:
+            return None
+        if self.certificate is None:
+            return "not per prediction: it bounds the mean accuracy of single models, and certifies no prediction."
+        if not self.same_threat:
+            what = _ONLY.get(self.threat, f"certifies another threat, {self.threat.value}")
+            if self.max_change is not None:
+                what = f"certifies moves of inputs by up to {self.max_change:g} only"
+            return f"{what}; not comparable with the others."
+        if self.certificate.method.is_sound:
+            return "no guarantee: its confidence is nominal."
+        return "no guarantee: its rule is not valid for what was trained."
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know about its claim, a sentence or two each."""
+        found, apart = self.certificate, self.why_not_ranked
+        said = [] if apart is None else [capitalised(apart)]
+        if self.same_threat and self.threat is not self.asked:
+            said.append(
+                f"Certifies more than was asked for: {self.threat.in_words}. Its claims hold for the threat of this "
+                "comparison, too."
+            )
+        if found is not None and not found.method.is_sound:
+            said.append(
+                "Its radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them; fdp "
+                "gives a guarantee for the same models."
+            )
+        elif found is not None:
+            said.extend(cautions(found))
+        return tuple(said)
 
     @cached_property
     def end(self) -> int:
@@ -356,25 +415,52 @@ class Comparison:
         named = {name for stretch in self.leaders[0] for name in stretch.names}
         return tuple(entry for entry in self.ranked if entry.name in named and entry.single_label)
 
-    @property
-    def unranked(self) -> tuple[Entry, ...]:
-        """The methods whose claims are of another kind."""
-        return tuple(entry for entry in self.entries if not entry.ranked)
+    # --- in words ---------------------------------------------------------------------------------------------------
 
     @property
     def headline(self) -> str:
         """Who certifies most where, and what the claims of some methods are conditional on."""
-        return before(sentences.ranking(self), self.conditions)
+        return before(_ranking(self), self.conditions)
 
     @property
     def findings(self) -> tuple[str, ...]:
         """The headline, why some methods are not ranked, and which of them know one label only."""
-        return (self.headline, *sentences.not_ranked(self), *sentences.remarks(self))
+        return (self.headline, *self.not_ranked, *self.remarks)
+
+    @property
+    def not_ranked(self) -> tuple[str, ...]:
+        """Why some methods are not ranked."""
+        return tuple(f"{entry.name}: {entry.why_not_ranked}" for entry in self.entries if not entry.ranked)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which methods know one label only, where the headline does not say it."""
+        said = self.single_leaders
+        return tuple(_one_label(entry) for entry in self.entries if entry.single_label and entry not in said)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What holds for the comparison as a whole, a sentence or two each."""
-        return sentences.notes(self)
+        about = f"Shares are of {self.examples:,} test points, exact for these and an estimate for others."
+        beside = f"The baseline: {self.baseline_clause}. Nobody is ranked at radii at which no method certifies more."
+        return (about, beside, _CHOICE_NOTE) if len(self.entries) > 1 else (about, beside)
+
+    @property
+    def baseline_share(self) -> str:
+        """What always saying the commonest label scores."""
+        return percent(self.baseline.count, self.baseline.total)
+
+    @property
+    def baseline_clause(self) -> str:
+        """What the baseline is, as a clause."""
+        votes = next((entry.certificate.votes for entry in self.entries if entry.certificate is not None), None)
+        label = self.baseline.label
+        name = str(label) if votes is None or label >= votes.classes else votes.shown_class_names[label]
+        return (
+            f"always saying '{shortened(name)}' is correct on {self.baseline_share} of the test points, at every radius"
+        )
+
+    # --- in files ---------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain JSON values."""
@@ -530,3 +616,68 @@ def _first_false(row: npt.NDArray[np.bool_], start: int, stop: int) -> int:
     """Where a row first is not true, from `start` on."""
     missed = np.flatnonzero(~row[start:stop])
     return start + int(missed[0]) if len(missed) else stop
+
+
+# --- who leads where, in words --------------------------------------------------------------------------------------
+
+
+def _ranking(comparison: Comparison) -> str:
+    """Who certifies most where, and beside which baseline, in a sentence or two."""
+    stretches, tolerance = comparison.leaders
+    if not comparison.ranked:
+        return "No method here certifies predictions against the threat of this comparison; there is no ranking."
+    if not stretches:
+        return f"No method certifies more correct predictions than the baseline: {comparison.baseline_clause}."
+    said = _leading(stretches, len(comparison.ranked), tolerance)
+    single = (_one_label(entry) for entry in comparison.single_leaders)
+    return " ".join([*single, said, _beyond(comparison, stretches[-1].last)])
+
+
+def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
+    last = stretches[-1].last
+    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
+    first = stretches[0]
+    who = _listed(first.names)
+    if ranked == 1:
+        return (
+            f"{who} certifies more correct predictions than the baseline {end}; no other method here makes a claim of "
+            "the same kind."
+        )
+    verb = "certifies" if len(first.names) == 1 else "certify"
+    points = "percentage point" if tolerance == 0.01 else "percentage points"
+    aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
+    if len(stretches) == 1:
+        return f"{who} {verb} the most correct predictions at every radius {end}{aside}."
+    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
+    rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
+    return f"{who} {verb} the most correct predictions {start}, {rest}{aside}."
+
+
+def _range(stretch: Stretch) -> str:
+    if stretch.last >= SEARCH_LIMIT:
+        return f"from {stretch.first:,} to the end of the search"
+    if stretch.first == stretch.last:
+        return f"at {stretch.first:,}"
+    return f"from {stretch.first:,} to {stretch.last:,}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _beyond(comparison: Comparison, last: int) -> str:
+    """What is left where nobody is ranked any more."""
+    if last >= SEARCH_LIMIT:
+        return f"The baseline is {comparison.baseline_share}."
+    return f"Beyond that, none is above the baseline of {comparison.baseline_share}."
+
+
+def _one_label(entry: Entry) -> str:
+    """That a method knows one label only."""
+    found = entry.certificate
+    most = None if found is None else single_label(found.label)
+    assert found is not None
+    assert most is not None
+    name = shortened(found.votes.shown_class_names[most.label])
+    which = f"all {most.total:,}" if most.count == most.total else f"{most.count:,} of {most.total:,}"
+    return f"{entry.name} says one label, '{name}', on {which} test points."

@@ -19,7 +19,6 @@ from mithridate import _validate
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._io.files import read_file
 from mithridate._text import shortened
-from mithridate.comparing import sentences
 from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Statement, of_user
@@ -250,7 +249,7 @@ class _Trainer:
         )
         entry = Entry(defence.title, name, outcome, claim.threat, trained.seconds, time.monotonic() - begin)
         entry = dataclasses.replace(entry, run_dir=None if trained.folder is None else str(trained.folder))
-        return dataclasses.replace(entry, notes=(*sentences.notes_on(entry), *notes))
+        return dataclasses.replace(entry, notes=(*entry.warnings, *notes))
 
     def trained(self, name: str, defence: Defence) -> _Trained:
         """The votes of a recipe, and what is known of their training."""

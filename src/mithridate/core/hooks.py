@@ -12,7 +12,7 @@ from typing import Any
 _HOMES = {
     "advise": "mithridate.certifying.advice",
     "Report": "mithridate.reporting.report",
-    "ComparisonReport": "mithridate.reporting.comparison_page",
+    "ComparisonReport": "mithridate.reporting.comparison",
 }
 
 

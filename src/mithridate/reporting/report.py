@@ -17,19 +17,21 @@ import numpy.typing as npt
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._text import printable
 from mithridate.core.advice import Advice
-from mithridate.core.certificate import Certificate
+from mithridate.core.certificate import Certificate, Status
 from mithridate.core.conditions import in_json
 from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
 from mithridate.core.curve import Curve, is_correct
 from mithridate.core.mechanism import SEARCH_LIMIT
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.reporting import pictures as pictures_module
-from mithridate.reporting import report_chart, summary, templating
+from mithridate.reporting import drawing, templating
 from mithridate.reporting import sentences as words
 
 SCHEMA = "mithridate.report/1"
 FORMATS = ("html", "md", "json", "svg", "png")
 
+IntArray = npt.NDArray[np.int64]
+
+_BINS = 40
 _NO_ADVICE = Advice()
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
 
@@ -95,7 +97,7 @@ claims holds with 99.9% confidence.'
         _check_claims(certificate)
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
-        images = None if pictures is None else pictures_module.checked_pictures(pictures, len(certificate.label))
+        images = None if pictures is None else drawing.checked_pictures(pictures, len(certificate.label))
         return cls(
             certificate,
             advice,
@@ -124,7 +126,7 @@ claims holds with 99.9% confidence.'
     @cached_property
     def axis_limit(self) -> int:
         """The largest radius on the axis of a chart."""
-        return summary.axis_limit(self.certificates)
+        return axis_limit(self.certificates)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ claims holds with 99.9% confidence.'
     def to_dict(self) -> dict[str, Any]:
         """Everything the report shows except pictures, as plain JSON values."""
         certificate, found = self.certificate, words.headline(self.certificate, self.class_names)
-        histogram = summary.Histogram.of(certificate, self.axis_limit)
+        histogram = Histogram.of(certificate, self.axis_limit)
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -168,7 +170,7 @@ claims holds with 99.9% confidence.'
                 "beyond": histogram.beyond,
                 "abstained": int((certificate.radius < 0).sum()),
             },
-            "per_class": [asdict(row) for row in summary.per_class(certificate)],
+            "per_class": [asdict(row) for row in per_class(certificate)],
             "points": self._points(),
             "pictured": sorted(self.pictures),
             **in_json(certificate.assumptions, certificate.threat),
@@ -177,21 +179,23 @@ claims holds with 99.9% confidence.'
             "provenance": self._provenance(),
         }
 
+    @property
+    def _page(self) -> Any:
+        from mithridate.reporting import report_page  # which needs what is computed here
+
+        return report_page
+
     def html(self) -> str:
         """One self-contained page: no network, no other files."""
-        from mithridate.reporting.report_page import render
-
-        return render(self)
+        return self._page.html(self)
 
     def markdown(self) -> str:
         """The headline, the tables, what was assumed and where it comes from, without the single points."""
-        from mithridate.reporting.markdown import render
-
-        return render(self)
+        return self._page.markdown(self)
 
     def svg(self) -> str:
         """The curve of certified accuracy (or of certified shares) as a drawing that stands alone."""
-        return report_chart.draw(self).svg_file()
+        return self._page.draw(self).svg_file()
 
     def png(self) -> bytes:
         """The curve as a PNG file.
@@ -199,7 +203,7 @@ claims holds with 99.9% confidence.'
         Raises:
             ConfigError: matplotlib is missing; the message names the extra that brings it.
         """
-        return report_chart.draw(self).png()
+        return self._page.draw(self).png()
 
     def write(self, path: PathLike, format: str | None = None) -> None:
         """Write the report to a file that appears only when all of it is there.
@@ -279,7 +283,7 @@ claims holds with 99.9% confidence.'
             **({} if self.point_names is None else {"name": list(self.point_names)}),
             "label": certificate.label.tolist(),
             "true_label": None if labels is None else labels.tolist(),
-            "top_share": summary.top_share(certificate).tolist(),
+            "top_share": top_share(certificate).tolist(),
             "radius": certificate.radius.tolist(),
             "status": certificate.status.tolist(),
         }
@@ -341,10 +345,10 @@ def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, 
     return certificate.votes.shown_class_names
 
 
-def _pictures(certificate: Certificate, images: pictures_module.Pixels) -> dict[int, bytes]:
+def _pictures(certificate: Certificate, images: drawing.Pixels) -> dict[int, bytes]:
     correct = is_correct(certificate)
     wrong = None if correct is None else ~correct
-    return pictures_module.encode(images, pictures_module.choose(summary.least_certain_first(certificate), wrong))
+    return drawing.encode(images, drawing.choose(least_certain_first(certificate), wrong))
 
 
 def _check_with(path: PathLike | None) -> tuple[str, ...]:
@@ -354,3 +358,112 @@ def _check_with(path: PathLike | None) -> tuple[str, ...]:
 def _finite(value: Any) -> Any:
     """A number that JSON can write: infinity becomes a word."""
     return value if not isinstance(value, float | np.floating) or math.isfinite(value) else str(value)
+
+
+# --- its numbers: plain arrays from a certificate, without words and without drawings ---------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Radii of certified points counted in bins of equal width.
+
+    Attributes:
+        start: smallest radius of each bin.
+        width: how many radii a bin holds.
+        right: points in each bin whose label is correct; all points where true labels are unknown.
+        wrong: points whose label is wrong.
+        beyond: points with a radius beyond the last bin.
+    """
+
+    start: IntArray
+    width: int
+    right: IntArray
+    wrong: IntArray
+    beyond: int
+
+    @classmethod
+    def of(cls, certificate: Certificate, limit: int) -> Histogram:
+        """The histogram of all radii from 0 to `limit`."""
+        width = -(-(limit + 1) // _BINS)
+        start = np.arange(0, limit + 1, width)
+        counted = (certificate.radius >= 0) & (certificate.radius <= limit)
+        correct = is_correct(certificate)
+        correct = np.ones(len(counted), dtype=np.bool_) if correct is None else correct
+        return cls(
+            start,
+            width,
+            np.bincount(certificate.radius[counted & correct] // width, minlength=len(start)),
+            np.bincount(certificate.radius[counted & ~correct] // width, minlength=len(start)),
+            int((certificate.radius > limit).sum()),
+        )
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """What is known about the points of one class: its true class, or the predicted one where that is all we have.
+
+    Attributes:
+        label: the class.
+        points: how many there are.
+        right: how many of them have the correct label; None where true labels are unknown.
+        abstained: how many are not certified.
+        median_radius: the largest radius to which at least half of them are certified, and correct where that is known;
+            -1 where fewer are.
+    """
+
+    label: int
+    points: int
+    right: int | None
+    abstained: int
+    median_radius: int
+
+
+def per_class(certificate: Certificate) -> list[ClassRow]:
+    """A row for every class that occurs."""
+    correct, groups = is_correct(certificate), group_of(certificate)
+    counted = certificate.radius if correct is None else np.where(correct, certificate.radius, -1)
+    order = np.argsort(groups, kind="stable")
+    present, starts = np.unique(groups[order], return_index=True)
+    return [
+        ClassRow(
+            int(label),
+            len(members),
+            None if correct is None else int(correct[members].sum()),
+            int((certificate.radius[members] < 0).sum()),
+            int(np.sort(counted[members])[len(members) // 2]),
+        )
+        for label, members in zip(present, np.split(order, starts[1:]), strict=True)
+    ]
+
+
+def group_of(certificate: Certificate) -> IntArray:
+    """The class by which each point is counted: the true one where known, else the predicted one."""
+    return certificate.label if certificate.votes.labels is None else certificate.votes.labels
+
+
+def top_share(certificate: Certificate) -> npt.NDArray[np.float64]:
+    """The share of votes for each label (of weights, where votes have them), or its mean score."""
+    votes, rows = certificate.votes, np.arange(len(certificate.label))
+    if certificate.on == "scores" and votes.score_sums is not None:
+        return votes.score_sums[rows, certificate.label].astype(np.float64) / votes.instances
+    # Where all weights are zero, no label has a share.
+    return votes.counts[rows, certificate.label] / np.maximum(votes.counts.sum(axis=1), 1)
+
+
+def least_certain_first(certificate: Certificate) -> npt.NDArray[np.intp]:
+    """The points by radius, then by share of votes, then by index."""
+    return np.lexsort((top_share(certificate), certificate.radius))
+
+
+def axis_limit(certificates: tuple[Certificate, ...]) -> int:
+    """The largest radius that a chart shows: the largest found by any search that did not stop at its limit.
+
+    A point that stops at the limit of the search (2^20) would press all others against the axis.
+    """
+    found = [
+        c.radius[c.status != Status.SEARCH_LIMIT.value].max(initial=-1) for c in certificates
+    ]  # every radius is -1 or more
+    largest = int(max(found))
+    if largest < 1:
+        largest = max(int(c.radius.max()) for c in certificates)
+    return max(largest, 1)

@@ -1,9 +1,10 @@
-"""Pages from templates: whatever a value holds is shown as text, and a page runs nothing but its own script."""
+"""What documents are made of: pages from templates, and Markdown. Whatever a value holds is shown as text."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rendered(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...] = (), **values: Any) -> str:
-    """A self-contained page.
+    """A self-contained page, which runs nothing but its own script.
 
     Args:
         template: a file of the folder `templates`.
@@ -63,3 +64,28 @@ def _policy(**allowed: str) -> str:
         if text
     ]
     return f"default-src 'none'; img-src data:; {''.join(sources)}base-uri 'none'; form-action 'none'"
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def section(title: str, content: str) -> str:
+    """A heading and what belongs to it; nothing where that is empty."""
+    return f"## {title}\n\n{content}" if content else ""
+
+
+def bullets(sentences: tuple[str, ...]) -> str:
+    """A list of sentences."""
+    return "\n".join(f"- {plain_text(str(sentence))}" for sentence in sentences)
+
+
+def rendered_table(header: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
+    """A table, all columns but the first aligned to the right where they are numbers."""
+    lines = [header, ["---"] + ["---:" if numbers else "---"] * (len(header) - 1), *rows]
+    cells = [[cell if number == 1 else plain_text(cell) for cell in line] for number, line in enumerate(lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def plain_text(text: str) -> str:
+    """Text in which nothing is markup, on one line."""
+    return re.sub(r"([\\`*_\[\]<>|&#~])", r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""`mithridate merge`: from the votes of several runs, or of parts of one, to those of all."""
+"""`mithridate split` and `merge`: the shards of a run handed out to several machines, and all votes in one file."""
 
 import argparse
 import os
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._text import counted
-from mithridate.cli import _output
+from mithridate._text import counted, printable
+from mithridate._validate import positive_integer
+from mithridate.cli import _shared
 from mithridate.core.conditions import in_json
 from mithridate.core.merging import merge_order
 from mithridate.core.run_parts import InstanceRanges
@@ -19,9 +20,17 @@ from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import sentences as words
 from mithridate.training.run_directory import Manifest, missing_shards
-from mithridate.training.shared_run import in_words, stretches
+from mithridate.training.shared_run import hand_out, in_words, stretches
 
-_EXAMPLES = """examples:
+_SPLIT_EXAMPLES = """example:
+  mithridate train --prepare --instances 1000 --in-flight 25 --run-dir runs/mine flowers.toml
+  mithridate split runs/mine --into 10 -o parts
+  mithridate train --run-dir parts/$SLURM_ARRAY_TASK_ID flowers.toml        on machine or task 0 to 9
+  mithridate merge parts/* -o votes.npz                                     once all are done
+
+A directory holds the private seeds of its own instances; whoever has it can predict these and no others.
+"""
+_MERGE_EXAMPLES = """examples:
   mithridate merge monday.npz tuesday.npz -o votes.npz        two runs of one configuration
   mithridate merge runs/part-* -o votes.npz                   parts of one run, a directory from each machine
   sbatch --dependency=afterok:$ARRAY_JOB --wrap "mithridate merge parts/*.npz -o votes.npz"
@@ -29,6 +38,56 @@ _EXAMPLES = """examples:
 
 Merge all that was trained: to leave instances out because of how they voted voids every certificate.
 """
+
+
+def add_split(commands: Any) -> None:
+    """Register `mithridate split`."""
+    parser = _shared.new_command(
+        commands,
+        "split",
+        run_split,
+        help="hand out the shards of a run to several machines",
+        description="Make directories 0, 1, ... in which the shards of a run can be trained apart, each with the seeds "
+        "of its\nown instances and no others. Their votes merge.",
+        examples=_SPLIT_EXAMPLES,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a run that `mithridate train --prepare` started")
+    parser.add_argument("--into", type=int, metavar="N", required=True, help="number of directories")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", required=True, help="folder that they go to")
+
+
+def run_split(arguments: argparse.Namespace) -> int:
+    """Split and print."""
+    positive_integer(into=arguments.into)
+    manifest = Manifest.read(arguments.run_dir / "run.json")
+    count, into = len(manifest.ranges), arguments.into
+    if into > count:
+        raise ConfigError(
+            f"The run has {count} shards, which are too few for {into} directories; split into {count} or fewer, or "
+            "start a run with fewer models in flight (--in-flight)."
+        )
+    parts = [range(number * count // into, (number + 1) * count // into) for number in range(into)]
+    for number, shards in enumerate(parts):
+        hand_out(arguments.run_dir, shards, arguments.out / str(number))
+    done = sorted({*range(count)} - {*missing_shards(arguments.run_dir, manifest)})
+    if arguments.json:
+        folders = [{"run_dir": str(arguments.out / str(n)), "shards": [p.start, p.stop]} for n, p in enumerate(parts)]
+        _shared.print_json({"run_id": manifest.run_id, "shards": count, "done_shards": done, "parts": folders})
+        return 0
+    console, out = _shared.console(), shlex.quote(str(arguments.out))
+    for number, shards in enumerate(parts):
+        console.print(printable(f"{arguments.out / str(number)}: shards {in_words(shards)}"), soft_wrap=True)
+    if done:
+        console.print(
+            printable(
+                f"Done already in {arguments.run_dir}: shards {in_words(done)}. Copy their files from its folders "
+                "shards and models to where they are handed out, or they are trained again there."
+            ),
+            soft_wrap=True,
+        )
+    console.print(f"Train each with the options of the run and --run-dir {out}/N; then:", soft_wrap=True)
+    console.print(f"mithridate merge {out}/* -o votes.npz", soft_wrap=True)
+    return 0
 
 
 class _Source(NamedTuple):
@@ -41,16 +100,17 @@ class _Source(NamedTuple):
     shards: dict[str, InstanceRanges]
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_merge(commands: Any) -> None:
+    """Register `mithridate merge`."""
+    parser = _shared.new_command(
+        commands,
         "merge",
+        run_merge,
         help="merge votes of several runs, or of parts of one",
         description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
         "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"
         "The order of the files does not matter.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_MERGE_EXAMPLES,
     )
     parser.add_argument(
         "votes",
@@ -63,11 +123,9 @@ def add_to(commands: Any) -> None:
         "-o", "--out", type=Path, metavar="FILE", required=True, help="where the merged votes go (.npz)"
     )
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists; never one that is merged")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_merge(arguments: argparse.Namespace) -> int:
     """Merge and print."""
     given = [(path, _votes_files(path)) for path in arguments.votes]
     paths = [file for _, files in given for file in files]
@@ -80,13 +138,13 @@ def run(arguments: argparse.Namespace) -> int:
     merged = _merged(sources)
     merged.save(arguments.out)
     if arguments.json:
-        _output.print_json(_summary(merged, sources, arguments.out))
+        _shared.print_json(_summary(merged, sources, arguments.out))
     else:
-        _print(_output.console(), merged, sources, arguments.out)
+        _print(_shared.console(), merged, sources, arguments.out)
     return 0
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def _votes_files(path: Path) -> list[Path]:
@@ -118,8 +176,8 @@ def _check_different(paths: Sequence[Path]) -> None:
 
 
 def _check_out(out: Path, paths: Sequence[Path], *, force: bool) -> None:
-    _output.check_writable(out)
-    _output.check_apart(out, *paths)
+    _shared.check_writable(out)
+    _shared.check_apart(out, *paths)
     if os.path.exists(out) and not os.path.isfile(out):
         raise ArtifactError(f"Cannot write {out}: it is not a plain file. Choose another name.")
     if os.path.lexists(out) and not force:
@@ -144,7 +202,7 @@ def _sources(path: Path, files: Sequence[Path]) -> list[_Source]:
     taken = _without_overlaps(sources)
     left = _done(path, sources) - _instances(taken)
     if left:
-        _output.console(error=True).print(_output.printable(_left_out(path, left)), soft_wrap=True)
+        _shared.console(error=True).print(printable(_left_out(path, left)), soft_wrap=True)
     return taken
 
 
@@ -189,7 +247,7 @@ def _source(path: Path) -> _Source:
     return _Source(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
 
 
-# --- merging --------------------------------------------------------------------------------------------------------
+# --- merging ----------------------------------------------------------------------------------------------------------
 
 
 def _merged(sources: Sequence[_Source]) -> Votes:
@@ -214,7 +272,7 @@ def _explained(error: ConfigError, votes: Votes, source: _Source, before: Sequen
     return ConfigError(f"{source.path} does not merge with the files before it. {error}")
 
 
-# --- what is printed ------------------------------------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, Any]:
@@ -249,22 +307,22 @@ def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path
     table.add_column("run", overflow="fold")
     table.add_column("which of its instances", overflow="fold")
     for source in sources:
-        table.add_row(_output.printable(str(source.path)), f"{source.instances:,}", *_runs(source))
+        table.add_row(printable(str(source.path)), f"{source.instances:,}", *_runs(source))
     console.print(table)
     for run, parts in votes.shards.items():
-        console.print(f"Of the run {_output.printable(run)}: {_ranges(parts)}.", soft_wrap=True)
+        console.print(f"Of the run {printable(run)}: {_ranges(parts)}.", soft_wrap=True)
     for sentence in words.noted(votes.statements):
         console.print(sentence, soft_wrap=True)
     command = f"mithridate certify {shlex.quote(str(out))}"
-    console.print(_output.printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
-    _output.print_conditions(console, votes.statements)
+    console.print(printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
+    _shared.print_conditions(console, votes.statements)
 
 
 def _runs(source: _Source) -> tuple[str, str]:
     if not source.run_ids:
         return "not named", ""
     parts = (_ranges(source.shards[run]) if run in source.shards else "all" for run in source.run_ids)
-    return _output.printable("\n".join(source.run_ids)), "\n".join(parts)
+    return printable("\n".join(source.run_ids)), "\n".join(parts)
 
 
 def _ranges(parts: InstanceRanges) -> str:

@@ -1,4 +1,4 @@
-"""`mithridate report`: a page worth showing, from a run or a certificate."""
+"""`mithridate report` and `verify`: a page worth showing about what was certified, and a second look at the claim."""
 
 import argparse
 import os
@@ -12,20 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz
+from mithridate._text import one_line
 from mithridate.certifying.certification import certify
-from mithridate.cli import _output
+from mithridate.cli import _shared
 from mithridate.core.certificate import Certificate
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import FORMATS, Report
 from mithridate.reporting import sentences as words
-from mithridate.reporting.pictures import checked_pictures
+from mithridate.reporting.drawing import checked_pictures
 from mithridate.reporting.report import checked_point_names, format_of
 
-_EXAMPLES = """examples:
+_REPORT_EXAMPLES = """examples:
   mithridate report runs/mnist
   mithridate report certificate.json -o report.html --inputs mnist-test.npz --title "Digits of our customers"
   mithridate report certificate.json --format md -o -
+"""
+_VERIFY_EXAMPLES = """example:
+  mithridate verify certificate.json
+  mithridate verify runs/mine/certificate.json --run runs/mine      the same, and that it is of this very run
+
+exit status: 0 everything holds, 1 something does not hold or was changed, 2 the file cannot be read
 """
 
 
@@ -61,14 +68,15 @@ class _Inputs:
     notes: tuple[str, ...] = ()
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_report(commands: Any) -> None:
+    """Register `mithridate report`."""
+    parser = _shared.new_command(
+        commands,
         "report",
+        run_report,
         help="write a report about a run or a certificate",
         description="Write one self-contained page (or Markdown, JSON, SVG, PNG) about what was certified.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        examples=_REPORT_EXAMPLES,
     )
     parser.add_argument(
         "source", metavar="RUN_DIR_OR_CERTIFICATE", type=Path, help="directory of a run, or a saved certificate"
@@ -86,11 +94,9 @@ def add_to(commands: Any) -> None:
         help="pictures of the points (array x of 8-bit images), their names (array ids of strings), or both",
     )
     parser.add_argument("--title", metavar="T", help="title of the page")
-    parser.add_argument("--json", action="store_true", help="print one JSON object about what was written")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_report(arguments: argparse.Namespace) -> int:
     """Write the report and say where it is."""
     if arguments.out == "-":
         return _print(arguments)
@@ -98,15 +104,15 @@ def run(arguments: argparse.Namespace) -> int:
     report, notes = _report(arguments)
     report.write(path, format)
     if arguments.json:
-        _output.print_json(_summary(report, path, format, notes))
+        _shared.print_json(_summary(report, path, format, notes))
         return 0
-    console = _output.console()
+    console = _shared.console()
     console.print(report.headline)
     said = words.particular_assumptions(report.certificate)
     for sentence in dict.fromkeys((*(f"Note: {each}" for each in (*report.warnings, *notes)), *said)):
         console.print(sentence)
     console.print(f"Written to {path}", soft_wrap=True)
-    _output.print_conditions(console, report.certificate.conditions)
+    _shared.print_conditions(console, report.certificate.conditions)
     return 0
 
 
@@ -135,7 +141,7 @@ def _destination(arguments: argparse.Namespace) -> tuple[Path, str]:
     else:
         path = Path(arguments.out)
         format = arguments.format or format_of(path)
-    _output.check_writable(path)
+    _shared.check_writable(path)
     for other in (source, source / "votes.npz", source / "certificate.json", source / "inputs.npz", arguments.inputs):
         if other is not None and os.path.isfile(other) and os.path.exists(path) and path.samefile(other):
             raise ConfigError(f"The report would overwrite {other}; give another name with -o.")
@@ -145,7 +151,7 @@ def _destination(arguments: argparse.Namespace) -> tuple[Path, str]:
 def _report(arguments: argparse.Namespace) -> tuple[Report, tuple[str, ...]]:
     source = _from_run(arguments.source) if os.path.isdir(arguments.source) else _from_file(arguments.source)
     inputs = _inputs(arguments.inputs, source)
-    with _output.progress_bar("methods compared") as progress:
+    with _shared.progress_bar("methods compared") as progress:
         report: Report = source.certificate.report(
             point_names=inputs.names,
             pictures=inputs.pictures,
@@ -170,7 +176,7 @@ def _from_run(folder: Path) -> _Source:
             f"{folder} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
             "certificate."
         )
-    with _output.progress_bar("certifying") as progress:
+    with _shared.progress_bar("certifying") as progress:
         certificate = certify(Votes.load(votes), progress=progress)
     command = f"mithridate certify {shlex.quote(str(votes))} --out {shlex.quote(str(path))}"
     note = f"There is no {path.name} in {folder}, so its votes were certified with the defaults."
@@ -256,3 +262,48 @@ def _summary(report: Report, path: Path, format: str, notes: tuple[str, ...]) ->
         "pictures": len(report.pictures),
         "check_with": list(report.check_with),
     }
+
+
+def add_verify(commands: Any) -> None:
+    """Register `mithridate verify`."""
+    parser = _shared.new_command(
+        commands,
+        "verify",
+        run_verify,
+        help="recompute a certificate by another route",
+        description="Recompute a saved certificate by a different, slower route and say line by line what holds.",
+        examples=_VERIFY_EXAMPLES,
+    )
+    parser.add_argument("certificate", metavar="CERTIFICATE", type=Path, help="file written by certify --out")
+    parser.add_argument(
+        "--run",
+        dest="source",
+        metavar="RUN_DIR_OR_VOTES",
+        type=Path,
+        help="also compare counts, mechanism, recipe, fingerprint, size and conditions with the run, or the votes "
+        "file, that was certified; without it they are believed as the certificate has them",
+    )
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    """Verify and print."""
+    # Imported here because the second route needs more of scipy than the other commands should wait for.
+    from mithridate.auditing.verification import verify
+
+    with _shared.progress_bar("radii checked") as progress:
+        outcome = verify(arguments.certificate, run=arguments.source, progress=progress)
+    if arguments.json:
+        _shared.print_json(outcome.to_dict())
+    else:
+        console = _shared.console()
+        for check in outcome.checks:
+            console.print(f"{'✓' if check.passed else '✗'} {check.name}: {one_line(check.detail)}")
+        conditions = {str(each): each.id for each in outcome.conditions}
+        for assumption in outcome.assumptions:
+            said = f"Condition {conditions[str(assumption)]}" if str(assumption) in conditions else "Assumed"
+            console.print(f"{said}: {one_line(assumption)}")
+        console.print(
+            "The certificate holds, under these assumptions." if outcome.valid else "The certificate does NOT hold."
+        )
+        _shared.print_conditions(console, outcome.conditions)
+    return 0 if outcome.valid else 1
