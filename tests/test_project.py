@@ -81,9 +81,9 @@ def test_absolute_paths_stay_absolute(tmp_path: Path) -> None:
 
 
 def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
-    from mithridate.cli import _parser
+    from mithridate.cli._shared import new_parser
 
-    arguments = vars(_parser().parse_args(["train"]))
+    arguments = vars(new_parser().parse_args(["train"]))
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
     no_options |= {"shards", "prepare"}  # of one process, not of the project
     assert arguments.keys() - no_options == set(known_options())

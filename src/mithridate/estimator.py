@@ -108,9 +108,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
             cross-validation; every certificate repeats them, and is conditional on them.
         constants: those that the method declares, by the names of its flags in `mithridate train --help`: `neighbours`
-            of nearest neighbours, `partitions` of DPA, `noise_multiplier` of a private ensemble, and so on. `num_train`
+            of nearest neighbours, `partitions` of DPA, `noise_multiplier` of a private ensemble, and so on (those of a
+            defence that is registered after this class was imported go into the object). None: chosen. `num_train`
             is the number of training examples, where it is fixed or public; without it, what follows that number
-            follows its step, and no radius goes beyond the step. None: chosen.
+            follows its step, and no radius goes beyond the step.
 
     Attributes:
         classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
@@ -203,15 +204,19 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
         looks = _looks_from_outside(inputs)
-        read_off = () if self.classes is not None else (_inferred(classes),)
-        training = Examples(inputs, labels, tuple(_in_json(classes)), assumptions=(*looks, *read_off))
+        if self.classes is None:
+            sentence = f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}"
+            looks = (*looks, Statement(sentence, "class-list"))
+        # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
+        names = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
+        training = Examples(inputs, labels, names, assumptions=looks)
         defence = self._defence()
         order = compose(
             defence,
             training,
             Examples(inputs[:1], None),  # a run votes on something
             assumptions=self.assumptions,
-            device=_device(self.device, defence),
+            device=kind_of_device(self.device) if getattr(defence, "needs_torch", True) else "cpu",
             root_seed=_root_seed(self.random_state),
         )
         _log.info("%s", order.choice.words)
@@ -333,7 +338,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             return texts
         X = _stacked(X)
         _refuse_words(X)
-        if _holds_bytes(X) and np.ndim(X) > 2:
+        if _dtype_name(X) == "uint8" and np.ndim(X) > 2:
             _require_labels(self, y)
             return _check_array(np.asarray(X), dtype=np.uint8, allow_nd=True)
         checked = _validate_data(
@@ -354,11 +359,6 @@ def _with_advice(function: Callable[..., Votes], *arguments: Any, **options: Any
         raise ModuleNotFoundError(
             f"CertifiedClassifier needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
         ) from error
-
-
-def _device(name: str, defence: Any) -> str:
-    """The kind of device, where something is trained."""
-    return kind_of_device(name) if getattr(defence, "needs_torch", True) else "cpu"
 
 
 # --- where the models are -------------------------------------------------------------------------------------------
@@ -467,15 +467,6 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
     return places.astype(np.int64)
 
 
-def _in_json(classes: Array) -> list[Any]:
-    """The classes as plain JSON values, each of its own kind, so that certificates know labels as `y` has them."""
-    return [name if isinstance(name, str | int | float) else str(name) for name in classes.tolist()]
-
-
-def _inferred(classes: Array) -> Statement:
-    return Statement(f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}", "class-list")
-
-
 def _named(classes: Array) -> str:
     shown = ", ".join(str(name) for name in classes[:_MOST_NAMED])
     return shown if len(classes) <= _MOST_NAMED else f"{shown} and {len(classes) - _MOST_NAMED} more"
@@ -491,7 +482,8 @@ def _as_texts(inputs: Any) -> Array | None:
             return None
         values = list(inputs)
     else:
-        array = np.asarray(inputs) if getattr(inputs, "ndim", None) == 1 or _is_series(inputs) else None
+        is_series = hasattr(inputs, "to_numpy") and len(getattr(inputs, "shape", ())) == 1
+        array = np.asarray(inputs) if getattr(inputs, "ndim", None) == 1 or is_series else None
         if array is None or array.dtype.kind not in "UTO" or not len(array) or not isinstance(array[0], str):
             return None
         values = array.tolist()
@@ -536,11 +528,6 @@ def _dtype_name(array: Any) -> str:
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
 
 
-def _holds_bytes(inputs: Any) -> bool:
-    """Whether this is an array or a tensor of numbers of 8 bits."""
-    return _dtype_name(inputs) == "uint8"
-
-
 def _require_finite(inputs: Array) -> None:
     """Refuse missing and infinite numbers; scikit-learn would advise an imputer, which no certificate covers."""
     finite = np.isfinite(inputs)
@@ -552,10 +539,6 @@ def _require_finite(inputs: Array) -> None:
         f"Input X contains {found} in row {row}; repair or leave out such rows, or declare how missing values are read "
         "(mithridate.data). An imputer that was fitted on the training data voids the certificate."
     )
-
-
-def _is_series(inputs: Any) -> bool:
-    return hasattr(inputs, "to_numpy") and len(getattr(inputs, "shape", ())) == 1
 
 
 def _require_labels(estimator: CertifiedClassifier, y: Any) -> None:
@@ -607,25 +590,21 @@ def _looks_of_callers() -> tuple[Statement, ...]:
         # Only there: whoever asks for the variables of a frame keeps all of them alive as long as it runs.
         if frame.f_code.co_name == "fit" and str(frame.f_globals.get("__name__")).startswith("sklearn."):
             caller = frame.f_locals.get("self")
-            for statement in (_search(caller), _preprocessing(caller)):
-                if statement is not None:
-                    found[str(statement)] = statement
+            statement = _look_of(caller)
+            if statement is not None:
+                found[str(statement)] = statement
         frame = frame.f_back
     return tuple(found.values())
 
 
-def _search(caller: Any) -> Statement | None:
-    if not isinstance(caller, BaseSearchCV):
-        return None
-    return Statement(
-        f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does not "
-        "cover.",
-        "tuned-on-training-data",
-    )
-
-
-def _preprocessing(caller: Any) -> Statement | None:
-    """What a pipeline fits before its last step; transformers that need no fit see one example at a time."""
+def _look_of(caller: Any) -> Statement | None:
+    """What a search does, or a pipeline before its last step; transformers that need no fit see one example each."""
+    if isinstance(caller, BaseSearchCV):
+        return Statement(
+            f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does "
+            "not cover.",
+            "tuned-on-training-data",
+        )
     if not isinstance(caller, Pipeline):
         return None
     steps = (step for _, step in caller.steps[:-1] if step is not None and not isinstance(step, str))

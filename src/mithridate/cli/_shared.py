@@ -201,11 +201,7 @@ def percent(share: float) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written to before hours are spent on what should go there.
-
-    Raises:
-        ArtifactError: the folder does not exist or may not be written to, or the path is a folder.
-    """
+    """Refuse a place that cannot be written to before hours are spent on what should go there."""
     # Of os.path, since the methods of Path raise for names that no file can have.
     if os.path.isdir(path):
         raise ArtifactError(f"Cannot write {path}: it is a folder. Give a file name.")
@@ -218,14 +214,15 @@ def check_writable(path: Path) -> None:
         raise ArtifactError(f"Cannot write {path}: it belongs to the run in {folder}. Choose another name.")
 
 
-def check_apart(out: Path, *inputs: Path | None) -> None:
-    """Refuse to overwrite what is read.
+def is_same(out: Path, path: Path | None) -> bool:
+    """Whether a file that is there would be overwritten."""
+    return path is not None and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path)
 
-    Raises:
-        ArtifactError: the output is one of the inputs.
-    """
+
+def check_apart(out: Path, *inputs: Path | None) -> None:
+    """Refuse to overwrite what is read."""
     for path in inputs:
-        if path is not None and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
+        if is_same(out, path):
             raise ArtifactError(f"Cannot write {out}: it is read from. Choose another name.")
 
 
@@ -276,19 +273,24 @@ class Clock:
         steps = self.done - (self.first or 0)
         return steps / max(self.seconds, 1e-9) if steps > 0 else None
 
+    @property
+    def speed_in_words(self) -> str:
+        """The same for people, nothing where it did none."""
+        return "" if self.speed is None else f"{self.speed:,.0f} model-steps/s"
+
 
 @contextlib.contextmanager
-def shown(clock: Clock) -> Iterator[Clock]:
+def shown() -> Iterator[Clock]:
     """A progress bar where a person watches, lines elsewhere."""
+    clock = Clock()
     if not sys.stderr.isatty():
         clock.show = _Lines(clock)
         with _logging(_say):
             yield clock
         return
-    columns = (
-        TextColumn("training"), BarColumn(), TextColumn("{task.percentage:.0f}%"), _Speed(clock), TimeRemainingColumn(),
-        _Details(clock),
-    )  # fmt: skip
+    speed, details = _Said(lambda: clock.speed_in_words), _Said(lambda: clock.details)
+    done = TextColumn("{task.percentage:.0f}%")
+    columns = (TextColumn("training"), BarColumn(), done, speed, TimeRemainingColumn(), details)
     console = Console(stderr=True, markup=False, highlight=False)
     with Progress(*columns, console=console, transient=True) as bar, _logging(console.print):
         task = bar.add_task("training", total=None)
@@ -296,21 +298,14 @@ def shown(clock: Clock) -> Iterator[Clock]:
         yield clock
 
 
-class _Speed(ProgressColumn):
-    def __init__(self, clock: Clock) -> None:
+class _Said(ProgressColumn):
+    def __init__(self, say: Callable[[], str]) -> None:
         super().__init__()
-        self._clock = clock
+        self._say = say
 
     def render(self, task: Task) -> Text:
-        """Model-steps per second."""
-        speed = self._clock.speed
-        return Text(f"{speed:,.0f} model-steps/s" if speed is not None else "")
-
-
-class _Details(_Speed):
-    def render(self, task: Task) -> Text:
-        """Shards and nodes of a cluster."""
-        return Text(self._clock.details)
+        """What there is to say now."""
+        return Text(self._say())
 
 
 class _Lines:

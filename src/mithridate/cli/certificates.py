@@ -4,11 +4,9 @@ import argparse
 import os
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz
@@ -34,38 +32,6 @@ _VERIFY_EXAMPLES = """example:
 
 exit status: 0 everything holds, 1 something does not hold or was changed, 2 the file cannot be read
 """
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What a report is made from.
-
-    Attributes:
-        certificate: the certificate.
-        check_with: shell commands that check it.
-        notes: what was decided on the way, a sentence each.
-        inputs: where pictures and names of the points may lie, if anywhere.
-    """
-
-    certificate: Certificate
-    check_with: tuple[str, ...]
-    notes: tuple[str, ...]
-    inputs: Path | None
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """What is known about the points besides their votes.
-
-    Attributes:
-        pictures: their pictures.
-        names: what the user calls them.
-        notes: why something was left out, a sentence each.
-    """
-
-    pictures: npt.NDArray[np.uint8] | None = None
-    names: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = ()
 
 
 def add_report(commands: Any) -> None:
@@ -143,110 +109,77 @@ def _destination(arguments: argparse.Namespace) -> tuple[Path, str]:
         format = arguments.format or format_of(path)
     _shared.check_writable(path)
     for other in (source, source / "votes.npz", source / "certificate.json", source / "inputs.npz", arguments.inputs):
-        if other is not None and os.path.isfile(other) and os.path.exists(path) and path.samefile(other):
+        if _shared.is_same(path, other):
             raise ConfigError(f"The report would overwrite {other}; give another name with -o.")
     return path, format
 
 
 def _report(arguments: argparse.Namespace) -> tuple[Report, tuple[str, ...]]:
-    source = _from_run(arguments.source) if os.path.isdir(arguments.source) else _from_file(arguments.source)
-    inputs = _inputs(arguments.inputs, source)
+    """The report, and what was decided or left out on the way."""
+    certificate, commands, notes = _claim(arguments.source)
+    about, left_out = _about_points(arguments.inputs, arguments.source / "inputs.npz", certificate.votes.examples)
     with _shared.progress_bar("methods compared") as progress:
-        report: Report = source.certificate.report(
-            point_names=inputs.names,
-            pictures=inputs.pictures,
-            title=arguments.title,
-            check_with=source.check_with,
-            progress=progress,
-        )
-    return report, source.notes + inputs.notes
+        report = certificate.report(title=arguments.title, check_with=commands, progress=progress, **about)
+    return report, (*notes, *left_out)
 
 
-def _from_file(path: Path) -> _Source:
-    return _Source(Certificate.load(path), (_verify(path),), (), None)
-
-
-def _from_run(folder: Path) -> _Source:
-    path, votes, inputs = folder / "certificate.json", folder / "votes.npz", folder / "inputs.npz"
-    found = inputs if os.path.isfile(inputs) else None
-    if os.path.isfile(path):
-        return _Source(Certificate.load(path), (_verify(path),), (), found)
+def _claim(source: Path) -> tuple[Certificate, tuple[str, ...], tuple[str, ...]]:
+    """The certificate of a file or a run, the commands that check it, and what was decided for it."""
+    is_run = os.path.isdir(source)
+    path, votes = (source / "certificate.json", source / "votes.npz") if is_run else (source, source)
+    verify = f"mithridate verify {shlex.quote(str(path))}"
+    if not is_run or os.path.isfile(path):
+        return Certificate.load(path), (verify,), ()
     if not os.path.isfile(votes):
         raise ArtifactError(
-            f"{folder} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
+            f"{source} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
             "certificate."
         )
     with _shared.progress_bar("certifying") as progress:
         certificate = certify(Votes.load(votes), progress=progress)
     command = f"mithridate certify {shlex.quote(str(votes))} --out {shlex.quote(str(path))}"
-    note = f"There is no {path.name} in {folder}, so its votes were certified with the defaults."
-    return _Source(certificate, (command, _verify(path)), (note,), found)
+    note = f"There is no {path.name} in {source}, so its votes were certified with the defaults."
+    return certificate, (command, verify), (note,)
 
 
-def _verify(path: Path) -> str:
-    return f"mithridate verify {shlex.quote(str(path))}"
+def _about_points(given: Path | None, beside: Path, points: int) -> tuple[dict[str, Any], list[str]]:
+    """Pictures and names of the points, and why some are left out.
 
-
-def _inputs(given: Path | None, source: _Source) -> _Inputs:
-    """A file that the user named must fit; what lies beside a run is used where it does."""
-    points = source.certificate.votes.examples
-    if given is not None:
-        arrays = _read_inputs(given)
-        return _Inputs(_pictures(given, arrays, points), _names(given, arrays, points))
-    if source.inputs is None:
-        return _Inputs()
+    A file that the user named must fit; what lies beside a run is used where it does.
+    """
+    about, left_out = dict[str, Any](), list[str]()
+    if given is None and not os.path.isfile(beside):
+        return about, left_out
+    path = given or beside
     try:
-        arrays = _read_inputs(source.inputs)
+        arrays = read_npz(path, "an array 'x' of 8-bit images or an array 'ids' of names")
+        if not {"x", "ids"} & set(arrays):
+            raise ArtifactError(
+                f"{path} has no array 'x' and no array 'ids'; save the pictures of the points as x, or their names as "
+                "ids."
+            )
     except MithridateError as error:
-        return _Inputs(notes=(f"No pictures and no names: {error}",))
-    return _what_fits(source.inputs, arrays, points)
+        if given is not None:
+            raise
+        return about, [f"No pictures and no names: {error}"]
+    for name, argument, checked in (("x", "pictures", checked_pictures), ("ids", "point_names", _checked_ids)):
+        try:
+            if name in arrays:
+                about[argument] = checked(arrays[name], points)
+        except ConfigError as error:
+            if given is not None:
+                raise ConfigError(f"{path}: {error}") from error
+            left_out.append(f"No {argument.removeprefix('point_')}: {path}: {error}")
+    return about, left_out
 
 
-def _what_fits(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> _Inputs:
-    pictures = names = None
-    notes: list[str] = []
-    try:
-        pictures = _pictures(path, arrays, points)
-    except MithridateError as error:
-        notes.append(f"No pictures: {error}")
-    try:
-        names = _names(path, arrays, points)
-    except MithridateError as error:
-        notes.append(f"No names: {error}")
-    return _Inputs(pictures, names, tuple(notes))
-
-
-def _read_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
-    arrays = read_npz(path, "an array 'x' of 8-bit images or an array 'ids' of names")
-    if not {"x", "ids"} & set(arrays):
-        raise ArtifactError(
-            f"{path} has no array 'x' and no array 'ids'; save the pictures of the points as x, or their names as ids."
-        )
-    return arrays
-
-
-def _pictures(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> npt.NDArray[np.uint8] | None:
-    if "x" not in arrays:
-        return None
-    try:
-        return checked_pictures(arrays["x"], points)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def _names(path: Path, arrays: dict[str, npt.NDArray[Any]], points: int) -> tuple[str, ...] | None:
-    if "ids" not in arrays:
-        return None
-    ids = arrays["ids"]
+def _checked_ids(ids: npt.NDArray[Any], points: int) -> tuple[str, ...]:
     if ids.dtype.kind != "U" or ids.ndim != 1:
         raise ConfigError(
-            f"{path}: Expected 'ids' as one string for each point, got {ids.dtype} of shape {ids.shape}; save "
+            f"Expected 'ids' as one string for each point, got {ids.dtype} of shape {ids.shape}; save "
             "np.array(names, dtype=str)."
         )
-    try:
-        return checked_point_names(ids.tolist(), points)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    return checked_point_names(ids.tolist(), points)
 
 
 def _summary(report: Report, path: Path, format: str, notes: tuple[str, ...]) -> dict[str, Any]:

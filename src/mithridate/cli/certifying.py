@@ -74,11 +74,7 @@ def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 
 def mechanism_from(arguments: argparse.Namespace) -> Private | None:
-    """The mechanism that the flags describe, or None where there are none.
-
-    Raises:
-        ConfigError: some of the flags are missing, or a value is outside its range.
-    """
+    """The mechanism that the flags describe, or None where there are none."""
     flags = {
         "--noise-multiplier": arguments.noise_multiplier,
         "--sample-rate": arguments.sample_rate,
@@ -111,11 +107,7 @@ def add_method(parser: argparse.ArgumentParser, *, private: bool = False) -> Non
 
 
 def method_from(arguments: argparse.Namespace) -> Rule | None:
-    """The rule that the flags describe, or None where they name none.
-
-    Raises:
-        ConfigError: a flag belongs to another method.
-    """
+    """The rule that the flags describe, or None where they name none."""
     given = {name: getattr(arguments, name, None) for name in ("max_change", "delta")}
     constants = {name: value for name, value in given.items() if value is not None}
     method = arguments.method
@@ -160,7 +152,21 @@ def radii_of(text: str) -> list[int]:
     return radii
 
 
-def recorded(votes: Votes) -> dict[str, Any]:
+def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace, **more: Any) -> Certificate:
+    """The certificate that the flags ask for; scores are certified where that was trained for."""
+    with _shared.progress_bar("certifying") as progress:
+        return certify(
+            votes,
+            method=method,
+            threat=arguments.threat,
+            failure_prob=arguments.failure_prob,
+            on=getattr(arguments, "on", None) or _recorded(votes).get("on", "votes"),
+            progress=progress,
+            **more,
+        )
+
+
+def _recorded(votes: Votes) -> dict[str, Any]:
     """The constants of the defence that votes record; none where they do not, or record something else."""
     found = (votes.recipe or {}).get("defence")
     return found if isinstance(found, dict) else {}
@@ -292,25 +298,11 @@ def run_certify(arguments: argparse.Namespace) -> int:
         _take_run(arguments)
     if arguments.out is not None:
         _shared.check_writable(arguments.out)
-        if (
-            os.path.exists(arguments.out)
-            and os.path.exists(arguments.votes)
-            and arguments.out.samefile(arguments.votes)
-        ):
+        if _shared.is_same(arguments.out, arguments.votes):
             raise ConfigError(f"--out would overwrite the votes in {arguments.votes}; give another name.")
     method = method_from(arguments)
     votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
-    with _shared.progress_bar("certifying") as progress:
-        certificate = certify(
-            votes,
-            method=method,
-            threat=arguments.threat,
-            failure_prob=arguments.failure_prob,
-            on=arguments.on or recorded(votes).get("on", "votes"),
-            bounds=arguments.bounds,
-            scope=arguments.scope,
-            progress=progress,
-        )
+    certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope)
     if arguments.out is not None:
         certificate.save(arguments.out)
     average = None if arguments.method is not None else _on_average(votes, arguments)
@@ -324,12 +316,12 @@ def run_certify(arguments: argparse.Namespace) -> int:
 
 def _on_average(votes: Votes, arguments: argparse.Namespace) -> StatisticalBound | None:
     """What a method that speaks of all predictions on average says, beside the certificate of each."""
-    said = recorded(votes)
+    said = _recorded(votes)
     if said.get("name") not in names() or kind_of(str(said["name"])).per_prediction:
         return None
-    found = defence(str(said["name"]), **{name: value for name, value in said.items() if name == "delta"})
     if votes.labels is None:
         return None
+    found = defence(str(said["name"]), **{name: value for name, value in said.items() if name == "delta"})
     bound = found.certify(votes, threat=arguments.threat, failure_prob=arguments.failure_prob)
     return bound if isinstance(bound, StatisticalBound) else None
 
@@ -352,7 +344,7 @@ def _take_run(arguments: argparse.Namespace) -> None:
 def _print_certificate(
     console: Console, certificate: Certificate, arguments: argparse.Namespace, average: StatisticalBound | None
 ) -> None:
-    opening = words.one_label(certificate)  # with the baseline
+    opening = words.one_label(certificate.votes, certificate.label)  # with the baseline
     for sentence in opening:
         console.print(sentence)
     console.print(_table(certificate, arguments.radii or certificate.round_radii()))
@@ -360,10 +352,7 @@ def _print_certificate(
         *([] if opening else words.baseline_sentence(certificate.votes)),
         *words.not_above_baseline(certificate),
         *_sentences(certificate),
-        *(
-            f"To certify more: {sentence}"
-            for sentence in words.weaknesses(certificate, advise(certificate, methods=()))
-        ),
+        *_advice(certificate),
     ):
         console.print(sentence)
     if average is not None:
@@ -375,6 +364,11 @@ def _print_certificate(
         command = f"mithridate verify {shlex.quote(str(arguments.out))}"
         console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
     _shared.print_conditions(console, certificate.conditions)
+
+
+def _advice(certificate: Certificate) -> list[str]:
+    weaknesses = words.weaknesses(certificate, advise(certificate, methods=()))
+    return [f"To certify more: {sentence}" for sentence in weaknesses]
 
 
 def _table(certificate: Certificate, radii: list[int]) -> Table:
@@ -446,15 +440,7 @@ def run_predict(arguments: argparse.Namespace) -> int:
         votes = predict(arguments.run_dir, inputs, device=arguments.device)
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error
-    with _shared.progress_bar("certifying") as progress:
-        certificate = certify(
-            votes,
-            method=method,
-            threat=arguments.threat,
-            failure_prob=arguments.failure_prob,
-            on=recorded(votes).get("on", "votes"),
-            progress=progress,
-        )
+    certificate = _certified(votes, method, arguments)
     rows = _rows(certificate, inputs)
     if arguments.out is not None:
         _write(arguments.out, certificate, votes, rows)
@@ -469,9 +455,8 @@ def read_alike(run_dir: Path, path: PathLike) -> Examples:
     """New inputs, read as the training data of a run was."""
     source = source_of(run_dir)
     declared, names = source.get("declaration"), source.get("class_names")
-    classes = (
-        [str(name) for name in names] if isinstance(names, list) else names
-    )  # those of an estimator keep their kind
+    # Those of an estimator keep their kind.
+    classes = [str(name) for name in names] if isinstance(names, list) else names
     return read(path, None if declared is None else declaration_from_dict(declared), classes=classes)
 
 
@@ -555,10 +540,9 @@ def _print_predictions(
     console.print(words.headline(certificate).text)
     if certificate.votes.labels is not None:
         console.print(f"The majority is correct on {_shared.percent(accuracy(certificate.votes) or 0.0)} of them.")
-    for sentence in (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate)):
-        console.print(printable(sentence))
-    for sentence in words.weaknesses(certificate, advise(certificate, methods=())):
-        console.print(f"To certify more: {sentence}")
+    said = (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate))
+    for sentence in (*map(printable, said), *_advice(certificate)):
+        console.print(sentence)
     if arguments.out is not None:
         path = shlex.quote(str(arguments.out))
         then = {

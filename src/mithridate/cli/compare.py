@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from rich.table import Table
 
 from mithridate._text import printable
 from mithridate.cli import _ending, _shared
-from mithridate.cli._shared import Clock, shown
+from mithridate.cli._shared import shown
 from mithridate.cli.certifying import radii_of
 from mithridate.comparing.result import Comparison, make_folder
 from mithridate.comparing.running import TRAINING, compare
 from mithridate.core.mechanism import Threat
+from mithridate.defences.registry import names
 from mithridate.errors import ConfigError, MithridateError
 from mithridate.projects.comparison import matched_radius, read_comparison
 from mithridate.reporting.comparison import duration, failure_words, marked_title
@@ -36,8 +38,7 @@ A comparison file names data and methods:
   name = "digits"                     # or train = "train.csv" and the rest, as in a project file
 
 or, with options, a table [[methods]] for each; a project file of `mithridate init` will do, with --methods. Methods:
-fdp, rdp, rdp-paper, rdp-standard, adp, statistical-dp, bagging, dpa, finite-aggregation, run-off-election,
-label-smoothing, feature-smoothing, nearest-neighbours, kernel-vote.
+{methods}.
 After an interruption of any kind the same command goes on where it ended.
 """
 # Characters of a column of the table: a share, or a radius, and the space after it.
@@ -53,7 +54,7 @@ def add_compare(commands: Any) -> None:
         help="train and certify several defences on the same data",
         description="Train several defences on the same data, certify them, and write one table, one chart and one "
         "report: certified accuracy against radius.",
-        examples=_COMPARE_EXAMPLES,
+        examples=_COMPARE_EXAMPLES.format(methods=textwrap.fill(", ".join(names()), 120)),
     )
     parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
@@ -83,8 +84,8 @@ def add_compare(commands: Any) -> None:
 def run_compare(arguments: argparse.Namespace) -> int:
     """Train, certify, compare, write."""
     file = read_comparison(arguments.file)
-    names = ("radii", "threat", "failure_prob", "device", "match", "match_with")
-    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    known = ("radii", "threat", "failure_prob", "device", "match", "match_with")
+    flags = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
     defences = file.defences(arguments.methods)
     out: Path = arguments.out or file.out
     console = _shared.console(error=arguments.json)
@@ -135,7 +136,7 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
         if stage != TRAINING:
             return stack.enter_context(_shared.progress_bar(f"{name}: {stage}"))
         print(f"mithridate: {name}: {stage}", file=sys.stderr, flush=True)
-        return stack.enter_context(shown(Clock()))
+        return stack.enter_context(shown())
 
     return begin
 

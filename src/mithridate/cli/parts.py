@@ -99,6 +99,12 @@ class _Source(NamedTuple):
     run_ids: tuple[str, ...]
     shards: dict[str, InstanceRanges]
 
+    @classmethod
+    def of(cls, path: Path) -> "_Source":
+        """What is in a file."""
+        votes = _load(path)
+        return cls(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
+
 
 def add_merge(commands: Any) -> None:
     """Register `mithridate merge`."""
@@ -195,7 +201,7 @@ def _load(path: Path) -> Votes:
 
 def _sources(path: Path, files: Sequence[Path]) -> list[_Source]:
     """What the files of an argument hold. Of parts in one directory that overlap, those that together hold most."""
-    sources = [_source(file) for file in files]
+    sources = [_Source.of(file) for file in files]
     runs = {run for source in sources for run in source.run_ids}
     if path in files or len(runs) != 1 or not all(source.shards for source in sources):
         return sources
@@ -242,11 +248,6 @@ def _left_out(run_dir: Path, instances: set[int]) -> str:
     return f"{said}in no part without others. Its `mithridate train` with {flags} writes that; then merge again."
 
 
-def _source(path: Path) -> _Source:
-    votes = _load(path)
-    return _Source(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
-
-
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
@@ -276,27 +277,23 @@ def _explained(error: ConfigError, votes: Votes, source: _Source, before: Sequen
 
 
 def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, Any]:
-    files = [
-        {"path": str(source.path), "instances": source.instances, **_whence(source.run_ids, source.shards)}
-        for source in sources
-    ]
     return {
         "votes": str(out),
         "instances": votes.instances,
         "examples": votes.examples,
         "classes": votes.classes,
-        **_whence(votes.run_ids, dict(votes.shards)),
+        "run_ids": list(votes.run_ids),
+        "shards": dict(votes.shards),
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "devices": dict(votes.devices),
         **in_json(votes.statements),
         "assumptions": list(map(str, votes.statements)),
-        "files": files,
+        "files": [
+            {"path": str(each.path), "instances": each.instances, "run_ids": list(each.run_ids), "shards": each.shards}
+            for each in sources
+        ],
     }
-
-
-def _whence(run_ids: Sequence[str], shards: dict[str, InstanceRanges]) -> dict[str, Any]:
-    return {"run_ids": list(run_ids), "shards": shards}
 
 
 def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path) -> None:

@@ -18,9 +18,7 @@ from mithridate.cli import _ending, _shared
 from mithridate.cli.train import carried_out, device_type, runtime_for
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
-from mithridate.core.votes import Votes
 from mithridate.data import propose, read
-from mithridate.data.examples import Examples
 from mithridate.data.named import NAMES, load_named
 from mithridate.defences import defence
 from mithridate.errors import ConfigError
@@ -77,9 +75,21 @@ def run_demo(arguments: argparse.Namespace) -> int:
         training, test = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
     console.print(f"{arguments.dataset}: {len(training.x):,} images to train on, {len(test.x):,} to predict.")
     _ending.kept_in(run_dir)
-    votes = _train(training, test, run_dir, arguments, console)
-    certificate = _certify(votes, run_dir)
-    report = _report(certificate, test, run_dir, arguments.dataset)
+    # The number of training examples of a published data set is public.
+    wanted = defence("fdp", instances=arguments.instances, num_train=len(training.x))
+    order = compose(wanted, training, test, device=device_type(arguments.device))
+    console.print(order.choice.words)
+    votes, _ = carried_out(order, runtime_for(order, run_dir, {"device": arguments.device}, None))
+    with _shared.progress_bar("certifying") as progress:
+        certificate = certify(votes, method=FDP(), progress=progress)
+    certificate.save(run_dir / "certificate.json")
+    with _shared.progress_bar("methods compared") as progress:
+        report = certificate.report(
+            pictures=test.x,
+            title=f"{arguments.dataset}: certified predictions",
+            certificate_path=run_dir / "certificate.json",
+            progress=progress,
+        )
     path = arguments.out.absolute()
     report.write(path)
     if arguments.json:
@@ -87,32 +97,6 @@ def run_demo(arguments: argparse.Namespace) -> int:
     else:
         _print(console, report, certificate, path, run_dir)
     return 0
-
-
-def _train(training: Examples, test: Examples, run_dir: Path, arguments: argparse.Namespace, console: Console) -> Votes:
-    # The number of training examples of a published data set is public.
-    wanted = defence("fdp", instances=arguments.instances, num_train=len(training.x))
-    order = compose(wanted, training, test, device=device_type(arguments.device))
-    console.print(order.choice.words)
-    votes, _ = carried_out(order, runtime_for(order, run_dir, {"device": arguments.device}, None))
-    return votes
-
-
-def _certify(votes: Votes, run_dir: Path) -> Certificate:
-    with _shared.progress_bar("certifying") as progress:
-        certificate = certify(votes, method=FDP(), progress=progress)
-    certificate.save(run_dir / "certificate.json")
-    return certificate
-
-
-def _report(certificate: Certificate, test: Examples, run_dir: Path, name: str) -> Report:
-    with _shared.progress_bar("methods compared") as progress:
-        return certificate.report(
-            pictures=test.x,
-            title=f"{name}: certified predictions",
-            certificate_path=run_dir / "certificate.json",
-            progress=progress,
-        )
 
 
 def _print(console: Console, report: Report, certificate: Certificate, path: Path, run_dir: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+import mithridate
 from mithridate._io.artifacts import write_atomically, write_npz
 from mithridate._io.files import read_file
 from mithridate._text import capitalised
@@ -151,7 +152,9 @@ def run_train(arguments: argparse.Namespace) -> int:
     run_dir = project.run_dir or Path("run")
     runtime = runtime_for(order, run_dir, options, shards)
     if arguments.prepare:
-        return _prepared(run_dir, prepared(order, runtime), console, arguments)
+        with _quiet_output(runtime.backend):
+            manifest = order.defence.prepare(order, runtime)
+        return _prepared(run_dir, manifest, console, arguments)
     _ending.kept_in(run_dir)
     votes, clock = carried_out(order, runtime)
     part = _Part.of(votes, run_dir, arguments.words) if votes.shards else None
@@ -183,23 +186,14 @@ def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: ar
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one task did of a run, and what is left to do.
+    """What one task did of a run, and what is left to do."""
 
-    Attributes:
-        path: where its votes are.
-        shards: which ones it was asked for.
-        count: how many there are.
-        missing: which ones are not there yet.
-        whole: whether the votes of the whole run are there.
-        next: the command that goes on.
-    """
-
-    path: Path
-    shards: range
-    count: int
+    path: Path  # of its votes
+    shards: range  # that it was asked for
+    count: int  # of all shards
     missing: list[int]
-    whole: bool
-    next: str
+    whole: bool  # whether the votes of the whole run are there
+    next: str  # the command that goes on
 
     @classmethod
     def of(cls, votes: Votes, run_dir: Path, words: Sequence[str]) -> "_Part":
@@ -290,26 +284,22 @@ def _root_seed(path: Path | None) -> bytes | None:
 # --- how it runs ------------------------------------------------------------------------------------------------------
 
 
-def carried_out(order: Order, runtime: RuntimeOptions) -> tuple[Votes, "Clock"]:
+def carried_out(order: Order, runtime: RuntimeOptions) -> tuple[Votes, Clock]:
     """Train all or some shards, or resume, showing how far it is."""
-    import_training(order)
-    with shown(Clock()) as clock, _quiet_output(runtime.backend):
+    with shown() as clock, _quiet_output(runtime.backend):
         votes = order.run(dataclasses.replace(runtime, progress=clock))
     if runtime.folder is not None:
         _keep_inputs(runtime.folder, order.test)
     return votes, clock
 
 
-def prepared(order: Order, runtime: RuntimeOptions) -> Any:
-    """Write down what is to be trained, in which shards, and train nothing; what `run.json` says."""
-    import_training(order)
-    with _quiet_output(runtime.backend):
-        return order.defence.prepare(order, runtime)
-
-
 def runtime_for(order: Order, run_dir: Path, options: Mapping[str, Any], shards: slice | None) -> RuntimeOptions:
     """How an order runs from the command line: what predictions need is kept unless it is much."""
-    import_training(order)
+    if order.defence.needs_torch:
+        try:
+            _ = mithridate.train
+        except ModuleNotFoundError as error:
+            raise ConfigError(str(error)) from error
     kept = {"keep_models": order.defence.kept_bytes(order) <= _KEPT_BYTES}
     return RuntimeOptions(run_dir=run_dir, shards=shards, **{**kept, **options})
 
@@ -330,30 +320,10 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
 
 
 def device_type(name: str, backend: Backend | None = None) -> str:
-    """The kind of device that training will run on; of a cluster, as far as that is known here.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
+    """The kind of device that training will run on; of a cluster, as far as that is known here."""
     if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
         return "cuda" if name == "auto" else name
     return kind_of_device(name)
-
-
-def import_training(order: Order) -> None:
-    """Make sure that what trains can be imported, where something is trained.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    if not order.defence.needs_torch:
-        return
-    import mithridate
-
-    try:
-        _ = mithridate.train
-    except ModuleNotFoundError as error:
-        raise ConfigError(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -391,18 +361,10 @@ def _summary(order: Order, votes: Votes, run_dir: Path, clock: Clock) -> dict[st
     }
 
 
-def _speed(votes: Votes, clock: Clock) -> str:
-    """How fast models were trained, where some were."""
-    if not votes.run_ids:
-        return ""
-    return " (they were finished before)" if clock.speed is None else f" ({clock.speed:,.0f} model-steps/s)"
-
-
 def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
-    console.print(f"{capitalised(votes.tally)} voted on {votes.examples:,} inputs{_speed(votes, clock)}.")
-    for sentence in accuracy_sentences(votes):
-        console.print(sentence)
-    for sentence in words.noted(votes.statements):
+    speed = f" ({clock.speed_in_words or 'they were finished before'})" if votes.run_ids else ""
+    console.print(f"{capitalised(votes.tally)} voted on {votes.examples:,} inputs{speed}.")
+    for sentence in (*accuracy_sentences(votes), *words.noted(votes.statements)):
         console.print(sentence)
     if part is not None:
         for line in part.in_words():
@@ -431,5 +393,5 @@ def accuracy_sentences(votes: Votes) -> list[str]:
     """The same in words: that there is but one label first, where that is so."""
     correct = accuracy(votes)
     said = [] if correct is None else [f"The majority is correct on {_shared.percent(correct)} of them."]
-    opening = words.one_label_of(votes, votes.counts.argmax(axis=1))  # with the baseline
+    opening = words.one_label(votes, votes.counts.argmax(axis=1))  # with the baseline
     return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]

@@ -63,13 +63,7 @@ _ONLY = {
 
 @dataclass(frozen=True)
 class Stretch:
-    """Radii at which the same methods certify most.
-
-    Attributes:
-        first: the smallest of these radii.
-        last: the largest.
-        names: the methods; several where they share the lead at every one of these radii.
-    """
+    """Radii at which the same methods certify most; several where they share the lead at every one of them."""
 
     first: int
     last: int
@@ -103,6 +97,11 @@ class Entry:
     certification_seconds: float
     notes: tuple[str, ...] = ()
     run_dir: str | None = None
+
+    @property
+    def full_title(self) -> str:
+        """Its name, and what it is."""
+        return self.title if self.title == self.name else f"{self.name}: {self.title}"
 
     @property
     def threat(self) -> Threat:
@@ -373,13 +372,17 @@ class Comparison:
     def best(self, radii: Iterable[int] | None = None) -> list[tuple[str, ...]]:
         """The ranked methods that certify most at each radius; none where none certifies more than the baseline."""
         shown = self.radii if radii is None else checked_radii(radii)
-        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
-        counts = np.array([curve.at(curve.shown, shown) for curve in curves]).reshape(len(curves), len(shown))
+        counts = self._counts(shown)
         top = counts.max(axis=0, initial=0)
         return [
             tuple(e.name for e, count in zip(self.ranked, column, strict=True) if count == most > self.baseline.count)
             for column, most in zip(counts.T, top, strict=True)
         ]
+
+    def _counts(self, radii: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """How many each ranked method certifies, and correctly, at each radius."""
+        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
+        return np.array([curve.at(curve.shown, radii) for curve in curves]).reshape(len(curves), np.size(radii))
 
     def crossings(self, tolerance: float = 0.0) -> tuple[Stretch, ...]:
         """Who certifies most in which range of radii, as far as anyone certifies more than the baseline.
@@ -387,9 +390,9 @@ class Comparison:
         Args:
             tolerance: a difference in certified accuracy up to which a method keeps the lead.
         """
-        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
-        ends = np.unique(np.concatenate([np.array([], dtype=np.int64), *(curve.radius for curve in curves)]))
-        shown = np.array([curve.at(curve.shown, ends) for curve in curves]).reshape(len(curves), len(ends))
+        radii = [entry.curve.radius for entry in self.ranked if entry.curve is not None]
+        ends = np.unique(np.concatenate([np.array([], dtype=np.int64), *radii]))
+        shown = self._counts(ends)
         top = shown.max(axis=0, initial=0)
         leads = (shown >= top - tolerance * self.examples - 1e-9) & (shown > self.baseline.count)
         stretches: list[Stretch] = []
@@ -555,21 +558,14 @@ def _remove_stale(folder: Path, current: set[str]) -> None:
     for method in content["methods"]:
         listed = method.get("certificate") if isinstance(method, dict) else None
         # A file may hold anything: only plain names inside the folder of the certificates count.
-        if (
-            isinstance(listed, str)
-            and re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed)
-            and listed not in current
-        ):
+        is_own = isinstance(listed, str) and re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed)
+        if is_own and listed not in current:
             with suppress(OSError):
                 (folder / listed).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it.
-
-    Raises:
-        ArtifactError: that is not possible.
-    """
+    """Make a folder and those above it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -578,11 +574,7 @@ def make_folder(folder: Path) -> None:
 
 
 def checked_radii(radii: Iterable[int]) -> tuple[int, ...]:
-    """Radii that increase.
-
-    Raises:
-        ConfigError: they do not, or are no whole numbers of 0 or more.
-    """
+    """Whole numbers of 0 or more that increase; else an error."""
     try:
         given = list(radii)
         numbers = [operator.index(radius) for radius in given]

@@ -175,10 +175,7 @@ def _defence(given: Any) -> Defence:
 
 
 def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
-    """A name for every row: that of the method, with `-scores` or a number where it occurs again.
-
-    Args:
-        methods: the name of each method, and what it certifies: `votes` or `scores`.
+    """A name for each pair of a method and `votes` or `scores`: the method's, with `-scores` or a number if it recurs.
 
     >>> row_names([("fdp", "votes"), ("fdp", "scores"), ("dpa", "votes"), ("dpa", "votes")])
     ['fdp', 'fdp-scores', 'dpa', 'dpa-2']
@@ -214,21 +211,13 @@ def _examples(data: Any) -> tuple[Examples, Examples]:
 
 @dataclass(frozen=True, eq=False)
 class _Trainer:
-    """Trains every recipe once.
-
-    Attributes:
-        training: what on.
-        test: the points to vote on.
-        runtime: how; its `run_dir` holds a run directory for each recipe.
-        watch: told what begins.
-        kept: what was trained, by recipe.
-    """
+    """Trains every recipe once."""
 
     training: Examples
     test: Examples
-    runtime: RuntimeOptions
+    runtime: RuntimeOptions  # its `run_dir` holds a run directory for each recipe
     watch: Watch
-    kept: dict[tuple[str, int], _Trained]
+    kept: dict[tuple[str, int], _Trained]  # by recipe
 
     def entry(self, name: str, defence: Defence, claim: _Claim, notes: tuple[str, ...] = ()) -> Entry:
         """Train unless that is done, and certify."""
@@ -247,8 +236,9 @@ class _Trainer:
             scope=claim.scope,
             progress=self.watch(defence.title, CERTIFYING),
         )
-        entry = Entry(defence.title, name, outcome, claim.threat, trained.seconds, time.monotonic() - begin)
-        entry = dataclasses.replace(entry, run_dir=None if trained.folder is None else str(trained.folder))
+        run_dir = None if trained.folder is None else str(trained.folder)
+        spent = (trained.seconds, time.monotonic() - begin)
+        entry = Entry(defence.title, name, outcome, claim.threat, *spent, run_dir=run_dir)
         return dataclasses.replace(entry, notes=(*entry.warnings, *notes))
 
     def trained(self, name: str, defence: Defence) -> _Trained:
@@ -281,19 +271,12 @@ class _Trainer:
 
 @dataclass(frozen=True, eq=False)
 class _Trained:
-    """What was trained for a recipe.
-
-    Attributes:
-        votes: on the test points.
-        seconds: that it took.
-        owner: the method that it was trained for; others share it.
-        folder: its run directory, an ordinary one.
-    """
+    """What was trained for a recipe."""
 
     votes: Votes
     seconds: float
-    owner: str
-    folder: Path | None
+    owner: str  # the method that it was trained for; others share it
+    folder: Path | None  # its run directory, an ordinary one
 
 
 class _Seconds:

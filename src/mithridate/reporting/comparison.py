@@ -71,11 +71,7 @@ _PLACES = 32
 
 @dataclass(frozen=True, eq=False)
 class ComparisonReport:
-    """A comparison as a page, as Markdown and as a drawing.
-
-    Attributes:
-        comparison: what the report is about.
-    """
+    """A comparison as a page, as Markdown and as a drawing."""
 
     comparison: Comparison
 
@@ -88,7 +84,7 @@ class ComparisonReport:
             styles=("style.css", "comparison.css"),
             title=comparison.title,
             headline=comparison.headline,
-            lead=threat_sentence(comparison),
+            lead=f"Threat: {comparison.threat.in_words}.",
             remarks=(*_failures(comparison), *comparison.findings[1:]),
             chart_lead=f"All methods on one axis; r counts {words.unit(comparison.threat)}.",
             chart=draw(comparison).svg(),
@@ -118,7 +114,7 @@ class ComparisonReport:
         parts = [
             f"# {plain_text(comparison.title)}",
             f"**{plain_text(comparison.headline)}**",
-            plain_text(threat_sentence(comparison)),
+            plain_text(f"Threat: {comparison.threat.in_words}."),
             bullets((*_failures(comparison), *comparison.findings[1:])),
             section("Certified accuracy against radius", rendered_table(header, rows)),
             plain_text(_TABLE_NOTE),
@@ -126,11 +122,6 @@ class ComparisonReport:
             section("Worth knowing", bullets(comparison.notes)),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def threat_sentence(comparison: Comparison) -> str:
-    """What the radius is about."""
-    return f"Threat: {comparison.threat.in_words}."
 
 
 def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
@@ -161,8 +152,7 @@ def _row(entry: Entry, comparison: Comparison) -> list[str]:
 
 def marked_title(entry: Entry) -> str:
     """The title, with a star where the entry is not ranked."""
-    called = entry.title if entry.title == entry.name else f"{entry.name}: {entry.title}"
-    return called + ("" if entry.ranked else " *")
+    return entry.full_title + ("" if entry.ranked else " *")
 
 
 def failure_words(entry: Entry) -> str:
@@ -195,16 +185,9 @@ def duration(seconds: float) -> str:
 
 def _facts(entry: Entry, comparison: Comparison) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
+    about = (f"Threat: {entry.threat.in_words}.", entry.confidence, *explained(entry.conditions), *entry.notes)
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
-    conditions = explained(entry.conditions)
-    return [
-        f"Threat: {entry.threat.in_words}.",
-        entry.confidence,
-        *conditions,
-        *entry.notes,
-        *_balanced(entry, comparison),
-        cost,
-    ]
+    return [*about, *_balanced(entry, comparison), cost]
 
 
 def _balanced(entry: Entry, comparison: Comparison) -> list[str]:
@@ -277,14 +260,13 @@ def kind(entry: Entry) -> str:
 
 def legend_text(entry: Entry) -> str:
     """The name of an entry, and what sets it apart."""
-    called = entry.title if entry.title == entry.name else f"{entry.name}: {entry.title}"
     apart = {
         "ranked": "",
         "other-threat": f" (another threat: {entry.threat.value})",
         "not-per-prediction": " (not per prediction)",
         "no-guarantee": " (no guarantee)",
     }[kind(entry)]
-    return shortened(called, _LINE - len(apart)) + apart
+    return shortened(entry.full_title, _LINE - len(apart)) + apart
 
 
 def description(comparison: Comparison) -> str:

@@ -26,8 +26,6 @@ BASELINE_DASH = "1 4"
 _INK, _PAPER, _FONT_SIZE = "#1d2126", "#ffffff", 13
 # matplotlib measures in points of 1/72 inch; a pixel is 1/100 inch here, and two dots of the PNG.
 _POINTS, _DOTS = 0.72, 200
-# Points at each end of the order, of all and of the wrong ones, that get a picture.
-_OF_EACH = 100
 # Bytes of all pictures together; as text in the page they take a third more.
 _BUDGET = 3_000_000
 # Longer sides are averaged down to at most this.
@@ -38,24 +36,13 @@ _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 
 @dataclass(frozen=True)
 class Path:
-    """Straight pieces from point to point.
-
-    Attributes:
-        points: where they meet, at least two.
-        css: what a style sheet calls it.
-        colour: by default that of the text around the chart.
-        width: of the stroke; 0 for none.
-        dash: lengths of strokes and gaps, as SVG writes them; by default a line without gaps.
-        opacity: from 0 to 1.
-        is_filled: whether the area inside is filled.
-        is_closed: whether the last point is joined to the first.
-    """
+    """Straight pieces between two or more points; `css` is what a style sheet calls them."""
 
     points: Sequence[Point]
     css: str = ""
-    colour: str | None = None
-    width: float = 1.0
-    dash: str = ""
+    colour: str | None = None  # that of the text around the chart
+    width: float = 1.0  # 0 for no stroke
+    dash: str = ""  # lengths of strokes and gaps, as SVG writes them
     opacity: float = 1.0
     is_filled: bool = False
     is_closed: bool = False
@@ -188,23 +175,14 @@ def _pen(points: Iterable[Point]) -> str:
 
 @dataclass(frozen=True)
 class Plane:
-    """Where radii and shares are drawn: a radius takes the room from x(r) to x(r + 1), a share of 1 is at the top.
-
-    Attributes:
-        left: where radius 0 begins.
-        right: where the last radius ends.
-        top: height of a share of 1.
-        bottom: height of a share of 0.
-        limit: the last radius; larger ones are drawn at the right end.
-        is_logarithmic: whether the axis of radii goes by powers.
-    """
+    """Where radii and shares are drawn: a radius takes the room from x(r) to x(r + 1), a share of 1 is at the top."""
 
     left: float
     right: float
     top: float
     bottom: float
-    limit: int
-    is_logarithmic: bool = False
+    limit: int  # the last radius; larger ones are drawn at the right end
+    is_logarithmic: bool = False  # whether the axis of radii goes by powers
 
     def x(self, radius: npt.ArrayLike) -> FloatArray:
         """Where a radius begins."""
@@ -248,18 +226,11 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """A step curve in pixels, level to the end of each distinct radius and then down to the next level.
+    """A step curve in pixels, level to the end of each distinct radius and then down to the next level."""
 
-    Attributes:
-        edges: where each level ends, from left to right.
-        heights: the levels.
-        is_ended: whether the curve falls to nothing inside the axis.
-        plane: where it is drawn.
-    """
-
-    edges: FloatArray
+    edges: FloatArray  # where each level ends, from left to right
     heights: FloatArray
-    is_ended: bool
+    is_ended: bool  # whether the curve falls to nothing inside the axis
     plane: Plane
 
     @classmethod
@@ -291,11 +262,7 @@ class Steps:
 
 
 def checked_pictures(pictures: npt.ArrayLike, points: int) -> Pixels:
-    """Pictures as points x channels x height x width.
-
-    Raises:
-        ConfigError: they are not 8-bit images, or not one for each point.
-    """
+    """Pictures as points x channels x height x width."""
     array = np.asarray(pictures)
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         raise ConfigError(
@@ -311,20 +278,6 @@ def checked_pictures(pictures: npt.ArrayLike, points: int) -> Pixels:
             "if the channels come last, use np.moveaxis(pictures, -1, 1)."
         )
     return array
-
-
-def choose(order: npt.NDArray[np.intp], wrong: npt.NDArray[np.bool_] | None) -> list[int]:
-    """Which points get a picture: the least and the most certain, of all points and of the wrong ones.
-
-    Args:
-        order: all points, least certain first.
-        wrong: which of them have a wrong label, where that is known.
-    """
-    orders = [order] if wrong is None else [order, order[wrong[order]]]
-    groups = [points[:_OF_EACH] for some in orders for points in (some, some[::-1])]
-    # A budget that runs out must not leave one end without pictures: take them in turns.
-    turns = [int(group[i]) for i in range(_OF_EACH) for group in groups if i < len(group)]
-    return list(dict.fromkeys(turns))
 
 
 def encode(pictures: Pixels, chosen: list[int]) -> dict[int, bytes]:

@@ -32,6 +32,8 @@ FORMATS = ("html", "md", "json", "svg", "png")
 IntArray = npt.NDArray[np.int64]
 
 _BINS = 40
+# Points at each end of the order, of all and of the wrong ones, that get a picture.
+_OF_EACH = 100
 _NO_ADVICE = Advice()
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
 
@@ -97,15 +99,17 @@ claims holds with 99.9% confidence.'
         _check_claims(certificate)
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
+        if check_with is None and certificate_path is not None:
+            check_with = (f"mithridate verify {shlex.quote(str(certificate_path))}",)
         images = None if pictures is None else drawing.checked_pictures(pictures, len(certificate.label))
         return cls(
             certificate,
             advice,
             names,
             called,
-            {} if images is None else _pictures(certificate, images),
+            {} if images is None else drawing.encode(images, _pictured(certificate)),
             "Certified predictions" if title is None else str(title),
-            tuple(check_with) if check_with is not None else _check_with(certificate_path),
+            tuple(check_with or ()),
         )
 
     @property
@@ -129,6 +133,11 @@ claims holds with 99.9% confidence.'
         return axis_limit(self.certificates)
 
     @cached_property
+    def histogram(self) -> Histogram:
+        """Its radii, counted in bins."""
+        return Histogram.of(self.certificate, self.axis_limit)
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
@@ -148,8 +157,8 @@ claims holds with 99.9% confidence.'
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the report shows except pictures, as plain JSON values."""
-        certificate, found = self.certificate, words.headline(self.certificate, self.class_names)
-        histogram = Histogram.of(certificate, self.axis_limit)
+        certificate, histogram = self.certificate, self.histogram
+        found = words.headline(certificate, self.class_names)
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -303,11 +312,7 @@ claims holds with 99.9% confidence.'
 
 
 def format_of(path: PathLike) -> str:
-    """The format that the extension of a file stands for.
-
-    Raises:
-        ConfigError: it stands for none.
-    """
+    """The format that the extension of a file stands for."""
     suffix = Path(path).suffix.lower()
     if suffix not in _EXTENSIONS:
         raise ConfigError(
@@ -317,11 +322,7 @@ def format_of(path: PathLike) -> str:
 
 
 def checked_point_names(names: Sequence[str], points: int) -> tuple[str, ...]:
-    """A name for each point.
-
-    Raises:
-        ConfigError: there is not one for each point.
-    """
+    """A name for each point."""
     if isinstance(names, str) or getattr(names, "ndim", 1) != 1:
         raise ConfigError("Expected the names of the points as a list of strings, one for each point.")
     if len(names) != points:
@@ -345,14 +346,14 @@ def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, 
     return certificate.votes.shown_class_names
 
 
-def _pictures(certificate: Certificate, images: drawing.Pixels) -> dict[int, bytes]:
-    correct = is_correct(certificate)
-    wrong = None if correct is None else ~correct
-    return drawing.encode(images, drawing.choose(least_certain_first(certificate), wrong))
-
-
-def _check_with(path: PathLike | None) -> tuple[str, ...]:
-    return () if path is None else (f"mithridate verify {shlex.quote(str(path))}",)
+def _pictured(certificate: Certificate) -> list[int]:
+    """Which points get a picture: the least and the most certain, of all points and of the wrong ones."""
+    order, correct = least_certain_first(certificate), is_correct(certificate)
+    orders = [order] if correct is None else [order, order[~correct[order]]]
+    groups = [points[:_OF_EACH] for some in orders for points in (some, some[::-1])]
+    # A budget that runs out must not leave one end without pictures: take them in turns.
+    turns = [int(group[i]) for i in range(_OF_EACH) for group in groups if i < len(group)]
+    return list(dict.fromkeys(turns))
 
 
 def _finite(value: Any) -> Any:
@@ -365,21 +366,13 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Radii of certified points counted in bins of equal width.
+    """Radii of certified points counted in bins of equal width; all are `right` where true labels are unknown."""
 
-    Attributes:
-        start: smallest radius of each bin.
-        width: how many radii a bin holds.
-        right: points in each bin whose label is correct; all points where true labels are unknown.
-        wrong: points whose label is wrong.
-        beyond: points with a radius beyond the last bin.
-    """
-
-    start: IntArray
-    width: int
+    start: IntArray  # the smallest radius of each bin
+    width: int  # how many radii a bin holds
     right: IntArray
     wrong: IntArray
-    beyond: int
+    beyond: int  # points with a radius beyond the last bin
 
     @classmethod
     def of(cls, certificate: Certificate, limit: int) -> Histogram:
@@ -400,21 +393,13 @@ class Histogram:
 
 @dataclass(frozen=True)
 class ClassRow:
-    """What is known about the points of one class: its true class, or the predicted one where that is all we have.
-
-    Attributes:
-        label: the class.
-        points: how many there are.
-        right: how many of them have the correct label; None where true labels are unknown.
-        abstained: how many are not certified.
-        median_radius: the largest radius to which at least half of them are certified, and correct where that is known;
-            -1 where fewer are.
-    """
+    """What is known about the points of one class: the true one, or the predicted one where that is all we have."""
 
     label: int
     points: int
-    right: int | None
+    right: int | None  # None where true labels are unknown
     abstained: int
+    # The largest radius to which at least half are certified, and correct where that is known; -1 where fewer are.
     median_radius: int
 
 
@@ -460,10 +445,8 @@ def axis_limit(certificates: tuple[Certificate, ...]) -> int:
 
     A point that stops at the limit of the search (2^20) would press all others against the axis.
     """
-    found = [
-        c.radius[c.status != Status.SEARCH_LIMIT.value].max(initial=-1) for c in certificates
-    ]  # every radius is -1 or more
-    largest = int(max(found))
+    # Every radius is -1 or more.
+    largest = int(max(c.radius[c.status != Status.SEARCH_LIMIT.value].max(initial=-1) for c in certificates))
     if largest < 1:
         largest = max(int(c.radius.max()) for c in certificates)
     return max(largest, 1)

@@ -18,11 +18,10 @@ from mithridate.core.certificate import Certificate, Status
 from mithridate.core.confidence import confidence
 from mithridate.core.curve import Curve, is_correct, round_ticks
 from mithridate.core.rule import is_exact
-from mithridate.core.votes import Votes
 from mithridate.reporting import sentences as words
 from mithridate.reporting import templating
 from mithridate.reporting.drawing import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
-from mithridate.reporting.report import ClassRow, Histogram, Report, group_of, per_class, top_share
+from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
 from mithridate.reporting.templating import bullets, plain_text, rendered_table, section
 
 # More classes than this are listed by number of points, the largest first.
@@ -99,7 +98,9 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     """The numbers that a reader asks for first, with their names."""
     certificate, curve = report.certificate, report.curves[0]
     total = curve.total
-    figures = [("predictions", f"{total:,}"), _voters(certificate.votes)]
+    kind = certificate.votes.mechanism.words
+    voters = (f"{kind.in_full} that voted", f"{certificate.votes.instances:,}")
+    figures = [("predictions", f"{total:,}"), voters if kind.voters else ("training examples voted, by weight", "all")]
     correct = is_correct(certificate)
     if correct is not None:
         figures.append(("labels that are correct", percent(int(correct.sum()), total)))
@@ -124,13 +125,6 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
 def mean_of_shares(share: float) -> str:
     """A mean of shares with one decimal, rounded down so that nothing seems better than it is."""
     return f"{np.floor(1000 * share + 1e-9) / 10:.1f}%"
-
-
-def _voters(votes: Votes) -> tuple[str, str]:
-    kind = votes.mechanism.words
-    if not kind.voters:
-        return "training examples voted, by weight", "all"
-    return f"{kind.in_full} that voted", f"{votes.instances:,}"
 
 
 def _curve(report: Report) -> dict[str, Any]:
@@ -213,8 +207,7 @@ def _shares(counts: npt.NDArray[np.int64], total: int) -> list[str]:
 
 
 def _radii(report: Report) -> dict[str, Any]:
-    histogram = Histogram.of(report.certificate, report.axis_limit)
-    abstained = int((report.certificate.radius < 0).sum())
+    histogram, abstained = report.histogram, int((report.certificate.radius < 0).sum())
     lead = "How many predictions have which radius. Bars fade below the radius that is set above; "
     lead += f"the bar at the left counts the {abstained:,} that {'is' if abstained == 1 else 'are'} not certified"
     whose = "its" if abstained == 1 else "their"
@@ -223,12 +216,12 @@ def _radii(report: Report) -> dict[str, Any]:
         lead += " Labels that are wrong stand on top, in red."
     if histogram.beyond:
         lead += f" {histogram.beyond:,} more lie beyond the axis."
-    header, rows = _radii_table(report, histogram)
+    header, rows = _radii_table(report)
     return {"radii_lead": lead, "radii_header": header, "radii_rows": rows}
 
 
-def _radii_table(report: Report, histogram: Histogram) -> tuple[list[str], list[list[str]]]:
-    none, correct = report.certificate.radius < 0, is_correct(report.certificate)
+def _radii_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    histogram, none, correct = report.histogram, report.certificate.radius < 0, is_correct(report.certificate)
     header = ["radius", "points"] if correct is None else ["radius", "correct", "wrong"]
     counts = [none] if correct is None else [none & correct, none & ~correct]
     rows = [["not certified", *(f"{int(some.sum()):,}" for some in counts)]]
@@ -245,8 +238,7 @@ def _classes(report: Report) -> dict[str, Any]:
     lead = f"Points by their {'true' if known else 'predicted'} class; the last column follows the radius set above."
     if len(listed) < len(rows):
         lead += f" Of {len(rows):,} classes, the {len(listed):,} with most points are listed."
-    header = ["class", "points", *(["correct"] if known else []), "not certified", median_title(report)]
-    return {"classes_lead": lead, "classes_header": header, "classes": _class_rows(report, listed)}
+    return {"classes_lead": lead, "classes_header": _class_header(report), "classes": _class_rows(report, listed)}
 
 
 def _class_rows(report: Report, rows: list[ClassRow]) -> list[dict[str, Any]]:
@@ -259,23 +251,24 @@ def _class_rows(report: Report, rows: list[ClassRow]) -> list[dict[str, Any]]:
             "name": report.class_names[row.label],
             "label": row.label,
             "points": row.points,
-            "numbers": class_numbers(row),
+            "numbers": _class_numbers(row),
             "share": percent(int(reached[row.label]), row.points),
         }
         for row in rows
     ]
 
 
-def class_numbers(row: ClassRow) -> list[str]:
-    """The numbers of a class, as its row in a table: points, correct ones where that is known, abstentions, median."""
+def _class_numbers(row: ClassRow) -> list[str]:
+    """The row of a class in a table, without its name."""
     right = [] if row.right is None else [percent(row.right, row.points)]
     return [f"{row.points:,}", *right, percent(row.abstained, row.points), _radius(row.median_radius)]
 
 
-def median_title(report: Report) -> str:
-    """The header of the median radius of a class: only what is correct counts, where that is known."""
-    known = report.certificate.votes.labels is not None
-    return "median radius, correct ones" if known else "median radius"
+def _class_header(report: Report) -> list[str]:
+    """What `_class_numbers` are; where true labels are known, only what is correct counts for the median."""
+    if report.certificate.votes.labels is None:
+        return ["class", "points", "not certified", "median radius"]
+    return ["class", "points", "correct", "not certified", "median radius, correct ones"]
 
 
 def _points(report: Report) -> dict[str, Any]:
@@ -359,9 +352,7 @@ def _data(report: Report) -> dict[str, Any]:
     codes = np.zeros(len(certificate.status), dtype=np.int64)
     for code, status in enumerate(statuses):
         codes[certificate.status == status.value] = code
-    content, curves = report.to_dict(), []
-    for which, curve in enumerate(content["curves"]):
-        curves.append(_curve_data(curve, which))
+    content = report.to_dict()
     return {
         "names": list(report.class_names),
         "pointNames": None if report.point_names is None else list(report.point_names),
@@ -373,7 +364,7 @@ def _data(report: Report) -> dict[str, Any]:
         "chartDescription": description(report),
         "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},
         "histogramDescription": "How many predictions have which radius; the table below holds the same numbers.",
-        "curves": curves,
+        "curves": [_curve_data(curve, which) for which, curve in enumerate(content["curves"])],
         "histogram": content["histogram"],
         "statuses": [_STATUS_WORDS.get(status, status.value.replace("_", " ")) for status in statuses],
         "searchLimit": statuses.index(Status.SEARCH_LIMIT),
@@ -384,7 +375,7 @@ def _data(report: Report) -> dict[str, Any]:
             "radius": packed(certificate.radius),
             "status": packed(codes),
         },
-        "pictures": _picture_data(report.pictures),
+        "pictures": {point: base64.b64encode(file).decode() for point, file in report.pictures.items()} or None,
     }
 
 
@@ -396,10 +387,6 @@ def _curve_data(curve: dict[str, Any], which: int) -> dict[str, Any]:
         data["lower"] = [round(share, 5) for share in curve["band_lower"]]
         data["upper"] = [round(share, 5) for share in curve["band_upper"]]
     return data
-
-
-def _picture_data(pictures: dict[int, bytes]) -> dict[int, str] | None:
-    return {point: base64.b64encode(file).decode() for point, file in pictures.items()} or None
 
 
 def packed(values: npt.NDArray[Any] | None) -> dict[str, str] | None:
@@ -429,6 +416,7 @@ def _brief(value: Any) -> str:
 def markdown(report: Report) -> str:
     """The whole document."""
     certificate = report.certificate
+    classes = [[shortened(report.class_names[row.label]), *_class_numbers(row)] for row in per_class(certificate)]
     parts = [
         f"# {plain_text(report.title)}",
         f"**{plain_text(report.headline)}**",
@@ -439,7 +427,7 @@ def markdown(report: Report) -> str:
         section("Against radius", rendered_table(*curve_table(report))),
         bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
         bullets(report.advice.left_out),
-        section("Class by class", rendered_table(*_class_table(report))),
+        section("Class by class", rendered_table(_class_header(report), classes)),
         section("What was assumed", bullets(certificate.assumptions)),
         section("What is not covered", bullets(words.not_covered(certificate))),
         section("Where it comes from", plain_text(words.precise_claim(certificate))),
@@ -447,15 +435,6 @@ def markdown(report: Report) -> str:
         _check(report.check_with),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _class_table(report: Report) -> tuple[list[str], list[list[str]]]:
-    known = report.certificate.votes.labels is not None
-    header = ["class", "points", *(["correct"] if known else []), "not certified", median_title(report)]
-    rows: list[list[str]] = []
-    for row in per_class(report.certificate):
-        rows.append([shortened(report.class_names[row.label]), *class_numbers(row)])
-    return header, rows
 
 
 def _check(commands: tuple[str, ...]) -> str:
