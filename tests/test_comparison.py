@@ -32,7 +32,8 @@ from hypothesis import strategies as st
 
 import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
-from mithridate.comparing.result import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers
+from mithridate.comparing.entry import Entry, certificate_file, covers
+from mithridate.comparing.result import Comparison, Stretch, axis_ticks
 from mithridate.comparing.running import compare
 from mithridate.core.conditions import classes_read_off
 from mithridate.core.mechanism import SEARCH_LIMIT

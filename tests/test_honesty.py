@@ -19,7 +19,8 @@ from test_cli import run, run_json
 
 from mithridate import Certificate, CertifiedClassifier, ConfigError, SampledGaussian, Threat, Votes, certify, plan
 from mithridate.cli._shared import new_parser
-from mithridate.comparing.result import Comparison, Entry
+from mithridate.comparing.entry import Entry
+from mithridate.comparing.result import Comparison
 from mithridate.comparing.running import compare
 from mithridate.core.baseline import single_label
 from mithridate.data import Examples

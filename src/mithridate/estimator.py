@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike
-from mithridate._text import did_you_mean
+from mithridate._text import did_you_mean, listed
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
@@ -205,7 +205,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         classes, labels = _encoded(y, self.classes)
         looks = _looks_from_outside(inputs)
         if self.classes is None:
-            sentence = f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}"
+            known = listed(map(str, classes), _MOST_NAMED)
+            sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
             looks = (*looks, Statement(sentence, "class-list"))
         # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
         names = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
@@ -443,10 +444,10 @@ def _encoded(y: Array, declared: Any) -> tuple[Array, npt.NDArray[np.int64]]:
 
 def _declared(classes: Any) -> Array:
     """The classes that the user names, sorted."""
-    listed = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
-    alike = any(all(isinstance(name, kind) for name in listed) for kind in (str, Real | np.bool_))
-    names = np.unique(np.array(listed if alike else []))
-    if len(names) < 2 or len(names) != len(listed):
+    given = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
+    alike = any(all(isinstance(name, kind) for name in given) for kind in (str, Real | np.bool_))
+    names = np.unique(np.array(given if alike else []))
+    if len(names) < 2 or len(names) != len(given):
         raise ConfigError(
             f"Expected classes as a list of at least 2 different labels, all words or all numbers, got {classes!r}."
         )
@@ -462,14 +463,10 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
     if not known.all():
         first = labels[int(np.argmin(known))]
         raise ConfigError(
-            f"{what} hold {first!s}, which is none of the classes {_named(classes)}; name all of them in classes=[...]."
+            f"{what} hold {first!s}, which is none of the classes {listed(map(str, classes), _MOST_NAMED)}; name all "
+            "of them in classes=[...]."
         )
     return places.astype(np.int64)
-
-
-def _named(classes: Array) -> str:
-    shown = ", ".join(str(name) for name in classes[:_MOST_NAMED])
-    return shown if len(classes) <= _MOST_NAMED else f"{shown} and {len(classes) - _MOST_NAMED} more"
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------

@@ -180,17 +180,6 @@ def print_conditions(console: Console, statements: Iterable[str]) -> None:
         console.print(said, soft_wrap=True)
 
 
-def bar(share: float, width: int = 30) -> str:
-    """A bar of blocks, to an eighth of a character.
-
-    >>> bar(0.5, 4)
-    '██  '
-    """
-    eighths = round(max(0.0, min(share, 1.0)) * width * 8)
-    partial = " ▏▎▍▌▋▊▉"[eighths % 8].strip()
-    return ("█" * (eighths // 8) + partial).ljust(width)
-
-
 def percent(share: float) -> str:
     """A share with two decimals, "100.00%" only where it is all.
 
@@ -212,6 +201,13 @@ def check_writable(path: Path) -> None:
     folder = path.parent.parent if path.parent.name in ("models", "shards", "parts") else path.parent
     if (path.name in _OF_A_RUN or folder != path.parent) and os.path.exists(folder / "run.json"):
         raise ArtifactError(f"Cannot write {path}: it belongs to the run in {folder}. Choose another name.")
+
+
+def no_votes(folder: Path) -> ArtifactError:
+    """That a folder holds no votes, and what to do."""
+    started = os.path.isfile(folder / "run.json")
+    remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
+    return ArtifactError(f"There are no votes in {folder}: {remedy}.")
 
 
 def is_same(out: Path, path: Path | None) -> bool:

@@ -18,7 +18,7 @@ from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import FORMATS, Report
 from mithridate.reporting import sentences as words
-from mithridate.reporting.drawing import checked_pictures
+from mithridate.reporting.rendering import checked_pictures
 from mithridate.reporting.report import checked_point_names, format_of
 
 _REPORT_EXAMPLES = """examples:

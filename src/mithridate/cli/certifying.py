@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +53,7 @@ _PREDICT_EXAMPLES = """examples:
 --out writes what its name says: .csv the predictions, .json a certificate for `mithridate verify` and `report`, .npz
 the votes for `mithridate certify`.
 """
-_SHOWN = 20
+_SHOWN, _BAR = 20, 30
 _FORMS = (".csv", ".json", ".npz")
 
 
@@ -75,13 +76,9 @@ def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def mechanism_from(arguments: argparse.Namespace) -> Private | None:
     """The mechanism that the flags describe, or None where there are none."""
-    flags = {
-        "--noise-multiplier": arguments.noise_multiplier,
-        "--sample-rate": arguments.sample_rate,
-        "--steps": arguments.steps,
-    }
-    missing = [name for name, value in flags.items() if value is None]
-    if len(missing) == len(flags) and arguments.keep is None:
+    names = ("noise_multiplier", "sample_rate", "steps")
+    missing = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is None]
+    if len(missing) == len(names) and arguments.keep is None:
         return None
     if missing:
         raise ConfigError(
@@ -223,7 +220,7 @@ def _print_plan(console: Console, result: Plan) -> None:
     table.add_column("")
     for share, radius in result.radius_by_top_share.items():
         shown = str(radius) if radius >= 0 else "none"
-        table.add_row(f"{share:.0%}", shown, _shared.bar(radius / result.max_radius if result.max_radius > 0 else 0))
+        table.add_row(f"{share:.0%}", shown, Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
     console.print(table)
     console.print(f"Threat: {result.threat.in_words}.")
     if result.radius_by_top_share[1.0] < 0:
@@ -331,11 +328,10 @@ def _take_run(arguments: argparse.Namespace) -> None:
     folder: Path = arguments.votes
     arguments.votes = folder / "votes.npz"
     if not arguments.votes.is_file():
-        started = (folder / "run.json").is_file()
-        remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
         parts = sorted((folder / "parts").glob("*.npz"))
-        if parts:
-            remedy = f"it has parts of a run; put all into one file (mithridate merge), or certify one ({parts[0]})"
+        if not parts:
+            raise _shared.no_votes(folder)
+        remedy = f"it has parts of a run; put all into one file (mithridate merge), or certify one ({parts[0]})"
         raise ArtifactError(f"There are no votes in {folder}: {remedy}.")
     if arguments.out is None:
         arguments.out = folder / "certificate.json"
@@ -384,7 +380,7 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
         table.add_column(name, justify="right")
     table.add_column("")
     for radius, row in zip(radii, zip(*columns.values(), strict=True), strict=True):
-        table.add_row(str(radius), *map(_shared.percent, row), _shared.bar(row[0]))
+        table.add_row(str(radius), *map(_shared.percent, row), Bar(1, 0, row[0], width=_BAR))
     return table
 
 

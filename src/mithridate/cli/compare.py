@@ -158,8 +158,10 @@ def _print(console: Console, comparison: Comparison, out: Path) -> None:
         console.print(f"* {sentence}")
     for sentence in comparison.remarks:
         console.print(f"Note: {sentence}")
-    for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
-        console.print(f"Note: {sentence}")
+    notes = dict.fromkeys(note for entry in comparison.ranked for note in entry.notes)
+    for sentence in notes:
+        if not sentence.startswith("Certified from"):  # whose votes it has
+            console.print(f"Note: {sentence}")
     console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
     _shared.print_conditions(console, comparison.conditions)
 
@@ -173,11 +175,6 @@ def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> 
         table.add_row(name, *entry.shares(radii))
     table.add_row("baseline", *(comparison.baseline_share for _ in radii))
     return table
-
-
-def _matching(notes: tuple[str, ...]) -> list[str]:
-    """Notes on a ranked entry that are more than where its votes come from."""
-    return [note for note in notes if not note.startswith("Certified from")]
 
 
 def _names(text: str) -> list[str]:

@@ -161,9 +161,7 @@ def _votes_files(path: Path) -> list[Path]:
         return [path / "votes.npz"]
     parts = sorted((path / "parts").glob("*.npz"))
     if not parts:
-        started = os.path.isfile(path / "run.json")
-        remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
-        raise ArtifactError(f"There are no votes in {path}: {remedy}.")
+        raise _shared.no_votes(path)
     return parts
 
 

@@ -108,8 +108,7 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         table.add_column(f"r = {radius}", justify="right")
     for each, curve in zip(report.certificates, report.curves, strict=True):
         counts = curve.at(curve.shown, radii).tolist()
-        cells = [percent(count, curve.total) for count in counts]
-        table.add_row(each.method.in_words(), *cells)
+        table.add_row(each.method.in_words(), *(percent(count, curve.total) for count in counts))
     known = words.baseline(certificate)
     if known is not None:
         table.add_row("baseline", *(percent(known.count, known.total) for _ in radii))

@@ -141,7 +141,9 @@ def run_train(arguments: argparse.Namespace) -> int:
         raise ConfigError("--prepare trains nothing; leave --shards out, or --prepare.")
     project = _project(arguments)
     defence, root_seed = project.defence(), _root_seed(arguments.root_seed)
-    training, test = _examples(project)
+    # A bar where something may be downloaded.
+    with _shared.progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
+        training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
@@ -179,8 +181,7 @@ def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: ar
         soft_wrap=True,
     )
     words = [word for word in arguments.words if word != "--prepare"]
-    command = _with_shards(words, stretches(missing)[0]) if missing else _without_shards(words)
-    console.print(f"Next: {command}", soft_wrap=True)
+    console.print(f"Next: {_command(words, stretches(missing)[0] if missing else None)}", soft_wrap=True)
     return 0
 
 
@@ -207,10 +208,8 @@ class _Part:
             following = f"mithridate certify {shlex.quote(str(run_dir))}"
         elif is_handed_out(run_dir):
             following = f"mithridate merge {shlex.quote(str(path))} ... -o votes.npz"
-        elif missing:
-            following = _with_shards(words, stretches(missing)[0])
         else:
-            following = _without_shards(words)
+            following = _command(words, stretches(missing)[0] if missing else None)
         return cls(path, range(numbers[0], numbers[-1] + 1), len(manifest.ranges), missing, whole, following)
 
     def to_dict(self) -> dict[str, Any]:
@@ -229,8 +228,8 @@ class _Part:
             yield f"All shards have files, but not all can be read. Next, which trains those again: {self.next}"
 
 
-def _without_shards(words: Sequence[str]) -> str:
-    """The command of these words, for all shards."""
+def _command(words: Sequence[str], shards: range | None = None) -> str:
+    """The command of these words, for all shards or for some."""
     left, following = list[str](), iter(words)
     for word in following:
         flag, equals, _ = word.partition("=")
@@ -238,13 +237,8 @@ def _without_shards(words: Sequence[str]) -> str:
             left.append(word)
         elif not equals:
             next(following, None)
-    return shlex.join(["mithridate", *left])
-
-
-def _with_shards(words: Sequence[str], shards: range) -> str:
-    """The same for these alone."""
-    command = _without_shards(words)
-    return command.replace(" train", f" train --shards {shards.start}:{shards.stop}", 1)
+    command = shlex.join(["mithridate", *left])
+    return command if shards is None else command.replace(" train", f" train --shards {shards.start}:{shards.stop}", 1)
 
 
 def _project(arguments: argparse.Namespace) -> Project:
@@ -262,21 +256,12 @@ def _project(arguments: argparse.Namespace) -> Project:
     return project
 
 
-def _examples(project: Project) -> tuple[Examples, Examples]:
-    """The training data and the inputs to vote on, with a bar where something may be downloaded."""
-    if project.data_name is None:
-        return project.examples()
-    with _shared.progress_bar("downloading") as progress:
-        return project.examples(progress)
-
-
 def _root_seed(path: Path | None) -> bytes | None:
     if path is None:
         return None
+    content = read_file(path)
     try:
-        return bytes.fromhex(read_file(path).decode("ascii").strip())
-    except ArtifactError:
-        raise
+        return bytes.fromhex(content.decode("ascii").strip())
     except ValueError:
         raise ArtifactError(f"{path} does not hold a root seed; expected 64 hexadecimal digits.") from None
 

@@ -19,7 +19,8 @@ from mithridate import _validate
 from mithridate._io.artifacts import PathLike, write_atomically
 from mithridate._io.files import read_file
 from mithridate._text import shortened
-from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder
+from mithridate.comparing.entry import Entry, covers
+from mithridate.comparing.result import ROW_NAME, Comparison, checked_radii, make_folder
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Statement, of_user
 from mithridate.core.mechanism import Threat

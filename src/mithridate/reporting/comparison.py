@@ -16,14 +16,14 @@ import numpy as np
 
 from mithridate._text import shortened
 from mithridate._version import VERSION
-from mithridate.comparing.result import Comparison, Entry, axis_ticks, certificate_file
+from mithridate.comparing.entry import Entry, certificate_file
+from mithridate.comparing.result import Comparison, axis_ticks
 from mithridate.core.conditions import explained
 from mithridate.core.confidence import guaranteed_failure_prob
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting import templating
-from mithridate.reporting.drawing import Chart, ChartText, Path, Plane, Point, Shape, Steps
+from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape, Steps
 from mithridate.reporting.report_page import mean_of_shares
-from mithridate.reporting.templating import bullets, plain_text, rendered_table, section
 
 _CHART_NOTE = (
     "Certified accuracy is the share of test points whose label is correct and certified at least to r. Solid lines "
@@ -79,7 +79,7 @@ class ComparisonReport:
         """One self-contained page: no network, no script, no other files."""
         comparison = self.comparison
         header, rows = _table(comparison)
-        return templating.rendered(
+        return rendering.page(
             "comparison.html",
             styles=("style.css", "comparison.css"),
             title=comparison.title,
@@ -100,11 +100,11 @@ class ComparisonReport:
         )
 
     def _repr_html_(self) -> str:
-        return templating.framed(self.html(), self.comparison.title, sandbox="")
+        return rendering.framed(self.html(), self.comparison.title, sandbox="")
 
     def svg(self) -> str:
         """The chart as a drawing that stands alone."""
-        return draw(self.comparison).svg_file()
+        return draw(self.comparison).svg(alone=True)
 
     def markdown(self) -> str:
         """Headline, table, methods and notes."""
@@ -112,14 +112,14 @@ class ComparisonReport:
         header, rows = _table(comparison)
         methods = "\n\n".join(_markdown_method(entry, comparison) for entry in comparison.entries)
         parts = [
-            f"# {plain_text(comparison.title)}",
-            f"**{plain_text(comparison.headline)}**",
-            plain_text(f"Threat: {comparison.threat.in_words}."),
-            bullets((*_failures(comparison), *comparison.findings[1:])),
-            section("Certified accuracy against radius", rendered_table(header, rows)),
-            plain_text(_TABLE_NOTE),
-            section("Method by method", methods),
-            section("Worth knowing", bullets(comparison.notes)),
+            f"# {rendering.plain_text(comparison.title)}",
+            f"**{rendering.plain_text(comparison.headline)}**",
+            rendering.plain_text(f"Threat: {comparison.threat.in_words}."),
+            rendering.bullets((*_failures(comparison), *comparison.findings[1:])),
+            rendering.section("Certified accuracy against radius", rendering.rendered_table(header, rows)),
+            rendering.plain_text(_TABLE_NOTE),
+            rendering.section("Method by method", methods),
+            rendering.section("Worth knowing", rendering.bullets(comparison.notes)),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -128,15 +128,11 @@ def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows: certified accuracy at the radii of the comparison, then what the numbers rest on."""
     header = ["method", *(f"r = {radius:,}" for radius in comparison.radii)]
     header += ["failure probability", "certified against", "training", "certifying"]
-    return header, [*(_row(entry, comparison) for entry in comparison.entries), *_common_rows(comparison, len(header))]
-
-
-def _common_rows(comparison: Comparison, width: int) -> list[list[str]]:
-    """What the shares of all methods are measured by: the baseline, and who is above it and certifies most."""
-    share = comparison.baseline_share
+    rows = [_row(entry, comparison) for entry in comparison.entries]
+    # What the shares of all methods are measured by, and who is above it and certifies most.
+    rows.append(["baseline", *([comparison.baseline_share] * len(comparison.radii)), "", "", "", ""])
     leading = [" = ".join(names) or "none" for names in comparison.best()]
-    rows = [["baseline", *(share for _ in comparison.radii)], ["most, above the baseline", *leading]]
-    return [[*row, *([""] * (width - len(row)))] for row in rows]
+    return header, [*rows, ["most, above the baseline", *leading, "", "", "", ""]]
 
 
 def _row(entry: Entry, comparison: Comparison) -> list[str]:
@@ -216,9 +212,9 @@ def _card(entry: Entry, comparison: Comparison) -> dict[str, Any]:
 def _markdown_method(entry: Entry, comparison: Comparison) -> str:
     command = _command(entry)
     parts = [
-        f"### {plain_text(marked_title(entry))}",
-        bullets(tuple(_facts(entry, comparison))),
-        "It assumes:\n\n" + bullets(entry.assumptions) if entry.assumptions else "",
+        f"### {rendering.plain_text(marked_title(entry))}",
+        rendering.bullets(tuple(_facts(entry, comparison))),
+        "It assumes:\n\n" + rendering.bullets(entry.assumptions) if entry.assumptions else "",
         "" if command is None else f"Check it with:\n\n    {command}",
     ]
     return "\n\n".join(part for part in parts if part)

@@ -23,7 +23,7 @@ from mithridate.core.confidence import cautions, confidence, guaranteed_failure_
 from mithridate.core.curve import Curve, is_correct
 from mithridate.core.mechanism import SEARCH_LIMIT
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.reporting import drawing, templating
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
 
 SCHEMA = "mithridate.report/1"
@@ -42,14 +42,7 @@ _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".
 class Report:
     """What is shown about a certificate; make one with `Report.of`.
 
-    Attributes:
-        certificate: what the report is about.
-        advice: what other methods certify from the same votes, and what more instances could.
-        class_names: a name for each class.
-        point_names: what the user calls each point, where that is known.
-        pictures: PNG files of some points, by index.
-        title: the title of the page.
-        check_with: shell commands by which anyone checks the certificate.
+    Attributes are as in `Report.of`, but `pictures` are PNG files of some points, by index.
     """
 
     certificate: Certificate
@@ -101,13 +94,13 @@ claims holds with 99.9% confidence.'
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
         if check_with is None and certificate_path is not None:
             check_with = (f"mithridate verify {shlex.quote(str(certificate_path))}",)
-        images = None if pictures is None else drawing.checked_pictures(pictures, len(certificate.label))
+        images = None if pictures is None else rendering.checked_pictures(pictures, len(certificate.label))
         return cls(
             certificate,
             advice,
             names,
             called,
-            {} if images is None else drawing.encode(images, _pictured(certificate)),
+            {} if images is None else rendering.encode(images, _pictured(certificate)),
             "Certified predictions" if title is None else str(title),
             tuple(check_with or ()),
         )
@@ -204,7 +197,7 @@ claims holds with 99.9% confidence.'
 
     def svg(self) -> str:
         """The curve of certified accuracy (or of certified shares) as a drawing that stands alone."""
-        return self._page.draw(self).svg_file()
+        return self._page.draw(self).svg(alone=True)
 
     def png(self) -> bytes:
         """The curve as a PNG file.
@@ -253,7 +246,7 @@ claims holds with 99.9% confidence.'
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that it and the notebook cannot disturb each other."""
-        return templating.framed(self.html(), self.title, sandbox="allow-scripts")
+        return rendering.framed(self.html(), self.title, sandbox="allow-scripts")
 
     def _claim(self) -> dict[str, Any]:
         certificate = self.certificate

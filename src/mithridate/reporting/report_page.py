@@ -18,11 +18,10 @@ from mithridate.core.certificate import Certificate, Status
 from mithridate.core.confidence import confidence
 from mithridate.core.curve import Curve, is_correct, round_ticks
 from mithridate.core.rule import is_exact
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting import templating
-from mithridate.reporting.drawing import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
+from mithridate.reporting.rendering import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
 from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
-from mithridate.reporting.templating import bullets, plain_text, rendered_table, section
 
 # More classes than this are listed by number of points, the largest first.
 _MOST_CLASSES = 200
@@ -51,35 +50,34 @@ _LABEL_HEIGHTS = (0.36, 0.24, 0.12, 0.3)
 
 def html(report: Report) -> str:
     """The whole page."""
-    return templating.rendered(
+    certificate = report.certificate
+    return rendering.page(
         "report.html",
         styles=("style.css",),
         scripts=("report.js",),
-        data=_data(report),
+        report=report,
+        certificate=certificate,
+        title=report.title,
+        headline=_headline(words.headline(certificate, report.class_names), confidence(certificate)),
+        lead=[f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
+        rule=words.HEADLINE_RULE,
+        figures=key_figures(report),
         start=_start(report),
         shown=axis_title(report),
-        **_hero(report),
         **_curve(report),
         **_radii(report),
         **_classes(report),
         **_points(report),
-        **_provenance(report),
+        not_covered=words.not_covered(certificate),
+        precise=words.precise_claim(certificate),
+        facts=facts(report),
+        recipe=json.dumps(certificate.votes.recipe, indent=2) if certificate.votes.recipe is not None else "",
+        footer=f"Written by mithridate {VERSION}. This page shows a certificate and does not check it.",
+        data=_data(report),
     )
 
 
 # --- the parts of the page ------------------------------------------------------------------------------------------
-
-
-def _hero(report: Report) -> dict[str, Any]:
-    certificate = report.certificate
-    return {
-        "title": report.title,
-        "headline": _headline(words.headline(certificate, report.class_names), confidence(certificate)),
-        "lead": [f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
-        "rule": words.HEADLINE_RULE,
-        "warnings": report.warnings,
-        "figures": key_figures(report),
-    }
 
 
 def _headline(found: words.Headline, sure: str) -> dict[str, str]:
@@ -136,13 +134,11 @@ def _curve(report: Report) -> dict[str, Any]:
     return {
         "curve_title": f"{what} against radius",
         "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
-        "limit": report.axis_limit,
         "readout": readout(report, _start(report)),
         "unit": f"r counts {words.unit(report.certificate.threat)}.",
         "chart": draw(report).svg(),
         "legend": _legend(report),
         "band_note": _BAND_NOTE,
-        "left_out": report.advice.left_out,
         "curve_header": header,
         "curve_rows": rows,
     }
@@ -302,19 +298,6 @@ def _points(report: Report) -> dict[str, Any]:
     }
 
 
-def _provenance(report: Report) -> dict[str, Any]:
-    certificate, recipe = report.certificate, report.certificate.votes.recipe
-    return {
-        "assumptions": certificate.assumptions,
-        "not_covered": words.not_covered(certificate),
-        "precise": words.precise_claim(certificate),
-        "check_with": report.check_with,
-        "facts": facts(report),
-        "recipe": "" if recipe is None else json.dumps(recipe, indent=2),
-        "footer": f"Written by mithridate {VERSION}. This page shows a certificate and does not check it.",
-    }
-
-
 def facts(report: Report) -> list[tuple[str, str]]:
     """Names and values of everything that a certificate rests on."""
     certificate, votes = report.certificate, report.certificate.votes
@@ -357,7 +340,6 @@ def _data(report: Report) -> dict[str, Any]:
         "names": list(report.class_names),
         "pointNames": None if report.point_names is None else list(report.point_names),
         "total": len(certificate.label),
-        "limit": report.axis_limit,
         "start": _start(report),
         "unit": words.unit(certificate.threat),
         "chartTitle": f"{axis_title(report)}, against radius",
@@ -418,20 +400,20 @@ def markdown(report: Report) -> str:
     certificate = report.certificate
     classes = [[shortened(report.class_names[row.label]), *_class_numbers(row)] for row in per_class(certificate)]
     parts = [
-        f"# {plain_text(report.title)}",
-        f"**{plain_text(report.headline)}**",
-        plain_text(f"Threat: {certificate.threat.in_words}."),
-        bullets(tuple(words.limits(certificate))),
-        section("Worth knowing", bullets(report.warnings)),
-        rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
-        section("Against radius", rendered_table(*curve_table(report))),
-        bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
-        bullets(report.advice.left_out),
-        section("Class by class", rendered_table(_class_header(report), classes)),
-        section("What was assumed", bullets(certificate.assumptions)),
-        section("What is not covered", bullets(words.not_covered(certificate))),
-        section("Where it comes from", plain_text(words.precise_claim(certificate))),
-        rendered_table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
+        f"# {rendering.plain_text(report.title)}",
+        f"**{rendering.plain_text(report.headline)}**",
+        rendering.plain_text(f"Threat: {certificate.threat.in_words}."),
+        rendering.bullets(tuple(words.limits(certificate))),
+        rendering.section("Worth knowing", rendering.bullets(report.warnings)),
+        rendering.rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
+        rendering.section("Against radius", rendering.rendered_table(*curve_table(report))),
+        rendering.bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
+        rendering.bullets(report.advice.left_out),
+        rendering.section("Class by class", rendering.rendered_table(_class_header(report), classes)),
+        rendering.section("What was assumed", rendering.bullets(certificate.assumptions)),
+        rendering.section("What is not covered", rendering.bullets(words.not_covered(certificate))),
+        rendering.section("Where it comes from", rendering.plain_text(words.precise_claim(certificate))),
+        rendering.rendered_table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
         _check(report.check_with),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
