@@ -282,6 +282,11 @@ def test_without_a_method_the_examples_vote_and_the_reason_is_said() -> None:
     assert order.choice.details["method"] == "nearest-neighbours"
 
 
+@pytest.mark.parametrize("options", [{}, {"method": "auto"}, {"method": "nearest-neighbours"}, {"method": "fdp"}])
+def test_what_is_auto_is_as_if_it_were_left_out(options: dict[str, Any]) -> None:
+    assert ordered({**options, "model": "auto", "features": "auto"}).defence == ordered(options).defence
+
+
 @pytest.mark.parametrize(
     "options", [{"instances": 8}, {"noise_multiplier": 2.0}, {"seconds": 9}, {"private": True}, {"model": "mlp"}]
 )

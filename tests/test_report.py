@@ -882,7 +882,7 @@ def test_notebooks_get_the_page_in_a_frame_of_its_own() -> None:
 
 def test_a_report_needs_neither_torch_nor_matplotlib_and_never_certifies() -> None:
     """And what certifies loads nothing that draws a page."""
-    room = "import sys; from mithridate.reporting import Report, comparison, rendering, report_page; "
+    room = "import sys; from mithridate.reporting import Report, rendering, report_page; "
     heavy = ("torch", "matplotlib", "pandas", "jinja2", "PIL", "mithridate.certifying", "mithridate.auditing")
     below = "import sys, mithridate.certifying.certification, mithridate.comparing.running, mithridate.defences; "
     for code, unwanted in ((room, heavy), (below, ("mithridate.reporting", "jinja2", "matplotlib"))):

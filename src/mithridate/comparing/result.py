@@ -182,6 +182,11 @@ class Comparison:
         named = {name for stretch in self.leaders[0] for name in stretch.names}
         return tuple(entry for entry in self.ranked if entry.name in named and entry.single_label)
 
+    @property
+    def unranked(self) -> tuple[Entry, ...]:
+        """The methods whose claims are of another kind."""
+        return tuple(entry for entry in self.entries if not entry.ranked)
+
     # --- in words ---------------------------------------------------------------------------------------------------
 
     @property
@@ -197,7 +202,7 @@ class Comparison:
     @property
     def not_ranked(self) -> tuple[str, ...]:
         """Why some methods are not ranked."""
-        return tuple(f"{entry.name}: {entry.why_not_ranked}" for entry in self.entries if not entry.ranked)
+        return tuple(f"{entry.name}: {entry.why_not_ranked}" for entry in self.unranked)
 
     @property
     def remarks(self) -> tuple[str, ...]:

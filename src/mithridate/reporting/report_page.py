@@ -340,6 +340,7 @@ def _data(report: Report) -> dict[str, Any]:
         "names": list(report.class_names),
         "pointNames": None if report.point_names is None else list(report.point_names),
         "total": len(certificate.label),
+        "limit": report.axis_limit,
         "start": _start(report),
         "unit": words.unit(certificate.threat),
         "chartTitle": f"{axis_title(report)}, against radius",
