@@ -199,11 +199,19 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
                 outside its range (`ConfigError`, which is a ValueError too).
         """
-        self._check_claim()
-        fitted = self._unfitted()
+        # What `certify` could not claim is refused before anything is trained for it.
+        _validate.sentences(assumptions=self.assumptions)
+        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
+        if self.threat is not None:
+            _validate.one_of(tuple(Threat), threat=self.threat)
+        fitted = copy.copy(self)
+        for name in ("n_features_in_", "feature_names_in_"):  # of earlier inputs
+            vars(fitted).pop(name, None)
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
-        looks = _looks_from_outside(inputs)
+        looks = _looks_of_callers()
+        for statement in (*fitted_preprocessing(inputs), *looks):  # What the columns show, an order says by itself.
+            warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=2)
         if self.classes is None:
             known = listed(map(str, classes), _MOST_NAMED)
             sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
@@ -229,20 +237,6 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted.classes_, fitted.defence_, fitted.choice_, fitted._run = classes, order.defence, order.choice, run
         self.__dict__ = fitted.__dict__  # all at once and at the end, so that a fit that fails changes nothing
         return self
-
-    def _check_claim(self) -> None:
-        """Refuse what `certify` could not claim before anything is trained for it."""
-        _validate.sentences(assumptions=self.assumptions)
-        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
-        if self.threat is not None:
-            _validate.one_of(tuple(Threat), threat=self.threat)
-
-    def _unfitted(self) -> CertifiedClassifier:
-        """A twin with the same parameters that knows nothing of earlier inputs."""
-        twin = copy.copy(self)
-        for name in ("n_features_in_", "feature_names_in_"):
-            vars(twin).pop(name, None)
-        return twin
 
     def _defence(self) -> Any:
         """What the parameters ask for, by the road that every other door takes."""
@@ -565,14 +559,6 @@ def _refuse_words(inputs: Any) -> None:
 
 
 # --- what else has looked at the training data ----------------------------------------------------------------------
-
-
-def _looks_from_outside(inputs: Array) -> tuple[Statement, ...]:
-    """What can be seen of other looks at the training data: scaled columns, searches and pipelines around `fit`."""
-    by_callers = _looks_of_callers()
-    for statement in (*fitted_preprocessing(inputs), *by_callers):
-        warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=3)
-    return by_callers  # What the columns show, `train` says by itself.
 
 
 def _looks_of_callers() -> tuple[Statement, ...]:

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -37,7 +38,9 @@ from mithridate.cli import _ending
 from mithridate.core.conditions import in_words
 from mithridate.errors import ArtifactError, MithridateError
 
-# The module of each command, which is imported when the command is asked for.
+# Makes the parser of a command, from its `help`, `description` and `examples`.
+NewCommand = Callable[..., argparse.ArgumentParser]
+# The module of each command, with its `add_NAME` and `run_NAME`; it is imported when the command is asked for.
 _HOMES = {
     "demo": "starting",
     "init": "starting",
@@ -133,11 +136,12 @@ def new_parser(words: list[str] | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"mithridate {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in [words[0]] if words and words[0] in _HOMES else _HOMES:
-        getattr(import_module(f"mithridate.cli.{_HOMES[name]}"), f"add_{name}")(commands)
+        module = import_module(f"mithridate.cli.{_HOMES[name]}")
+        getattr(module, f"add_{name}")(partial(_new_command, commands, name, getattr(module, f"run_{name}")))
     return parser
 
 
-def new_command(
+def _new_command(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], *, examples: str, **about: Any
 ) -> argparse.ArgumentParser:
     """The parser of a command, with the flag that all have."""
@@ -204,9 +208,11 @@ def check_writable(path: Path) -> None:
 
 
 def no_votes(folder: Path) -> ArtifactError:
-    """That a folder holds no votes, and what to do."""
-    started = os.path.isfile(folder / "run.json")
+    """That a folder holds no votes of a whole run, and what to do."""
+    started, parts = os.path.isfile(folder / "run.json"), sorted((folder / "parts").glob("*.npz"))
     remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
+    if parts:
+        remedy = f"it has parts of a run; put all into one file (mithridate merge), or certify one ({parts[0]})"
     return ArtifactError(f"There are no votes in {folder}: {remedy}.")
 
 
@@ -274,6 +280,12 @@ class Clock:
         """The same for people, nothing where it did none."""
         return "" if self.speed is None else f"{self.speed:,.0f} model-steps/s"
 
+    def __str__(self) -> str:
+        line = f"{self.done:,} of {self.total:,} model-steps ({self.done / self.total:.0%})"
+        if self.speed is not None:
+            line += f", {self.speed_in_words}, {(self.total - self.done) / self.speed:,.0f} s left"
+        return f"{line}, {self.details}" if self.details else line
+
 
 @contextlib.contextmanager
 def shown() -> Iterator[Clock]:
@@ -319,18 +331,7 @@ class _Lines:
         elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
         if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
             self._last = (now, clock.done)
-            line = progress_line(clock.done, clock.total, clock.speed)
-            _say(f"{line}, {clock.details}" if clock.details else line)
-
-
-def progress_line(done: int, total: int, speed: float | None) -> str:
-    """How far it is.
-
-    >>> progress_line(2000, 10000, 400.0)
-    '2,000 of 10,000 model-steps (20%), 400 model-steps/s, 20 s left'
-    """
-    line = f"{done:,} of {total:,} model-steps ({done / total:.0%})"
-    return line if not speed else f"{line}, {speed:,.0f} model-steps/s, {(total - done) / speed:,.0f} s left"
+            _say(str(clock))
 
 
 def _say(text: str) -> None:

@@ -34,12 +34,9 @@ exit status: 0 everything holds, 1 something does not hold or was changed, 2 the
 """
 
 
-def add_report(commands: Any) -> None:
+def add_report(command: _shared.NewCommand) -> None:
     """Register `mithridate report`."""
-    parser = _shared.new_command(
-        commands,
-        "report",
-        run_report,
+    parser = command(
         help="write a report about a run or a certificate",
         description="Write one self-contained page (or Markdown, JSON, SVG, PNG) about what was certified.",
         examples=_REPORT_EXAMPLES,
@@ -197,12 +194,9 @@ def _summary(report: Report, path: Path, format: str, notes: tuple[str, ...]) ->
     }
 
 
-def add_verify(commands: Any) -> None:
+def add_verify(command: _shared.NewCommand) -> None:
     """Register `mithridate verify`."""
-    parser = _shared.new_command(
-        commands,
-        "verify",
-        run_verify,
+    parser = command(
         help="recompute a certificate by another route",
         description="Recompute a saved certificate by a different, slower route and say line by line what holds.",
         examples=_VERIFY_EXAMPLES,

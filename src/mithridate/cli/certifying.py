@@ -33,7 +33,7 @@ from mithridate.defences.prediction import predict, source_of
 from mithridate.defences.private import METHODS
 from mithridate.defences.registry import defence, kind_of, names
 from mithridate.defences.statistical import StatisticalBound
-from mithridate.errors import ArtifactError, ConfigError
+from mithridate.errors import ConfigError
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report import top_share
 
@@ -172,12 +172,9 @@ def _recorded(votes: Votes) -> dict[str, Any]:
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 
-def add_plan(commands: Any) -> None:
+def add_plan(command: _shared.NewCommand) -> None:
     """Register `mithridate plan`."""
-    parser = _shared.new_command(
-        commands,
-        "plan",
-        run_plan,
+    parser = command(
         help="say what could be certified, before anyone trains",
         description="The best radius of a mechanism, how it falls with the votes, and what a wanted radius would need.",
         examples=_PLAN_EXAMPLES,
@@ -225,17 +222,12 @@ def _print_plan(console: Console, result: Plan) -> None:
     console.print(f"Threat: {result.threat.in_words}.")
     if result.radius_by_top_share[1.0] < 0:
         console.print("Not even unanimous votes are certified: use more instances.")
-    if result.radius is not None:
-        _print_needs(console, result, result.radius)
-
-
-def _print_needs(console: Console, result: Plan, radius: int) -> None:
-    console.print(f"Unanimous votes reach radius {radius} with any one of these changed, all else equal:")
-    instances, steps = result.needed_instances, result.needed_steps
-    console.print(
-        f"  instances          {f'{instances:,} or more' if instances else 'no number up to 10 million is enough'}"
-    )
-    noise = result.needed_noise_multiplier
+    if result.radius is None:
+        return
+    console.print(f"Unanimous votes reach radius {result.radius} with any one of these changed, all else equal:")
+    instances, noise, steps = result.needed_instances, result.needed_noise_multiplier, result.needed_steps
+    most = f"{instances:,} or more" if instances else "no number up to 10 million is enough"
+    console.print(f"  instances          {most}")
     console.print(f"  noise multiplier   {f'{noise:g} or more' if noise else 'no amount is enough'}")
     console.print(f"  steps              {f'{steps:,} or fewer' if steps else 'not even a single step'}")
 
@@ -243,12 +235,9 @@ def _print_needs(console: Console, result: Plan, radius: int) -> None:
 # --- certify ----------------------------------------------------------------------------------------------------------
 
 
-def add_certify(commands: Any) -> None:
+def add_certify(command: _shared.NewCommand) -> None:
     """Register `mithridate certify`."""
-    parser = _shared.new_command(
-        commands,
-        "certify",
-        run_certify,
+    parser = command(
         help="certify predictions from vote counts",
         description="Certify the label of every example from votes: of many private models, or of another defence.",
         examples=_CERTIFY_EXAMPLES,
@@ -328,11 +317,7 @@ def _take_run(arguments: argparse.Namespace) -> None:
     folder: Path = arguments.votes
     arguments.votes = folder / "votes.npz"
     if not arguments.votes.is_file():
-        parts = sorted((folder / "parts").glob("*.npz"))
-        if not parts:
-            raise _shared.no_votes(folder)
-        remedy = f"it has parts of a run; put all into one file (mithridate merge), or certify one ({parts[0]})"
-        raise ArtifactError(f"There are no votes in {folder}: {remedy}.")
+        raise _shared.no_votes(folder)
     if arguments.out is None:
         arguments.out = folder / "certificate.json"
 
@@ -403,12 +388,9 @@ def _sentences(certificate: Certificate) -> list[str]:
 # --- predict ----------------------------------------------------------------------------------------------------------
 
 
-def add_predict(commands: Any) -> None:
+def add_predict(command: _shared.NewCommand) -> None:
     """Register `mithridate predict`."""
-    parser = _shared.new_command(
-        commands,
-        "predict",
-        run_predict,
+    parser = command(
         help="predict new inputs, with a certificate for each",
         description="Let the models that a run kept vote on new inputs, and certify every prediction.",
         examples=_PREDICT_EXAMPLES,

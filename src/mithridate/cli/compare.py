@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -45,12 +44,9 @@ After an interruption of any kind the same command goes on where it ended.
 _CELL = 8
 
 
-def add_compare(commands: Any) -> None:
+def add_compare(command: _shared.NewCommand) -> None:
     """Register `mithridate compare`."""
-    parser = _shared.new_command(
-        commands,
-        "compare",
-        run_compare,
+    parser = command(
         help="train and certify several defences on the same data",
         description="Train several defences on the same data, certify them, and write one table, one chart and one "
         "report: certified accuracy against radius.",

@@ -1,6 +1,7 @@
 """`mithridate split` and `merge`: the shards of a run handed out to several machines, and all votes in one file."""
 
 import argparse
+import itertools
 import os
 import shlex
 from collections.abc import Sequence
@@ -40,12 +41,9 @@ Merge all that was trained: to leave instances out because of how they voted voi
 """
 
 
-def add_split(commands: Any) -> None:
+def add_split(command: _shared.NewCommand) -> None:
     """Register `mithridate split`."""
-    parser = _shared.new_command(
-        commands,
-        "split",
-        run_split,
+    parser = command(
         help="hand out the shards of a run to several machines",
         description="Make directories 0, 1, ... in which the shards of a run can be trained apart, each with the seeds "
         "of its\nown instances and no others. Their votes merge.",
@@ -66,17 +64,18 @@ def run_split(arguments: argparse.Namespace) -> int:
             f"The run has {count} shards, which are too few for {into} directories; split into {count} or fewer, or "
             "start a run with fewer models in flight (--in-flight)."
         )
-    parts = [range(number * count // into, (number + 1) * count // into) for number in range(into)]
-    for number, shards in enumerate(parts):
-        hand_out(arguments.run_dir, shards, arguments.out / str(number))
+    bounds = [number * count // into for number in range(into + 1)]
+    parts = {arguments.out / str(n): range(*pair) for n, pair in enumerate(itertools.pairwise(bounds))}
+    for folder, shards in parts.items():
+        hand_out(arguments.run_dir, shards, folder)
     done = sorted({*range(count)} - {*missing_shards(arguments.run_dir, manifest)})
     if arguments.json:
-        folders = [{"run_dir": str(arguments.out / str(n)), "shards": [p.start, p.stop]} for n, p in enumerate(parts)]
+        folders = [{"run_dir": str(folder), "shards": [part.start, part.stop]} for folder, part in parts.items()]
         _shared.print_json({"run_id": manifest.run_id, "shards": count, "done_shards": done, "parts": folders})
         return 0
     console, out = _shared.console(), shlex.quote(str(arguments.out))
-    for number, shards in enumerate(parts):
-        console.print(printable(f"{arguments.out / str(number)}: shards {in_words(shards)}"), soft_wrap=True)
+    for folder, shards in parts.items():
+        console.print(printable(f"{folder}: shards {in_words(shards)}"), soft_wrap=True)
     if done:
         console.print(
             printable(
@@ -106,12 +105,9 @@ class _Source(NamedTuple):
         return cls(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
 
 
-def add_merge(commands: Any) -> None:
+def add_merge(command: _shared.NewCommand) -> None:
     """Register `mithridate merge`."""
-    parser = _shared.new_command(
-        commands,
-        "merge",
-        run_merge,
+    parser = command(
         help="merge votes of several runs, or of parts of one",
         description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
         "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"

@@ -38,12 +38,9 @@ _INIT_EXAMPLES = """examples:
 """
 
 
-def add_demo(commands: Any) -> None:
+def add_demo(command: _shared.NewCommand) -> None:
     """Register `mithridate demo`."""
-    parser = _shared.new_command(
-        commands,
-        "demo",
-        run_demo,
+    parser = command(
         help="train, certify and report on real data",
         description="Train an ensemble on well-known data, certify its predictions, compare the methods, and write a "
         "report. The digits come with scikit-learn; the others are found in --data-dir or in the folder that "
@@ -145,12 +142,9 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
     }
 
 
-def add_init(commands: Any) -> None:
+def add_init(command: _shared.NewCommand) -> None:
     """Register `mithridate init`."""
-    parser = _shared.new_command(
-        commands,
-        "init",
-        run_init,
+    parser = command(
         help="write a commented configuration for your data",
         description="Look at a table, a folder of images or arrays, and propose how to read them. What is proposed is "
         "to be replaced by what you know: every result says so until it is.",

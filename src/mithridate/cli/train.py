@@ -56,12 +56,9 @@ _PICTURE_BYTES = 1 << 26
 _KEPT_BYTES = 1 << 30
 
 
-def add_train(commands: Any) -> None:
+def add_train(command: _shared.NewCommand) -> None:
     """Register `mithridate train`."""
-    parser = _shared.new_command(
-        commands,
-        "train",
-        run_train,
+    parser = command(
         help="train a defence on your data",
         description="Train a defence on one data set, and count how it votes on the test inputs.",
         examples=_TRAIN_EXAMPLES,
@@ -311,14 +308,9 @@ def device_type(name: str, backend: Backend | None = None) -> str:
     return kind_of_device(name)
 
 
-@contextlib.contextmanager
-def _quiet_output(backend: Backend | None) -> Iterator[None]:
+def _quiet_output(backend: Backend | None) -> contextlib.AbstractContextManager[Any]:
     """Keep the output for results: Ray reports nodes that it lost there."""
-    if isinstance(backend, Ray):
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    else:
-        yield
+    return contextlib.redirect_stdout(sys.stderr) if isinstance(backend, Ray) else contextlib.nullcontext()
 
 
 # --- what is printed --------------------------------------------------------------------------------------------------

@@ -365,7 +365,11 @@ def _ranking(comparison: Comparison) -> str:
         return f"No method certifies more correct predictions than the baseline: {comparison.baseline_clause}."
     said = _leading(stretches, len(comparison.ranked), tolerance)
     single = (_one_label(entry) for entry in comparison.single_leaders)
-    return " ".join([*single, said, _beyond(comparison, stretches[-1].last)])
+    share = comparison.baseline_share
+    beyond = f"Beyond that, none is above the baseline of {share}."
+    if stretches[-1].last >= SEARCH_LIMIT:
+        beyond = f"The baseline is {share}."
+    return " ".join([*single, said, beyond])
 
 
 def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
@@ -398,13 +402,6 @@ def _range(stretch: Stretch) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _beyond(comparison: Comparison, last: int) -> str:
-    """What is left where nobody is ranked any more."""
-    if last >= SEARCH_LIMIT:
-        return f"The baseline is {comparison.baseline_share}."
-    return f"Beyond that, none is above the baseline of {comparison.baseline_share}."
 
 
 def _one_label(entry: Entry) -> str:

@@ -102,7 +102,9 @@ def compare(
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     shown = None if radii is None else checked_radii(radii)
     methods = _resolved(defences)
-    _check_device(device)
+    # A name, whether or not a method uses it; whether there is such a device is seen when one does.
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
+        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {shortened(repr(device))}.")
     target = None if match is None else _target(methods, match, match_with)
     if match is None and match_with is not None:
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
@@ -187,12 +189,6 @@ def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
         numbered = (f"{base}-{number}" for number in itertools.count(2))
         names.append(next(name for name in itertools.chain([base], numbered) if name not in names))
     return names
-
-
-def _check_device(device: Any) -> None:
-    """Require the name of a device, whether or not a method uses it; whether it is there is seen when one does."""
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
-        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {shortened(repr(device))}.")
 
 
 def _examples(data: Any) -> tuple[Examples, Examples]:

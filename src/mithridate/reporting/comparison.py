@@ -128,22 +128,21 @@ def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and rows: certified accuracy at the radii of the comparison, then what the numbers rest on."""
     header = ["method", *(f"r = {radius:,}" for radius in comparison.radii)]
     header += ["failure probability", "certified against", "training", "certifying"]
-    rows = [_row(entry, comparison) for entry in comparison.entries]
+    rows = [
+        [
+            marked_title(entry),
+            *entry.shares(comparison.radii),
+            failure_words(entry),
+            entry.threat.value,
+            duration(entry.training_seconds),
+            duration(entry.certification_seconds),
+        ]
+        for entry in comparison.entries
+    ]
     # What the shares of all methods are measured by, and who is above it and certifies most.
     rows.append(["baseline", *([comparison.baseline_share] * len(comparison.radii)), "", "", "", ""])
     leading = [" = ".join(names) or "none" for names in comparison.best()]
     return header, [*rows, ["most, above the baseline", *leading, "", "", "", ""]]
-
-
-def _row(entry: Entry, comparison: Comparison) -> list[str]:
-    return [
-        marked_title(entry),
-        *entry.shares(comparison.radii),
-        failure_words(entry),
-        entry.threat.value,
-        duration(entry.training_seconds),
-        duration(entry.certification_seconds),
-    ]
 
 
 def marked_title(entry: Entry) -> str:

@@ -53,7 +53,10 @@ def page(template: str, *, styles: tuple[str, ...], scripts: tuple[str, ...] = (
         scripts: files of the same folder that make up its script.
         values: what the template shows; strings are escaped.
     """
-    style, script = ("".join(map(_asset, names)) for names in (styles, scripts))
+    assets = resources.files("mithridate.reporting").joinpath("assets")
+    style, script = (
+        "".join(assets.joinpath(name).read_text(encoding="utf-8") for name in names) for names in (styles, scripts)
+    )
     return (
         environment()
         .get_template(template)
@@ -81,10 +84,6 @@ def environment() -> Environment:
     )
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return made
-
-
-def _asset(name: str) -> str:
-    return resources.files("mithridate.reporting").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _policy(**allowed: str) -> str:
@@ -399,8 +398,7 @@ def png(picture: Pixels) -> bytes:
     raw = np.hstack([np.zeros((height, 1), dtype=np.uint8), rows]).tobytes()
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, content) for kind, content in chunks)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        for kind, content in chunks
+    )

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.artifacts import PathLike, write_atomically
-from mithridate._text import printable
+from mithridate._text import one_line, printable
 from mithridate.core.advice import Advice
 from mithridate.core.certificate import Certificate, Status
-from mithridate.core.conditions import in_json
+from mithridate.core.conditions import explained, in_json
 from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
 from mithridate.core.curve import Curve, is_correct
 from mithridate.core.mechanism import SEARCH_LIMIT
@@ -135,7 +135,7 @@ claims holds with 99.9% confidence.'
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
         return (
-            *words.conditional_on(certificate),
+            *map(one_line, explained(certificate.conditions)),
             *cautions(certificate),
             *words.not_above_baseline(certificate),
             *words.weaknesses(certificate, self.advice),

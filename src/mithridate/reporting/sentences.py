@@ -13,7 +13,7 @@ from mithridate._text import capitalised, one_line, percent, shortened
 from mithridate.core.advice import Advice
 from mithridate.core.baseline import Commonest, commonest, single_label
 from mithridate.core.certificate import Certificate, Status
-from mithridate.core.conditions import before, conditions_of, explained
+from mithridate.core.conditions import before, conditions_of
 from mithridate.core.confidence import confidence
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import is_exact
@@ -302,11 +302,6 @@ def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str,
         f"Condition {ids[str(each)]}: {one_line(str(each))}" if str(each) in ids else f"Note: {one_line(str(each))}"
         for each in statements
     )
-
-
-def conditional_on(certificate: Certificate) -> list[str]:
-    """What a claim is conditional on and what lifts it, a line each."""
-    return [one_line(line) for line in explained(certificate.conditions)]
 
 
 def limits(certificate: Certificate) -> list[str]:
