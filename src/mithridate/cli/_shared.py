@@ -38,7 +38,7 @@ from mithridate.cli import _ending
 from mithridate.core.conditions import in_words
 from mithridate.errors import ArtifactError, MithridateError
 
-# Makes the parser of a command, from its `help`, `description` and `examples`.
+# `add_parser` of argparse for one command; its flag --json and what runs it are added to all alike.
 NewCommand = Callable[..., argparse.ArgumentParser]
 # The module of each command, with its `add_NAME` and `run_NAME`; it is imported when the command is asked for.
 _HOMES = {
@@ -137,18 +137,11 @@ def new_parser(words: list[str] | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in [words[0]] if words and words[0] in _HOMES else _HOMES:
         module = import_module(f"mithridate.cli.{_HOMES[name]}")
-        getattr(module, f"add_{name}")(partial(_new_command, commands, name, getattr(module, f"run_{name}")))
-    return parser
-
-
-def _new_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], *, examples: str, **about: Any
-) -> argparse.ArgumentParser:
-    """The parser of a command, with the flag that all have."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser: argparse.ArgumentParser = commands.add_parser(name, epilog=examples, formatter_class=raw, **about)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.set_defaults(run=run)
+        raw = argparse.RawDescriptionHelpFormatter
+        getattr(module, f"add_{name}")(partial(commands.add_parser, name, formatter_class=raw))
+        command = commands.choices[name]
+        command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        command.set_defaults(run=getattr(module, f"run_{name}"))
     return parser
 
 

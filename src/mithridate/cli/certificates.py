@@ -39,7 +39,7 @@ def add_report(command: _shared.NewCommand) -> None:
     parser = command(
         help="write a report about a run or a certificate",
         description="Write one self-contained page (or Markdown, JSON, SVG, PNG) about what was certified.",
-        examples=_REPORT_EXAMPLES,
+        epilog=_REPORT_EXAMPLES,
     )
     parser.add_argument(
         "source", metavar="RUN_DIR_OR_CERTIFICATE", type=Path, help="directory of a run, or a saved certificate"
@@ -199,7 +199,7 @@ def add_verify(command: _shared.NewCommand) -> None:
     parser = command(
         help="recompute a certificate by another route",
         description="Recompute a saved certificate by a different, slower route and say line by line what holds.",
-        examples=_VERIFY_EXAMPLES,
+        epilog=_VERIFY_EXAMPLES,
     )
     parser.add_argument("certificate", metavar="CERTIFICATE", type=Path, help="file written by certify --out")
     parser.add_argument(

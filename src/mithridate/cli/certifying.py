@@ -177,7 +177,7 @@ def add_plan(command: _shared.NewCommand) -> None:
     parser = command(
         help="say what could be certified, before anyone trains",
         description="The best radius of a mechanism, how it falls with the votes, and what a wanted radius would need.",
-        examples=_PLAN_EXAMPLES,
+        epilog=_PLAN_EXAMPLES,
     )
     add_mechanism(parser, required=True)
     parser.add_argument("--instances", type=int, metavar="P", required=True, help="number of models that would vote")
@@ -240,7 +240,7 @@ def add_certify(command: _shared.NewCommand) -> None:
     parser = command(
         help="certify predictions from vote counts",
         description="Certify the label of every example from votes: of many private models, or of another defence.",
-        examples=_CERTIFY_EXAMPLES,
+        epilog=_CERTIFY_EXAMPLES,
     )
     parser.add_argument(
         "votes",
@@ -393,7 +393,7 @@ def add_predict(command: _shared.NewCommand) -> None:
     parser = command(
         help="predict new inputs, with a certificate for each",
         description="Let the models that a run kept vote on new inputs, and certify every prediction.",
-        examples=_PREDICT_EXAMPLES,
+        epilog=_PREDICT_EXAMPLES,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of the run")
     parser.add_argument(

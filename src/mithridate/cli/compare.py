@@ -50,7 +50,7 @@ def add_compare(command: _shared.NewCommand) -> None:
         help="train and certify several defences on the same data",
         description="Train several defences on the same data, certify them, and write one table, one chart and one "
         "report: certified accuracy against radius.",
-        examples=_COMPARE_EXAMPLES.format(methods=textwrap.fill(", ".join(names()), 120)),
+        epilog=_COMPARE_EXAMPLES.format(methods=textwrap.fill(", ".join(names()), 120)),
     )
     parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")

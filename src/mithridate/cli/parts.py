@@ -47,7 +47,7 @@ def add_split(command: _shared.NewCommand) -> None:
         help="hand out the shards of a run to several machines",
         description="Make directories 0, 1, ... in which the shards of a run can be trained apart, each with the seeds "
         "of its\nown instances and no others. Their votes merge.",
-        examples=_SPLIT_EXAMPLES,
+        epilog=_SPLIT_EXAMPLES,
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a run that `mithridate train --prepare` started")
     parser.add_argument("--into", type=int, metavar="N", required=True, help="number of directories")
@@ -112,7 +112,7 @@ def add_merge(command: _shared.NewCommand) -> None:
         description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
         "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"
         "The order of the files does not matter.",
-        examples=_MERGE_EXAMPLES,
+        epilog=_MERGE_EXAMPLES,
     )
     parser.add_argument(
         "votes",

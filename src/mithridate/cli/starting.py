@@ -45,7 +45,7 @@ def add_demo(command: _shared.NewCommand) -> None:
         description="Train an ensemble on well-known data, certify its predictions, compare the methods, and write a "
         "report. The digits come with scikit-learn; the others are found in --data-dir or in the folder that "
         "MITHRIDATE_DATA names, or downloaded once.",
-        examples=_DEMO_EXAMPLES,
+        epilog=_DEMO_EXAMPLES,
     )
     parser.add_argument("--dataset", choices=NAMES, default=NAMES[0], help="what to train on (digits)")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the files of the data set")
@@ -148,7 +148,7 @@ def add_init(command: _shared.NewCommand) -> None:
         help="write a commented configuration for your data",
         description="Look at a table, a folder of images or arrays, and propose how to read them. What is proposed is "
         "to be replaced by what you know: every result says so until it is.",
-        examples=_INIT_EXAMPLES,
+        epilog=_INIT_EXAMPLES,
     )
     parser.add_argument(
         "data", metavar="DATA", type=Path, help="training data: .csv, .tsv, .parquet, .npz or a folder of images"

@@ -61,7 +61,7 @@ def add_train(command: _shared.NewCommand) -> None:
     parser = command(
         help="train a defence on your data",
         description="Train a defence on one data set, and count how it votes on the test inputs.",
-        examples=_TRAIN_EXAMPLES,
+        epilog=_TRAIN_EXAMPLES,
         allow_abbrev=False,  # commands are repeated with other shards, for which every flag has to be found
     )
     parser.add_argument("project", metavar="CONFIG.toml", type=Path, nargs="?", help="file that `init` wrote")
