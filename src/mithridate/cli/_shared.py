@@ -69,12 +69,12 @@ _LINE_SHARE = 0.05
 
 def run(words: list[str]) -> int:
     """Run one command; see `mithridate.cli.main`."""
-    parser = new_parser(words)
-    if any(_NO_VALUE.fullmatch(word) for word in words):
-        parser.error("-- is not a value")  # argparse would make a list of it
-    arguments = parser.parse_args(words)
-    arguments.words = words
+    parser = new_parser(words)  # if that fails, the program cannot start, and says so
     try:
+        if any(_NO_VALUE.fullmatch(word) for word in words):
+            parser.error("-- is not a value")  # argparse would make a list of it
+        arguments = parser.parse_args(words)
+        arguments.words = words
         return arguments.run(arguments)
     except Exception as error:
         if _ending.was_asked_for():  # and this came of it
