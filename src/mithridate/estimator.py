@@ -217,7 +217,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
             looks = (*looks, Statement(sentence, "class-list"))
         # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
-        names = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
+        names: Any = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
         training = Examples(inputs, labels, names, assumptions=looks)
         defence = self._defence()
         order = compose(

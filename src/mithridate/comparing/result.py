@@ -307,10 +307,10 @@ def _remove_stale(folder: Path, current: set[str]) -> None:
     for method in content["methods"]:
         listed = method.get("certificate") if isinstance(method, dict) else None
         # A file may hold anything: only plain names inside the folder of the certificates count.
-        is_own = isinstance(listed, str) and re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed)
-        if is_own and listed not in current:
+        own = re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed) if isinstance(listed, str) else None
+        if own is not None and own[0] not in current:
             with suppress(OSError):
-                (folder / listed).unlink(missing_ok=True)
+                (folder / own[0]).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
