@@ -110,7 +110,7 @@ def test_an_unknown_parameter_is_refused_with_the_nearest_known_one() -> None:
 
 def test_a_clone_has_equal_parameters_and_no_models(fitted: CertifiedClassifier) -> None:
     original = small(method=RDP(group="mixture"), threat=Threat.ADD, features=UnitNorm(bias=0.5), classes=[0, 1, 2])
-    twin = clone(original)
+    twin: Any = clone(original)
     assert twin.get_params() == original.get_params()
     assert not hasattr(clone(fitted), "defence_")
 
