@@ -22,7 +22,7 @@ from mithridate.cli._shared import new_parser
 from mithridate.comparing.entry import Entry
 from mithridate.comparing.result import Comparison
 from mithridate.comparing.running import compare
-from mithridate.core.baseline import single_label
+from mithridate.core.labels import single_label
 from mithridate.data import Examples
 from mithridate.defences import defence, names
 from mithridate.defences.partitions import Partitioned

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from mithridate import ConfigError, predict
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
 from mithridate.defences.bagging import Bagged, Bootstrap

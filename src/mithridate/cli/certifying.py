@@ -13,7 +13,7 @@ from rich.bar import Bar
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._io.artifacts import PathLike, write_atomically
+from mithridate._io.files import PathLike, write_atomically
 from mithridate._text import counted, fraction, printable
 from mithridate.accounting import Method
 from mithridate.certifying.advice import advise
@@ -22,9 +22,8 @@ from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _shared
 from mithridate.cli.train import accuracy, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
-from mithridate.core.certificate import Certificate, Scope, Status
+from mithridate.core.certificate import Certificate, Scope, Status, confidence
 from mithridate.core.conditions import in_json
-from mithridate.core.confidence import confidence
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes, read_votes

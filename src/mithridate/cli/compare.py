@@ -21,7 +21,7 @@ from mithridate.comparing.running import TRAINING, compare
 from mithridate.core.mechanism import Threat
 from mithridate.defences.registry import names
 from mithridate.errors import ConfigError, MithridateError
-from mithridate.projects.comparison import matched_radius, read_comparison
+from mithridate.projects import matched_radius, read_comparison
 from mithridate.reporting.comparison import duration, failure_words, marked_title
 
 _COMPARE_EXAMPLES = """examples:

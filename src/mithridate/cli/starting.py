@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._io.artifacts import write_atomically
+from mithridate._io.files import write_atomically
 from mithridate._text import percent
 from mithridate.accounting import FDP
 from mithridate.certifying.certification import certify
@@ -22,7 +22,7 @@ from mithridate.data import propose, read
 from mithridate.data.named import NAMES, load_named
 from mithridate.defences import defence
 from mithridate.errors import ConfigError
-from mithridate.projects.project import project_toml
+from mithridate.projects import project_toml
 from mithridate.reporting import Report
 from mithridate.reporting import sentences as words
 from mithridate.training.order import compose

@@ -13,19 +13,19 @@ import numpy as np
 from rich.console import Console
 
 import mithridate
-from mithridate._io.artifacts import write_atomically, write_npz
-from mithridate._io.files import read_file
+from mithridate._io.artifacts import write_npz
+from mithridate._io.files import read_file, write_atomically
 from mithridate._text import capitalised
 from mithridate.cli import _ending, _shared
 from mithridate.cli._shared import Clock, shown
-from mithridate.core.baseline import commonest, single_label
 from mithridate.core.conditions import in_json
+from mithridate.core.labels import commonest, single_label
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.projects.project import BACKENDS, CLUSTER, RUNTIME, Project, read_project
+from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_project
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.backends import Backend, Ray

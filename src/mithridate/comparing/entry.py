@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import capitalised, percent
-from mithridate.core.baseline import single_label
-from mithridate.core.certificate import Certificate
+from mithridate.core.certificate import Certificate, Curve, cautions, confidence, guaranteed_failure_prob
 from mithridate.core.conditions import Statement, conditions_of, in_json
-from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
-from mithridate.core.curve import Curve
+from mithridate.core.labels import single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.defences.statistical import StatisticalBound
 
@@ -176,7 +174,7 @@ class Entry:
             )
         if found is not None and not found.method.is_sound:
             said.append(
-                "Its radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them; fdp "
+                f"Its radii follow the paper's rule for groups, which is {found.method.flaw}: do not rely on them; fdp "
                 "gives a guarantee for the same models."
             )
         elif found is not None:

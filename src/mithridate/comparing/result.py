@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import PathLike, write_atomically
-from mithridate._io.files import TEXT_BYTES, parse_json, read_file
+from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import percent, shortened
 from mithridate._version import VERSION
 from mithridate.comparing.entry import Entry, FloatArray, certificate_file
-from mithridate.core.baseline import Commonest, commonest, single_label
+from mithridate.core.certificate import round_ticks
 from mithridate.core.conditions import Statement, before, conditions_of, distinct, in_json
-from mithridate.core.curve import round_ticks
-from mithridate.core.hooks import hook
+from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
+from mithridate.core.registry import hook
 from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.comparison/1"

@@ -23,9 +23,16 @@ from mithridate import _validate
 from mithridate.core.conditions import classes_read_off, of_user
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
-from mithridate.data.examples import check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
-from mithridate.data.fitted_scaling import fitted_preprocessing
-from mithridate.data.preparation import Preparation
+from mithridate.data.examples import (
+    Preparation,
+    check_inputs,
+    check_labels,
+    fingerprint,
+    fitted_preprocessing,
+    kind_of,
+    pair_of,
+    split_inputs,
+)
 from mithridate.defences.kept_run import KeptRun
 from mithridate.errors import ConfigError
 from mithridate.features import (

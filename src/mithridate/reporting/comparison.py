@@ -18,8 +18,8 @@ from mithridate._text import shortened
 from mithridate._version import VERSION
 from mithridate.comparing.entry import Entry, certificate_file
 from mithridate.comparing.result import Comparison, axis_ticks
+from mithridate.core.certificate import guaranteed_failure_prob
 from mithridate.core.conditions import explained
-from mithridate.core.confidence import guaranteed_failure_prob
 from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
 from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape, Steps

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mithridate import _validate
-from mithridate.core.conditions import Statement, classes_read_off
+from mithridate.core.conditions import Statement, classes_read_off, step_of
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled
-from mithridate.core.size import step_of
 from mithridate.data.declarations import MOST_CLASSES
 from mithridate.errors import ConfigError
 

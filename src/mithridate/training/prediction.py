@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
-from mithridate.data.examples import fingerprint, split_inputs
-from mithridate.data.preparation import Dataset, Preparation
+from mithridate.data.examples import Dataset, Preparation, fingerprint, split_inputs
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.training.arithmetic import usual_settings

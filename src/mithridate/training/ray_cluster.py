@@ -31,7 +31,7 @@ import torch
 from ray import exceptions
 
 from mithridate import errors
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate._version import VERSION
 from mithridate.errors import ClusterError, ConfigError, MithridateError
 from mithridate.training.backends import Ray

@@ -25,16 +25,24 @@ import torch
 from torch import Tensor, nn
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate._version import VERSION
-from mithridate.core.conditions import Statement, of_user, to_plain
+from mithridate.core.conditions import Size, Statement, of_user, to_plain
 from mithridate.core.mechanism import Deterministic
-from mithridate.core.size import Size
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Array, check_inputs, check_labels, fingerprint, kind_of, pair_of, split_inputs
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import (
+    Array,
+    Dataset,
+    Preparation,
+    check_inputs,
+    check_labels,
+    fingerprint,
+    fitted_preprocessing,
+    kind_of,
+    pair_of,
+    split_inputs,
+)
 from mithridate.data.partition import IndexArray, content_hashes
-from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, about_encoder, pick_encoder
 from mithridate.training import models, suitability

@@ -32,8 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mithridate._io.cache import cache_folder
-from mithridate._io.files import make_private, refuse_unless_private
+from mithridate._io.files import cache_folder, make_private, refuse_unless_private
 from mithridate.training.kernels.stage import Stage
 
 Pair = tuple[int, int]
@@ -267,7 +266,7 @@ def library() -> Library | None:
     """The compiled functions, or None where they are switched off or cannot be had."""
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
-    source = resources.files(__package__).joinpath("native.c").read_bytes()  # a package without it is broken: no None
+    source = resources.files("mithridate.training.kernels").joinpath("native.c").read_bytes()  # never missing
     try:
         found = _compiled(source)
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
