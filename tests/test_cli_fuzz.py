@@ -23,8 +23,7 @@ from mithridate import ADP, SampledGaussian, Votes, certify
 from mithridate.cli import main
 from mithridate.cli._shared import new_parser
 from mithridate.data import named
-from mithridate.training import prediction
-from mithridate.training import run as training
+from mithridate.training import task
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
 pytestmark = pytest.mark.more
@@ -95,8 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (bad / "folder").mkdir()
     (bad / "loop").symlink_to(bad / "loop")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Engine", FakeEngine)
-        patch.setattr(prediction, "Engine", FakeEngine)
+        patch.setattr(task, "Engine", FakeEngine)
         patch.setattr("mithridate.certifying.advice.METHODS", (ADP(),))
         patch.delenv("MITHRIDATE_DATA", raising=False)
         for name, published in named.PUBLISHED.items():

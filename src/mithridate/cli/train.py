@@ -28,9 +28,8 @@ from mithridate.errors import ArtifactError, ConfigError
 from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_project
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
-from mithridate.training.backends import Backend, Ray
 from mithridate.training.config import PRECISIONS
-from mithridate.training.order import Order, RuntimeOptions, compose
+from mithridate.training.order import Order, Ray, RuntimeOptions, compose
 from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, parts_path
 from mithridate.training.shared_run import in_words, parse_shards, stretches
 
@@ -301,14 +300,14 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
             write_npz(file, arrays)
 
 
-def device_type(name: str, backend: Backend | None = None) -> str:
+def device_type(name: str, backend: Ray | None = None) -> str:
     """The kind of device that training will run on; of a cluster, as far as that is known here."""
     if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
         return "cuda" if name == "auto" else name
     return kind_of_device(name)
 
 
-def _quiet_output(backend: Backend | None) -> contextlib.AbstractContextManager[Any]:
+def _quiet_output(backend: Ray | None) -> contextlib.AbstractContextManager[Any]:
     """Keep the output for results: Ray reports nodes that it lost there."""
     return contextlib.redirect_stdout(sys.stderr) if isinstance(backend, Ray) else contextlib.nullcontext()
 
