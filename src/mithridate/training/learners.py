@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
+import logging
 import math
 import os
 import random
@@ -19,20 +20,25 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import did_you_mean
 from mithridate.errors import ConfigError
-from mithridate.training.run_directory import TallyArrays
+
+if TYPE_CHECKING:
+    from mithridate.training.run_directory import TallyArrays
 
 Scores = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 # What one model sees: the rows of its examples, and their labels.
 Seen = tuple[Any, IntArray]
+# Its scores on the inputs, and what the learner raised, where it did.
+Answers = tuple[Scores, str | None]
 
+_log = logging.getLogger(__name__)
 # Groups are what a run resumes by.
 _GROUP = 64
 # Beyond so many seconds of work, other processes are worth their start.
@@ -139,7 +145,7 @@ class Learner:
             ) from error
         return found(**{**family.constants, **self.constants})
 
-    def scores(self, x: Any, y: IntArray, classes: int, model: int, inputs: Any) -> Scores:
+    def scores(self, x: Any, y: IntArray, classes: int, model: int, inputs: Any) -> tuple[Scores, str | None]:
         """How the model of some examples scores every label on some inputs; the largest is its vote.
 
         Args:
@@ -151,20 +157,21 @@ class Learner:
 
         Returns:
             inputs x classes, finite. Without examples label 0 scores 1, with examples of one label that one, and
-            where the classifier raises, or gives no number for an input, again label 0; all others 0.
+            where the classifier raises, or gives no number for an input, again label 0; all others 0. And what it
+            raised, where it did.
         """
         found = np.unique(y)
         if len(found) < 2:
-            return fixed_scores(inputs.shape[0], classes, int(found[0]) if len(found) else 0)
+            return fixed_scores(inputs.shape[0], classes, int(found[0]) if len(found) else 0), None
         try:
             scores = self._learnt(x, y, found, classes, model, inputs)
         except MemoryError:  # says something about the machine, not about the part
             raise
-        except Exception:
-            return fixed_scores(inputs.shape[0], classes, 0)
+        except Exception as error:
+            return fixed_scores(inputs.shape[0], classes, 0), f"{type(error).__name__}: {error!s:.200}"
         lost = ~np.isfinite(scores).all(axis=1)
         scores[lost] = fixed_scores(1, classes, 0)
-        return scores
+        return scores, None
 
     def _learnt(self, x: Any, y: IntArray, found: IntArray, classes: int, model: int, inputs: Any) -> Scores:
         from threadpoolctl import threadpool_limits
@@ -311,6 +318,8 @@ class LearnerMachine:
         self._learner, self._seen, self._classes, self._test = learner, seen, classes, test
         self._evidence, self._bins, self._steps = evidence, bins, steps
         self._models, self._in_flight = models, in_flight
+        if learner.wants_counts and test.shape[0] and test.min() < 0:
+            raise ConfigError(f"{learner.name} counts, and these inputs have numbers below 0; use another learner.")
         self._check(columns)
 
     @property
@@ -326,7 +335,7 @@ class LearnerMachine:
         """Learn from made-up examples: what fails on these fails on all parts, and would go unseen there."""
         drawn = np.random.default_rng(0)
         x = drawn.random((_ROWS_TRIED, columns), dtype=np.float32)
-        y = np.arange(_ROWS_TRIED, dtype=np.int64) % min(self._classes, 4)
+        y = np.arange(_ROWS_TRIED, dtype=np.int64) % 2
         rows: Any = x
         if not isinstance(self._test, np.ndarray):
             from scipy.sparse import csr_matrix
@@ -352,7 +361,7 @@ class LearnerMachine:
         with Parallel(n_jobs=2, backend="loky", batch_size=1) as others:
             asked = (delayed(_answers)(self._learner, self._classes, self._test, *one) for one in reversed(tried))
             there = list(others(asked))[::-1]
-        if not all(np.array_equal(first, second) for first, second in zip(here, there, strict=True)):
+        if not all(np.array_equal(first, second) for (first, _), (second, _) in zip(here, there, strict=True)):
             raise ConfigError(
                 f"The learner {self._learner.name} gives other answers when it is trained again on the same examples; "
                 "fix its randomness (random_state), or use another one."
@@ -360,7 +369,7 @@ class LearnerMachine:
 
     def train(self, seeds: Any, group: Sequence[int], advance: Callable[[int], None] | None) -> list[Scores]:
         """The scores of each model of a group on the inputs; the models themselves are not kept."""
-        found: list[Scores] = []
+        found: list[Answers] = []
         started = time.perf_counter()
         for model in group:
             if (time.perf_counter() - started) * (len(group) - len(found)) > _SECONDS_ALONE * max(1, len(found)):
@@ -368,9 +377,19 @@ class LearnerMachine:
             found.append(_answers(self._learner, self._classes, self._test, model, *self._seen(seeds, model)))
             if advance is not None:
                 advance(self._steps)
-        return [*found, *self._in_parallel(seeds, list(group)[len(found) :], advance)]
+        found += self._in_parallel(seeds, list(group)[len(found) :], advance)
+        self._warn([error for _, error in found if error is not None], len(group))
+        return [scores for scores, _ in found]
 
-    def _in_parallel(self, seeds: Any, models: list[int], advance: Callable[[int], None] | None) -> Iterator[Scores]:
+    def _warn(self, errors: Sequence[str], models: int) -> None:
+        """Say what could not be learnt: a few parts may be an attacker's, many are a mistake of the user's."""
+        if errors:
+            _log.warning(
+                "%s could not learn from %d of %d parts, which vote for label 0: %s",
+                self._learner.name, len(errors), models, errors[0],
+            )  # fmt: skip
+
+    def _in_parallel(self, seeds: Any, models: list[int], advance: Callable[[int], None] | None) -> Iterator[Answers]:
         """The rest of a group, on all cores."""
         if not models:
             return
@@ -382,10 +401,10 @@ class LearnerMachine:
                 delayed(_answers)(self._learner, self._classes, self._test, model, *self._seen(seeds, model))
                 for model in models
             )
-            for scores in others(asked):
+            for answers in others(asked):
                 if advance is not None:
                     advance(self._steps)
-                yield scores
+                yield answers
 
     def tally(self, weights: Sequence[Scores], inputs: Any) -> TallyArrays:
         """How the models of a group vote on the inputs that they were asked about."""
@@ -413,7 +432,7 @@ class LearnerMachine:
         return tally
 
 
-def _answers(learner: Learner, classes: int, inputs: Any, model: int, x: Any, y: IntArray) -> Scores:
+def _answers(learner: Learner, classes: int, inputs: Any, model: int, x: Any, y: IntArray) -> Answers:
     """What `Learner.scores` says: a function of its own, so that a process gets no more than it needs."""
     return learner.scores(x, y, classes, model, inputs)
 
