@@ -354,11 +354,11 @@ class LearnerMachine:
         Raises:
             ConfigError: their answers differ, so that they are no functions of what they see.
         """
-        from joblib import Parallel, delayed
+        from joblib import delayed
 
         tried = [(model, *self._seen(None, model)) for model in range(min(_TRIED, self._models))]
         here = [_answers(self._learner, self._classes, self._test, *one) for one in tried]
-        with Parallel(n_jobs=2, backend="loky", batch_size=1) as others:
+        with _processes(2, batch_size=1) as others:
             asked = (delayed(_answers)(self._learner, self._classes, self._test, *one) for one in reversed(tried))
             there = list(others(asked))[::-1]
         if not all(np.array_equal(first, second) for (first, _), (second, _) in zip(here, there, strict=True)):
@@ -393,10 +393,10 @@ class LearnerMachine:
         """The rest of a group, on all cores."""
         if not models:
             return
-        from joblib import Parallel, delayed
+        from joblib import delayed
 
         workers = min(len(models), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
-        with Parallel(n_jobs=workers, backend="loky", return_as="generator") as others:
+        with _processes(workers, return_as="generator") as others:
             asked = (
                 delayed(_answers)(self._learner, self._classes, self._test, model, *self._seen(seeds, model))
                 for model in models
@@ -430,6 +430,19 @@ class LearnerMachine:
             said = [scores.argmax(axis=1) for scores in weights]
             tally["predictions"] = np.stack(said, axis=1).astype(np.uint16)
         return tally
+
+
+@contextlib.contextmanager
+def _processes(count: int, **options: Any) -> Iterator[Any]:
+    """Other processes that train models; they end with the block, and hold up nobody who ends."""
+    from joblib import Parallel
+    from joblib.externals.loky import get_reusable_executor
+
+    try:
+        with Parallel(n_jobs=count, backend="loky", **options) as others:
+            yield others
+    finally:
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _answers(learner: Learner, classes: int, inputs: Any, model: int, x: Any, y: IntArray) -> Answers:
