@@ -102,15 +102,11 @@ def usual_settings() -> Iterator[None]:
     gradients are recorded by default stays as it was: a user's encoder may rely on it, and nothing else here does.
     """
     records, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    devices = [
-        "cpu",
-        *(["cuda"] if torch.cuda.is_available() else []),
-        *(["mps"] if torch.backends.mps.is_available() else []),
-    ]
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     with ExitStack() as settings:
         settings.enter_context(torch.inference_mode(False))
         settings.enter_context(torch.set_grad_enabled(records))
-        for device in devices:
+        for device in (name for name, is_there in there.items() if is_there):
             settings.enter_context(torch.autocast(device, enabled=False))
         torch.set_default_dtype(torch.float32)
         try:
