@@ -36,7 +36,7 @@ from torch import nn
 from train import machine, one_run, resident_bytes, warm_up  # the benchmark beside this one
 
 from mithridate._version import VERSION
-from mithridate.data.preparation import Dataset
+from mithridate.data.examples import Dataset
 from mithridate.recipes.choosing import Recipe, choose
 from mithridate.training import models
 from mithridate.training.config import TrainConfig

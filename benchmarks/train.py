@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from mithridate.data.preparation import Dataset
+from mithridate.data.examples import Dataset
 from mithridate.training import models
 from mithridate.training.config import PRECISIONS, TrainConfig
 from mithridate.training.devices import products

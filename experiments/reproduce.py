@@ -31,13 +31,12 @@ import numpy as np
 import torch
 
 from mithridate import Certificate, Votes
-from mithridate._io.artifacts import write_atomically
+from mithridate._io.files import write_atomically
 from mithridate.core.mechanism import Private
 from mithridate.data.examples import Examples
 from mithridate.defences import Defence
 from mithridate.errors import MithridateError
-from mithridate.projects.comparison import read_comparison
-from mithridate.projects.project import Project, read_project
+from mithridate.projects import Project, read_comparison, read_project
 from mithridate.training.order import RuntimeOptions, compose
 from mithridate.training.run import pick_device
 

@@ -41,11 +41,9 @@ from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
 from mithridate.cli.predict import read_alike
-from mithridate.data import Images, named, read
-from mithridate.data import published_formats as formats
+from mithridate.data import Images, named, published_files, read
 from mithridate.errors import MithridateError
-from mithridate.projects.comparison import read_comparison
-from mithridate.projects.project import read_project
+from mithridate.projects import read_comparison, read_project
 from mithridate.training import run as training
 from mithridate.training.run_directory import Manifest, RunDirectory, read_models, read_seed
 
@@ -185,18 +183,23 @@ def _data(world: Path) -> Iterator[Target]:
     blind = (mutations.blindly,)
     image, labels = test_named.GREY[1]
     idx = test_named.idx(image[:2, :5, :5].copy())
-    yield Target("idx", idx, world / "i", blind, lambda p: formats.read_idx(p, limit=LIMIT))
+    yield Target("idx", idx, world / "i", blind, lambda p: published_files.read_idx(p, limit=LIMIT))
     packed = gzip.compress(idx, mtime=0)
     yield Target(
-        "idx.gz", packed, world / "i.gz", (*blind, mutations.in_gzip), lambda p: formats.read_idx(p, limit=LIMIT), 2
+        "idx.gz",
+        packed,
+        world / "i.gz",
+        (*blind, mutations.in_gzip),
+        lambda p: published_files.read_idx(p, limit=LIMIT),
+        2,
     )
     pixels, labels = test_named.COLOUR[1]
     records = test_named.records(pixels, labels)
-    yield Target("cifar", records, world / "b.bin", blind, lambda p: formats.read_cifar(p, limit=LIMIT))
+    yield Target("cifar", records, world / "b.bin", blind, lambda p: published_files.read_cifar(p, limit=LIMIT))
     archive = test_named.archive({"test_batch.bin": records})
 
     def read_archive(path: Path) -> Any:
-        return formats.read_cifar_archive(path, ["test_batch.bin"], limit=LIMIT)
+        return published_files.read_cifar_archive(path, ["test_batch.bin"], limit=LIMIT)
 
     yield Target("cifar.tar.gz", archive, world / "b.tar.gz", (*blind, mutations.in_gzip), read_archive, 1)
     yield from _pictures(world)

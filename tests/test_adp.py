@@ -7,7 +7,7 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import optimize, stats
 
 from mithridate.accounting import ADP, Margins
-from mithridate.accounting.adp import one_example_epsilon
+from mithridate.accounting.rdp import one_example_epsilon
 from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
 from mithridate.errors import ConfigError
 

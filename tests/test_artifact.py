@@ -20,16 +20,8 @@ from hypothesis import strategies as st
 from mithridate import ArtifactError, Certificate, SampledGaussian, TamperedError, Votes, certify, verify
 from mithridate._io import artifacts as _artifact
 from mithridate._io import files as _files
-from mithridate._io.artifacts import (
-    decode_array,
-    read_hashed,
-    read_npz,
-    write_atomically,
-    write_hashed,
-    write_npz,
-    write_once,
-)
-from mithridate._io.files import read_file
+from mithridate._io.artifacts import decode_array, read_hashed, read_npz, write_hashed, write_npz
+from mithridate._io.files import read_file, write_atomically, write_once
 
 SCHEMA = "mithridate.certificate/1"
 

@@ -15,7 +15,7 @@ from mithridate import Certificate, SampledGaussian, Votes, certify
 from mithridate.data import Examples
 from mithridate.data.declarations import MOST_CLASSES
 from mithridate.data.frames import read_csv
-from mithridate.data.holdout import split_by_hash
+from mithridate.data.partition import split_by_hash
 
 QUICK = ["--instances", "8", "--device", "cpu"]
 ROWS = [f"{number % 17},{number % 5},{'ab'[number % 2]}" for number in range(60)]

@@ -12,7 +12,7 @@ from test_cli import Outcome, run
 
 import mithridate.defences
 from mithridate import Certificate, verify
-from mithridate.projects.comparison import read_comparison
+from mithridate.projects import read_comparison
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "compare.toml"
 FAKES = {
@@ -41,7 +41,7 @@ real_defence = mithridate.defences.defence
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with data, and defences that are quick."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mithridate.projects.comparison.defence", fake_defence)
+    monkeypatch.setattr("mithridate.projects.defence", fake_defence)
     np.savez(tmp_path / "train.npz", x=TRAIN[0], y=TRAIN[1])
     np.savez(tmp_path / "test.npz", x=TEST[0], y=TEST[1])
     np.savez(tmp_path / "inputs.npz", x=TEST[0])
@@ -155,7 +155,7 @@ def test_methods_are_chosen_by_the_names_of_their_rows(capsys: pytest.CaptureFix
 
 
 def test_scores_have_a_row_name(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mithridate.projects.comparison.defence", real_defence)
+    monkeypatch.setattr("mithridate.projects.defence", real_defence)
     tables = '[[methods]]\nname = "fdp"\n[[methods]]\nname = "fdp"\non = "scores"\n'
     file = read_comparison(config("", DATA + tables))
     assert list(file.defences()) == ["fdp", "fdp-scores"]
@@ -404,7 +404,7 @@ def test_other_data_in_the_same_folder_asks_for_another_one(
 ) -> None:
     """The real thing: what training says, in the words of this command."""
     pytest.importorskip("torch")
-    monkeypatch.setattr("mithridate.projects.comparison.defence", real_defence)
+    monkeypatch.setattr("mithridate.projects.defence", real_defence)
     tables = '[[methods]]\nname = "dpa"\npartitions = 3\nsteps = 2\n'
     text = 'out = "o"\ndevice = "cpu"'
     compared(capsys, config(text, DATA + tables))

@@ -36,9 +36,10 @@ from mithridate.core.conditions import (
     tuned_constants,
 )
 from mithridate.core.mechanism import Threat
-from mithridate.data.declarations import Arrays, Images, Number, Table
-from mithridate.data.fitted_scaling import fitted_preprocessing
-from mithridate.data.readers import read
+from mithridate.data.columns import Number
+from mithridate.data.declarations import Arrays, Images, Table
+from mithridate.data.examples import fitted_preprocessing
+from mithridate.data.sources import read
 from mithridate.defences import defence
 from mithridate.defences.partitions import Partitioned
 from mithridate.defences.statistical import statistical_dp

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from mithridate import ArtifactError, ConfigError
-from mithridate.data.examples import Examples, as_examples, check_inputs, check_labels, fingerprint, kind_of
-from mithridate.data.preparation import Preparation
-from mithridate.data.readers import read
+from mithridate.data.examples import (
+    Examples,
+    Preparation,
+    as_examples,
+    check_inputs,
+    check_labels,
+    fingerprint,
+    kind_of,
+)
+from mithridate.data.sources import read
 from mithridate.features import Frozen
 
 # --- files ----------------------------------------------------------------------------------------------------------

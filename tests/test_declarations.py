@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mithridate import ConfigError
+from mithridate._text import listed
 from mithridate.data import Arrays, Category, Declaration, Images, Number, Table, Text, declaration_from_dict, to_toml
-from mithridate.data.declarations import canonical, listed
+from mithridate.data.frames import canonical
 
 # Any character that a TOML file can hold, control characters included.
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)

@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor, nn
 
 from mithridate import Certificate, ConfigError, Threat, Votes, verify
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.data.examples import Examples
 from mithridate.defences import (
     DPA,

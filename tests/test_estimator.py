@@ -30,8 +30,7 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from mithridate import RDP, ConfigError, Threat, certify, predict
-from mithridate.core.conditions import conditions_of
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size, conditions_of
 from mithridate.estimator import CertifiedClassifier
 from mithridate.features import Frozen, UnitNorm
 
@@ -419,7 +418,7 @@ class NoTorch:
             raise ModuleNotFoundError("No module named 'torch'", name="torch")
 sys.meta_path.insert(0, NoTorch())
 from mithridate.core.conditions import conditions_of
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.estimator import CertifiedClassifier
 print(CertifiedClassifier().fit([[-1.0], [1.0]] * 20, [0, 1] * 20).predict([[-1.0], [1.0]]).tolist())
 try:

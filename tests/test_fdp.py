@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from oracles import ComposedLoss, one_step_curve
 from scipy import optimize, special, stats
 
-from mithridate._io.cache import cache_folder
+from mithridate._io.files import cache_folder
 from mithridate.accounting import fdp
-from mithridate.accounting.accountant import Margins
-from mithridate.accounting.curve_store import CurveStore
+from mithridate.accounting.curve_store import CurveStore, check_lines, check_plausible, least_curves
 from mithridate.accounting.fdp import FDP, CurveFamily, FdpAccountant, SubsampledCurveFamily, curve_family
-from mithridate.accounting.plausibility import check_lines, check_plausible, least_curves
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
+from mithridate.core.rule import Margins
 from mithridate.errors import NumericalError
 
 FloatArray = npt.NDArray[np.float64]

@@ -107,8 +107,8 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made_of_images = (OrientedGradients(), ObjectGradients(), PhotoGradients(), layered, UnitNorm())
     cases = [*((made, images) for made in made_of_images), (HashedNgrams(dimension=32), texts)]
     whole = [made.transform(inputs) for made, inputs in cases]
-    monkeypatch.setattr("mithridate.features._rows._CHUNK_NUMBERS", 600)
-    monkeypatch.setattr("mithridate.features.ngrams._REMEMBERED_NGRAMS", 10)
+    monkeypatch.setattr("mithridate.features._encoder._CHUNK_NUMBERS", 600)
+    monkeypatch.setattr("mithridate.features.tables_and_text._REMEMBERED_NGRAMS", 10)
     for (made, inputs), expected in zip(cases, whole, strict=True):
         np.testing.assert_array_equal(made.transform(inputs), expected)
 

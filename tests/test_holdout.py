@@ -11,7 +11,7 @@ from scipy import stats
 
 from mithridate import ConfigError
 from mithridate.data import Arrays, Examples
-from mithridate.data.holdout import split_by_hash
+from mithridate.data.partition import split_by_hash
 
 # With which probability a test of chance may fail though all is well, were its seed not fixed.
 FALSE_ALARM = 1e-6

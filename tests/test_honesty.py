@@ -21,7 +21,7 @@ from mithridate import Certificate, CertifiedClassifier, ConfigError, SampledGau
 from mithridate.cli import _parser
 from mithridate.comparing.result import Comparison, Entry
 from mithridate.comparing.running import compare
-from mithridate.core.baseline import single_label
+from mithridate.core.labels import single_label
 from mithridate.data import Examples
 from mithridate.defences import defence, names
 from mithridate.defences.partitions import Partitioned

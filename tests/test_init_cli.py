@@ -13,8 +13,8 @@ from test_cli import run
 from test_train_cli import everything_in, refused
 
 from mithridate.data import Arrays, Images, Table, declaration_from_dict
-from mithridate.data.declarations import Category, Number
-from mithridate.projects.project import read_project
+from mithridate.data.columns import Category, Number
+from mithridate.projects import read_project
 
 FLOWERS = "petal,soil,kind\n" + "".join(
     f"{number / 4},{'clay' if number % 2 else 'sand'},{'rose' if number % 3 else 'daisy'}\n" for number in range(40)

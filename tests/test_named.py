@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mithridate.data import download, named
-from mithridate.data import published_formats as formats
-from mithridate.data.download import PublishedFile
+from mithridate.data import named, published_files
 from mithridate.data.examples import Examples
 from mithridate.data.named import NAMES, Part, Published, load_named
+from mithridate.data.published_files import PublishedFile
 from mithridate.errors import ArtifactError, ConfigError
 
 RANDOM = np.random.default_rng(5)
@@ -393,7 +392,7 @@ def test_a_missing_file_on_the_host_is_said(offered: tuple[Path, Host]) -> None:
 
 
 def test_a_host_that_stalls_is_given_up(offered: tuple[Path, Host], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(published_files, "_TIMEOUT_SECONDS", 0.1)
     offered[1].stall.set()
     with pytest.raises(ArtifactError, match="there is no connection to the host"):  # and this ends
         load_named("mnist")
@@ -453,7 +452,7 @@ def outcome(read: Callable[[], Any]) -> tuple[Any, str | None]:
 
 @given(st.one_of(st.binary(max_size=64), st.builds(bytes.__add__, headers, st.binary(max_size=64))))
 def test_any_bytes_are_an_idx_array_or_an_error(content: bytes) -> None:
-    array, refusal = outcome(lambda: formats.parse_idx(content, "this"))
+    array, refusal = outcome(lambda: published_files.parse_idx(content, "this"))
     assert refusal.startswith("this ") if refusal else idx(array) == content
 
 
@@ -461,14 +460,14 @@ def test_any_bytes_are_an_idx_array_or_an_error(content: bytes) -> None:
 def test_an_idx_array_comes_back(shape: list[int], data: st.DataObject) -> None:
     size = int(np.prod(shape))
     array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
-    assert np.array_equal(formats.parse_idx(idx(array), "this"), array)
+    assert np.array_equal(published_files.parse_idx(idx(array), "this"), array)
 
 
 @given(st.integers(0, 3), st.integers(-2, 2), st.binary(min_size=1, max_size=16))
 def test_any_bytes_are_cifar_records_or_an_error(count: int, extra: int, pattern: bytes) -> None:
     length = max(0, count * 3073 + extra)
     content = (pattern * (length // len(pattern) + 1))[:length]
-    read, refusal = outcome(lambda: formats.parse_cifar(content, "this"))
+    read, refusal = outcome(lambda: published_files.parse_cifar(content, "this"))
     right = bool(count) and not extra and max(content[::3073]) <= 9
     assert (refusal is None) == right
     assert refusal.startswith("this ") if refusal else records(*read) == content
@@ -479,9 +478,9 @@ def test_any_file_is_read_or_named(tmp_path_factory: pytest.TempPathFactory, con
     path = tmp_path_factory.mktemp("any") / name
     path.write_bytes(content)
     readers = (
-        partial(formats.read_idx, path, limit=1000),
-        partial(formats.read_cifar, path, limit=10_000),
-        partial(formats.read_cifar_archive, path, ["test_batch.bin"], limit=10_000),
+        partial(published_files.read_idx, path, limit=1000),
+        partial(published_files.read_cifar, path, limit=10_000),
+        partial(published_files.read_cifar_archive, path, ["test_batch.bin"], limit=10_000),
     )
     for read in readers:
         refusal = outcome(read)[1]
@@ -524,4 +523,4 @@ def test_an_archive_that_unpacks_to_more_than_was_published(tmp_path: Path) -> N
         made.addfile(member, io.BytesIO(bytes(member.size)))
     (tmp_path / "a.tar.gz").write_bytes(stream.getvalue())
     with pytest.raises(ArtifactError, match=r"not a readable \.tar\.gz"):
-        formats.read_cifar_archive(tmp_path / "a.tar.gz", ["test_batch.bin"], limit=1 << 20)
+        published_files.read_cifar_archive(tmp_path / "a.tar.gz", ["test_batch.bin"], limit=1 << 20)

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from training_doubles import train_plain
 
 from mithridate import ConfigError, predict
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
 from mithridate.defences import defence

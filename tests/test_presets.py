@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from test_cli import run
 
-from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify
-from mithridate.core.conditions import classes_read_off
-from mithridate.core.size import Size
+from mithridate import Certificate, ConfigError, TrainConfig, Votes, certify, projects
+from mithridate.core.conditions import Size, classes_read_off
 from mithridate.data import Examples
 from mithridate.data.named import NAMES as DATA_NAMES
 from mithridate.defences.private import PrivateDefence
 from mithridate.features import OrientedGradients, UnitNorm, from_dict
-from mithridate.projects import project
-from mithridate.projects.project import Project, read_project
+from mithridate.projects import Project, read_project
 from mithridate.recipes import presets
 from mithridate.recipes.presets import Preset, preset
 from mithridate.training.order import Order, compose
@@ -54,7 +52,7 @@ def fake_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         train, test = (Examples(*part, ("lying", "standing")) for part in (TRAIN, TEST))
         return train, test
 
-    monkeypatch.setattr(project, "load_named", load)
+    monkeypatch.setattr(projects, "load_named", load)
     monkeypatch.chdir(tmp_path)
     return asked
 

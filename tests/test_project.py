@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, MithridateError, TrainConfig
-from mithridate.core.conditions import conditions_of
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size, conditions_of
 from mithridate.data import Arrays, Examples, Images, Table
-from mithridate.data.declarations import Category, Declaration, Number, Text
+from mithridate.data.columns import Category, Number, Text
+from mithridate.data.declarations import Declaration
 from mithridate.defences.private import PrivateDefence
-from mithridate.projects.project import Project, known_options, project_toml, read_project
+from mithridate.projects import Project, known_options, project_toml, read_project
 from mithridate.training.order import Order, compose
 
 COMPLETE = {"noise_multiplier": 2.0, "sample_rate": 0.2, "steps": 6, "max_grad_norm": 1.0, "learning_rate": 0.5}

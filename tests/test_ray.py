@@ -27,7 +27,7 @@ from mithridate.cli._training import device_type
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures
-from mithridate.projects.project import Project
+from mithridate.projects import Project
 from mithridate.training.config import PlainConfig
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 

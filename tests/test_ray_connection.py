@@ -23,7 +23,7 @@ from torch import nn
 from training_doubles import TEST, TRAIN, make_config
 
 from mithridate import ClusterError, ConfigError, Ray
-from mithridate.data.preparation import Dataset
+from mithridate.data.examples import Dataset
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")

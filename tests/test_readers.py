@@ -33,7 +33,7 @@ from mithridate.data import (
     to_toml,
 )
 from mithridate.data.examples import check_inputs, check_labels
-from mithridate.data.proposals import rounded_range
+from mithridate.data.sources import rounded_range
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 WHOLE = (

@@ -46,10 +46,8 @@ from mithridate import (
 from mithridate._text import percent, printable, shortened
 from mithridate.certifying import advice
 from mithridate.certifying.advice import advise
-from mithridate.core.conditions import Statement
-from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
-from mithridate.core.curve import Curve, round_ticks
-from mithridate.core.size import Size
+from mithridate.core.certificate import Curve, cautions, confidence, guaranteed_failure_prob, round_ticks
+from mithridate.core.conditions import Size, Statement
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import MajorityRule

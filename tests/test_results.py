@@ -17,8 +17,7 @@ from mithridate.core.mechanism import SampledGaussian
 from mithridate.core.votes import read_votes
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.partitions import Partitioned
-from mithridate.projects.comparison import read_comparison
-from mithridate.projects.project import read_project
+from mithridate.projects import read_comparison, read_project
 from mithridate.recipes import presets
 from mithridate.training.config import TrainConfig
 

@@ -33,9 +33,9 @@ from mithridate import (
     verify,
 )
 from mithridate._io.artifacts import read_npz, write_npz
-from mithridate.auditing.sizes import _CHANGES_AT  # pyright: ignore[reportPrivateUsage]
+from mithridate.auditing.verification import _CHANGES_AT  # pyright: ignore[reportPrivateUsage]
+from mithridate.core.conditions import Size, next_step, step_of
 from mithridate.core.mechanism import SEARCH_LIMIT
-from mithridate.core.size import Size, next_step, step_of
 from mithridate.defences import defence
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
@@ -144,7 +144,7 @@ def test_a_limit_is_never_negative_and_no_threat_goes_beyond_a_weaker_one(number
     assert limit is None or 0 <= limit < number * 4
     both = size.limit(Threat.SYMMETRIC_DIFFERENCE)
     assert both == size.limit(Threat.EDIT) == min(size.limit(Threat.ADD) or 0, size.limit(Threat.REMOVE) or 0)
-    assert Size.from_dict(size.to_dict()) == size
+    assert Size(**size.to_dict()) == size
 
 
 def test_the_sentence_says_from_where_to_where_and_what_lifts_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 from test_doors import CONSTANTS, METHODS, SIZED, Pair, blobs
 
 from mithridate import Certificate, Threat, Votes, certify
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.defences import defence
 from mithridate.training import run_directory
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mithridate import Votes
-from mithridate.accounting.adp import one_example_epsilon
+from mithridate.accounting.rdp import one_example_epsilon
 from mithridate.core.mechanism import SampledGaussian, Threat, mechanism_from_dict
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.smoothing import NoisyLabels

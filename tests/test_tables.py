@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError
-from mithridate.data import Category, Number, Table, Text, read, tables
+from mithridate.data import Category, Number, Table, Text, read
+from mithridate.data.columns import encode
 from mithridate.data.frames import Frame, cells_of_objects, frame_of, read_csv
 from mithridate.features import HashedNgrams
 
@@ -36,7 +37,7 @@ def frame(columns: dict[str, list[Any]]) -> Frame:
 
 
 def encoded(columns: dict[str, list[Any]], table: Table) -> np.ndarray:
-    return tables.encode(frame(columns), table)[0]
+    return encode(frame(columns), table.columns, table.label)[0]
 
 
 # --- a slow encoder, one cell at a time -----------------------------------------------------------------------------
@@ -296,10 +297,10 @@ def test_columns_that_are_not_declared_may_hold_anything() -> None:
 
 def test_a_wrong_unit_is_noticed() -> None:
     table = Table(None, (Number("height", 0, 3),))
-    assert tables.encode(frame({"height": [180.0, 170.0, 2.0]}), table)[1] == (
+    assert encode(frame({"height": [180.0, 170.0, 2.0]}), table.columns, table.label)[1] == (
         "More than half of the values of 'height' lie outside 0 to 3 and were clipped; check its unit.",
     )
-    assert tables.encode(frame({"height": [180.0, 1.7, 2.0]}), table)[1] == ()
+    assert encode(frame({"height": [180.0, 1.7, 2.0]}), table.columns, table.label)[1] == ()
 
 
 # --- CSV ------------------------------------------------------------------------------------------------------------
@@ -435,7 +436,7 @@ def test_a_table_that_does_not_fit_into_memory() -> None:
         tuple(column.name for column in huge.columns), 10**6, "", lambda _: cells_of_objects(["a"], "c"), str
     )
     with pytest.raises(ConfigError, match="do not fit into memory"):
-        tables.encode(source, huge)
+        encode(source, huge.columns, huge.label)
 
 
 def test_other_things_are_no_tables() -> None:

@@ -6,8 +6,8 @@ from oracles import LatticeTest, gaussian_curve, one_step_curve
 
 from mithridate import SampledGaussian, Subsampled, Threat
 from mithridate.auditing.exact_curves import PrivateTraining
+from mithridate.auditing.private_routes import _ConcaveTable, _TradeoffRoute
 from mithridate.auditing.routes import Difference
-from mithridate.auditing.tradeoff_route import _ConcaveTable, _TradeoffRoute
 from mithridate.core.mechanism import Private
 
 LEVELS = np.array([1e-15, 1e-12, 1e-9, 1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-9])

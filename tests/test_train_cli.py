@@ -19,7 +19,7 @@ from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_vo
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
 from mithridate.cli import _training as command
 from mithridate.cli import main
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.training import task
 
 RECIPE = [

@@ -27,7 +27,7 @@ from mithridate import (
     train,
     verify,
 )
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size
 from mithridate.data.examples import Examples
 from mithridate.features import Frozen, HashedNgrams
 from mithridate.training import task

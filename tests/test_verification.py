@@ -133,7 +133,7 @@ def test_smaller_claims_are_right_too(tmp_path: Path) -> None:
 
 def test_blocks_of_splits_agree_with_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED))
-    monkeypatch.setattr("mithridate.auditing.tradeoff_route._SINGLE_SPLITS", 0)
+    monkeypatch.setattr("mithridate.auditing.private_routes._SINGLE_SPLITS", 0)
     assert failed(certificate, tmp_path / "c.json") == set()
     assert failed(_one_more(certificate), tmp_path / "c.json") == {"radii"}
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import Votes
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.auditing import Claim, second_route
 from mithridate.certifying.exact import in_units, leads, winners
 from mithridate.core.mechanism import Deterministic, Threat, Voters

@@ -21,12 +21,11 @@ from scipy import stats
 
 from mithridate import Votes
 from mithridate.accounting import Accountant, Margins
-from mithridate.accounting.accountant import BoolArray
-from mithridate.accounting.adp import one_example_epsilon
-from mithridate.accounting.rdp import PaperDivergence, RdpAccountant
+from mithridate.accounting.rdp import PaperDivergence, RdpAccountant, one_example_epsilon
 from mithridate.certifying import certification
 from mithridate.core.bounds import LabelBounds, bound_votes
 from mithridate.core.mechanism import Mechanism, Private, Subsampled, Threat, private
+from mithridate.core.rule import BoolArray
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -22,7 +22,7 @@ from mithridate.accounting.rdp import PaperDivergence, largest_after
 from mithridate.core.mechanism import Random, SampledGaussian, Threat
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.statistical import StatisticalBound, statistical_dp
-from mithridate.projects.project import read_project
+from mithridate.projects import read_project
 
 HERE = Path(__file__).parent
 RAW = HERE / "raw"

@@ -66,31 +66,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "accounting": ("ADP", "FDP", "RDP"),
-    "training.order": ("Ray",),
-    "core.certificate": ("Certificate", "Scope", "Status"),
-    "certifying.certification": ("certify",),
-    "comparing.running": ("compare",),
-    "comparing.result": ("Comparison",),
-    "training.config": ("TrainConfig",),
-    "defences": ("predict",),
-    "training.run": ("train",),
+    "accounting": "ADP FDP RDP",
+    "training.order": "Ray",
+    "core.certificate": "Certificate Scope Status",
+    "certifying.certification": "certify",
+    "comparing.running": "compare",
+    "comparing.result": "Comparison",
+    "training.config": "TrainConfig",
+    "defences": "predict",
+    "training.run": "train",
     "errors": (
-        "ArtifactError",
-        "ClusterError",
-        "ConfigError",
-        "MithridateError",
-        "NumericalError",
-        "TamperedError",
-        "UnsupportedMechanismError",
+        "ArtifactError ClusterError ConfigError MithridateError NumericalError TamperedError UnsupportedMechanismError"
     ),
-    "estimator": ("CertifiedClassifier",),
-    "core.mechanism": ("Mechanism", "SampledGaussian", "Subsampled", "Threat"),
-    "certifying.planning": ("Plan", "plan"),
-    "auditing.verification": ("Verification", "verify"),
-    "core.votes": ("Votes", "read_votes"),
+    "estimator": "CertifiedClassifier",
+    "core.mechanism": "Mechanism SampledGaussian Subsampled Threat",
+    "certifying.planning": "Plan plan",
+    "auditing.verification": "Verification verify",
+    "core.votes": "Votes read_votes",
 }
-_HOMES = {name: f"mithridate.{module}" for module, names in _MODULES.items() for name in names}
+_HOMES = {name: f"mithridate.{module}" for module, names in _MODULES.items() for name in names.split()}
 # What the optional packages of training are called, for those who lack them.
 _TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-learn"}
 

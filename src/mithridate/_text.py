@@ -6,10 +6,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-# Longer names are cut where no reader can point at them to see the rest.
-_NAME_LENGTH = 60
-_HUGE = 1 << 53
-
 
 def percent(count: int, total: int) -> str:
     """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
@@ -25,7 +21,7 @@ def percent(count: int, total: int) -> str:
     return f"{count / total:.1%}"
 
 
-def shortened(name: str, length: int = _NAME_LENGTH) -> str:
+def shortened(name: str, length: int = 60) -> str:
     """A name on one line, ending in an ellipsis where it is longer than this.
 
     >>> shortened("golden retriever", 8)
@@ -61,7 +57,7 @@ def shown(value: Any, length: int = 80) -> str:
     ("'a\\tb'", "'golden ...", 'a value with a huge number in it')
     """
     try:
-        text = repr(value) if not isinstance(value, int) or abs(value) < _HUGE else "a huge number"
+        text = repr(value) if not isinstance(value, int) or abs(value) < 1 << 53 else "a huge number"
     except ValueError:  # Python writes out no more than 4,300 digits
         text = "a value with a huge number in it"
     return text if len(text) <= length else f"{text[:length]}..."

@@ -27,15 +27,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import Rule, is_exact
+from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import Examples, fitted_preprocessing
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import named
 from mithridate.defences.base import kind_of_device
@@ -257,7 +256,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     def predict(self, X: Any) -> Array:
         """The label with the most votes for each input; ties go to the smaller label."""
         votes, rule = self.votes(X), self._rule()
-        top = rule.decide(votes, votes.mechanism.threat).label if is_exact(rule) else votes.counts.argmax(axis=1)
+        top = (
+            rule.decide(votes, votes.mechanism.threat).label
+            if isinstance(rule, ExactRule)
+            else votes.counts.argmax(axis=1)
+        )
         return self.classes_[top]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:

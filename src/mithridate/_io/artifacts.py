@@ -1,39 +1,41 @@
-"""Files that tell whether they were changed: one JSON object whose hash covers every byte of the file.
+"""Files of ours: hashed JSON, and arrays in `.npz` files that are read whole.
 
-The file starts with a fixed prefix that holds the schema, the size and the hash, which is that of the whole file with
-its own 64 digits replaced by zeros. A changed byte therefore shows, wherever it is; a shorter file is called truncated.
+A hashed file tells whether it was changed: one JSON object whose hash covers every byte of the file. It starts with a
+fixed prefix that holds the schema, the size and the hash, which is that of the whole file with its own 64 digits
+replaced by zeros. A changed byte therefore shows, wherever it is; a shorter file is called truncated.
 """
 
 import base64
-import contextlib
 import hashlib
+import io
 import json
 import math
-import os
 import re
-import secrets
-import tempfile
+import struct
+import warnings
+import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib import format as npy
 
-from mithridate._io import npz as _npz
 from mithridate._io.files import (
     TEXT_BYTES,
     UNPACKED_BYTES,
     UNPACKED_RATIO,
+    PathLike,
     opened_file,
     parse_json,
     size_of,
     unpacked_limit,
+    write_atomically,
 )
 from mithridate.errors import ArtifactError, TamperedError
-
-PathLike = str | os.PathLike[str]
 
 _PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\n'
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
@@ -43,122 +45,6 @@ _ARRAY_DTYPES = ("int64", "float64", "float32", "uint8", "uint16", "uint32")
 _PREFIX_BYTES = 512
 # Arrays up to this size are compressed as far as they can be.
 _SMALL_ARRAY = 1 << 24
-
-
-@contextlib.contextmanager
-def write_atomically(path: PathLike, *, durable: bool = False, private: bool = False) -> Iterator[IO[bytes]]:
-    """A file that appears under its name only when all of it is written; what was there before stays until then.
-
-    Args:
-        path: name of the file.
-        durable: wait until the file and its name are on the disk, so that not even a power cut takes them back.
-        private: only the owner may read the file, at any moment of its life.
-
-    Raises:
-        ArtifactError: the folder cannot be written to.
-    """
-    path = Path(path)
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
-        raise ArtifactError(
-            f"Cannot write {path}: {getattr(error, 'strerror', error)}. Choose a folder that exists and is yours."
-        ) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        if not private:  # A temporary file is private until it is told otherwise.
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-        if durable:
-            sync_folder(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise ArtifactError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
-        raise
-
-
-def write_once(path: Path, content: bytes) -> bool:
-    """Write a file that nobody has written yet, whole and on the disk; whether it was this call that did.
-
-    Guarantee: of several processes, on whatever machines, one writes it, and all read the same content afterwards. That
-    rests on hard links, which fail where there is a file of that name: no lock is needed.
-
-    Raises:
-        ArtifactError: the folder cannot be written to, or its file system has no hard links.
-    """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    with write_atomically(unfinished, durable=True) as file:
-        file.write(content)
-    try:
-        os.link(unfinished, path)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise ArtifactError(
-            f"Cannot write {path}: {error.strerror}; several processes can start a run together only on a file system "
-            "with hard links. Prepare the run beforehand (mithridate train --prepare)."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(unfinished)
-    sync_folder(path.parent)
-    return True
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk, where the system has a way to ask for it."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
-    """All arrays of an `.npz`, each read whole; see `_npz.read_arrays` for what is checked.
-
-    Object arrays are refused: reading them would run code from the file.
-
-    Args:
-        path: the file.
-        wanted: what the file should hold, for the messages.
-
-    Raises:
-        ArtifactError: the file is missing, damaged, of another kind, or holds something other than plain arrays.
-    """
-    with opened_file(path) as stream:
-        try:
-            if stream.read(6) == b"\x93NUMPY":
-                raise ArtifactError(f"{path} holds a single array; save it as an .npz with {wanted}.")
-            return _npz.read_arrays(stream)
-        except _npz.NotPlainError as error:
-            if error.objects:
-                raise ArtifactError(
-                    f"{path} holds Python objects, which mithridate never loads; save plain arrays instead."
-                ) from error
-            raise ArtifactError(
-                f"The array {error.name!r:.80} of {path} is not a plain array of numbers; save it as one."
-            ) from error
-        except (_npz.DamagedError, OSError) as error:
-            raise ArtifactError(
-                f"{path} is not a readable .npz (truncated, damaged or of another kind: {error}); give one with "
-                f"{wanted}."
-            ) from error
-
-
-def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays that `read_npz` reads, compressed unless they are so large that they might not be read then."""
-    write = np.savez_compressed if sum(array.nbytes for array in arrays.values()) < UNPACKED_BYTES else np.savez
-    write(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
 def write_hashed(path: PathLike, schema: str, content: dict[str, Any]) -> None:
@@ -284,3 +170,166 @@ def _encode_array(value: Any) -> dict[str, Any]:
 
 def _prefix(schema: str, size: int, digest: str) -> bytes:
     return _PREFIX.format(schema=schema, size=size, digest=digest).encode()
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+_MAGIC = b"\x93NUMPY"
+_SUFFIX = ".npy"
+# By the version of the format; the third differs from the second in names of fields only, which are not read.
+_HEADERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+    (3, 0): npy.read_array_header_2_0,
+}
+_ENTRIES = (b"descr", b"fortran_order", b"shape")
+_HEADER_BYTES = 1 << 14
+_CHUNK = 1 << 20
+# The end of a zip: signature, number of members, length of the comment. Large ones have another record before it.
+_END = struct.Struct("<4s6xH8xH")
+_LARGE_END = struct.Struct("<4s28xQ16x")
+_LARGE_LOCATOR = 20
+_LARGE = 0xFFFF
+_MOST_MEMBERS = 1 << 12
+# The last of all characters.
+_LARGEST = 0x10FFFF
+# What zipfile raises on bytes that are no zip, or only look like one.
+_NO_ZIP = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    RuntimeError,  # an encrypted member; NotImplementedError, an unknown version
+    MemoryError,
+)
+
+
+class _DamagedError(Exception):
+    """The bytes are not what was written; the text says what is wrong, and becomes part of a sentence."""
+
+
+class _NotPlainError(Exception):
+    """An array, of this name, is no plain array of numbers or text; `objects`: to load it would run code."""
+
+    def __init__(self, name: str, *, objects: bool) -> None:
+        super().__init__(name)
+        self.name, self.objects = name, objects
+
+
+def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
+    """All arrays of an `.npz` file, by name, each read whole.
+
+    numpy itself reads of a member what the header of the array asks for. If a damaged header asks for less, the end of
+    the member is never reached, and its checksum never compared: the array is another one, and nobody is told.
+
+    Guarantee: every byte of every member is accounted for by its array's type and shape, and the checksum of the member
+    agrees. Nothing is unpacked beyond what its header declares, nor beyond `unpacked_limit` in all. Object arrays are
+    refused: reading them would run code from the file.
+
+    Args:
+        path: the file.
+        wanted: what the file should hold, for the messages.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, of another kind, or holds something other than plain arrays.
+    """
+    with opened_file(path) as stream:
+        try:
+            if stream.read(6) == _MAGIC:
+                raise ArtifactError(f"{path} holds a single array; save it as an .npz with {wanted}.")
+            with zipfile.ZipFile(stream) as archive:
+                _check_directory(stream, len(archive.infolist()))
+                return _members(archive, unpacked_limit(size_of(stream)))
+        except ArtifactError:
+            raise
+        except _NotPlainError as error:
+            if error.objects:
+                raise ArtifactError(
+                    f"{path} holds Python objects, which mithridate never loads; save plain arrays instead."
+                ) from error
+            raise ArtifactError(
+                f"The array {error.name!r:.80} of {path} is not a plain array of numbers; save it as one."
+            ) from error
+        except (_DamagedError, *_NO_ZIP) as error:
+            raise ArtifactError(
+                f"{path} is not a readable .npz (truncated, damaged or of another kind: "
+                f"{str(error) or type(error).__name__}); give one with {wanted}."
+            ) from error
+
+
+def _check_directory(stream: IO[bytes], members: int) -> None:
+    """Require that the end of the file names as many members as were found; zipfile does not look.
+
+    A directory that seems shorter than it is lacks its first members, and nothing else would tell.
+    """
+    size = size_of(stream)
+    stream.seek(max(0, size - _END.size - _LARGE_LOCATOR - _LARGE_END.size))
+    tail = stream.read()
+    signature, named, comment = _END.unpack_from(tail, len(tail) - _END.size)
+    if signature != b"PK\x05\x06" or comment != 0:
+        raise _DamagedError("something follows the end of its directory")
+    if named == _LARGE and tail[_LARGE_END.size :].startswith(b"PK\x06\x07"):
+        signature, named = _LARGE_END.unpack_from(tail)
+    if named != members:
+        raise _DamagedError(f"its directory should have {named} members, but has {members}")
+
+
+def _members(archive: zipfile.ZipFile, limit: int) -> dict[str, npt.NDArray[Any]]:
+    members = archive.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise _DamagedError(f"it has more than {_MOST_MEMBERS:,} members")
+    if sum(member.file_size for member in members) > limit:
+        raise _DamagedError(f"it unpacks to more than {limit:,} bytes; save it without compression (np.savez)")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for member in members:
+        name = member.filename.removesuffix(_SUFFIX)
+        if name == member.filename or name in arrays:
+            raise _DamagedError(f"its member {member.filename!r:.80} is no array, or there twice")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _DamagedError("it is compressed by another method than deflate")
+        with archive.open(member) as opened:
+            arrays[name] = _array(opened, member.file_size, name)
+    return arrays
+
+
+def _array(stream: IO[bytes], size: int, name: str) -> npt.NDArray[Any]:
+    """The array in a member of so many bytes, if it holds one and nothing but it."""
+    content = bytearray()
+    while chunk := stream.read(_CHUNK):  # to the end, where zipfile compares the checksum
+        content += chunk
+    if len(content) != size:
+        raise _DamagedError("a member is too short")
+    start = io.BytesIO(content[:_HEADER_BYTES])
+    shape, fortran, dtype = _header(start)
+    if dtype.hasobject or dtype.names or dtype.kind not in "biufcSU":
+        raise _NotPlainError(name, objects=dtype.hasobject)
+    if sum(content[: start.tell()].count(entry) for entry in _ENTRIES) != len(_ENTRIES):
+        raise _DamagedError("the header of an array has an entry twice")
+    if dtype.itemsize == 0:  # of which any number would fit into nothing
+        raise _DamagedError("the header of an array has entries without size")
+    if math.prod(shape) * dtype.itemsize != size - start.tell():
+        raise _DamagedError(f"the array {name!r:.80} does not have the size that its header says")
+    if dtype.kind == "U" and (np.frombuffer(content, dtype.str[0] + "u4", offset=start.tell()) > _LARGEST).any():
+        raise _DamagedError(f"the array {name!r:.80} holds what is no text")
+    return np.frombuffer(content, dtype, offset=start.tell()).reshape(shape, order="F" if fortran else "C")
+
+
+def _header(start: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array, as numpy reads them: literals of Python, none of which can run anything."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of literals that only damage can have written
+            return _HEADERS[npy.read_magic(start)](start)
+    except (ValueError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
+        raise _DamagedError("the header of an array cannot be read") from error
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays that `read_npz` reads, compressed unless they are so large that they might not be read then."""
+    write = np.savez_compressed if sum(array.nbytes for array in arrays.values()) < UNPACKED_BYTES else np.savez
+    write(file, **arrays)  # pyright: ignore[reportArgumentType]

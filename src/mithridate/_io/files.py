@@ -1,18 +1,23 @@
-"""Files that others may have written: only plain files are opened, and no more is read or unpacked than is stated.
+"""Files: read within limits, though others may have written them; written as a whole or not at all.
 
-The limits are those of docs/data.md, "Limits". A pipe or a device is refused before anything waits for it.
+Only plain files are opened, and no more is read or unpacked than is stated. The limits are those of docs/data.md,
+"Limits". A pipe or a device is refused before anything waits for it.
 """
 
 import contextlib
 import json
 import math
 import os
+import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from mithridate.errors import ArtifactError
+
+PathLike = str | os.PathLike[str]
 
 # What a compressed file may unpack to, at least; whatever its size, see `unpacked_limit`.
 UNPACKED_BYTES = 1 << 28
@@ -71,11 +76,7 @@ def opened_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def read_file(path: Path, limit: int = SMALL_BYTES) -> bytes:
-    """All bytes of a plain file.
-
-    Args:
-        path: the file.
-        limit: the most bytes that it may have.
+    """All bytes of a plain file, which may have at most `limit`.
 
     Raises:
         ArtifactError: it is missing, too large, no plain file, or cannot be read.
@@ -122,7 +123,99 @@ def _finite(text: str) -> float:
     return number
 
 
-# --- files that only the user may write ------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def write_atomically(path: PathLike, *, durable: bool = False, private: bool = False) -> Iterator[IO[bytes]]:
+    """A file that appears under its name only when all of it is written; what was there before stays until then.
+
+    Args:
+        path: name of the file.
+        durable: wait until the file and its name are on the disk, so that not even a power cut takes them back.
+        private: only the owner may read the file, at any moment of its life.
+
+    Raises:
+        ArtifactError: the folder cannot be written to.
+    """
+    path = Path(path)
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+        raise ArtifactError(
+            f"Cannot write {path}: {getattr(error, 'strerror', error)}. Choose a folder that exists and is yours."
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        if not private:  # A temporary file is private until it is told otherwise.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+        if durable:
+            sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise ArtifactError(f"Cannot write {path}: {error.strerror}. Choose another place.") from error
+        raise
+
+
+def write_once(path: Path, content: bytes) -> bool:
+    """Write a file that nobody has written yet, whole and on the disk; whether it was this call that did.
+
+    Guarantee: of several processes, on whatever machines, one writes it, and all read the same content afterwards. That
+    rests on hard links, which fail where there is a file of that name: no lock is needed.
+
+    Raises:
+        ArtifactError: the folder cannot be written to, or its file system has no hard links.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with write_atomically(unfinished, durable=True) as file:
+        file.write(content)
+    try:
+        os.link(unfinished, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ArtifactError(
+            f"Cannot write {path}: {error.strerror}; several processes can start a run together only on a file system "
+            "with hard links. Prepare the run beforehand (mithridate train --prepare)."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk, where the system has a way to ask for it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# --- files that only the user may write -------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path | None:
+    """`$MITHRIDATE_CACHE`, else `mithridate` in the user's cache folder; None where nothing is to be kept (`off`)."""
+    chosen = os.environ.get("MITHRIDATE_CACHE")
+    if chosen is not None:
+        return None if chosen in ("", "off") else Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    with contextlib.suppress(RuntimeError):  # No home folder: keep nothing.
+        return Path(base) / "mithridate" if base else Path.home() / ".cache" / "mithridate"
+    return None
 
 
 def make_private(folder: Path) -> None:

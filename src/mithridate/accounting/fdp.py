@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from mithridate._io.cache import cache_folder
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
-from mithridate.accounting.curve_store import CurveStore
+from mithridate._io.files import cache_folder
+from mithridate.accounting.curve_store import ORDER_TOLERANCE, PROBES, CurveStore
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
 from mithridate.errors import NumericalError
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
@@ -40,9 +40,6 @@ _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10
 # Kept examples beyond this probability count as if the label were lost: added to the curve.
 _KEEP_DROP = 1e-12
-# Where monotonicity in the radius is checked, and by how much two grids may disagree.
-_PROBES = np.array([0.003, 0.03, 0.3])
-_MONOTONE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,10 +106,10 @@ class CurveFamily:
         """More changes cannot be harder to see: a violation is a bug, never a matter of data."""
         seen, changes = self._seen[inserted > 0], deleted + inserted
         place = bisect.bisect(seen, changes, key=lambda entry: entry[0])
-        values = curve(_PROBES)
+        values = curve(PROBES)
         fewer = seen[place - 1][1] if place else 0.0
         more = seen[place][1] if place < len(seen) else 1.0
-        if np.any(fewer > values + _MONOTONE_TOLERANCE) or np.any(values > more + _MONOTONE_TOLERANCE):
+        if np.any(fewer > values + ORDER_TOLERANCE) or np.any(values > more + ORDER_TOLERANCE):
             raise NumericalError(f"The curve for {changes} changed examples contradicts another; please report it.")
         seen.insert(place, (changes, values))
 
@@ -233,7 +230,7 @@ def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | Su
     return CurveFamily(mechanism, cached=cached)
 
 
-class FdpAccountant:
+class FdpAccountant(Accountant):
     """The condition of the module docstring for one mechanism and one threat."""
 
     def __init__(self, family: CurveFamily | SubsampledCurveFamily, threat: Threat) -> None:
@@ -272,17 +269,14 @@ class FdpAccountant:
         _refine(shown_at_once, lambda chosen: self._chain_holds(radius, radius, margins.take(chosen)))
         open_points = np.flatnonzero(shown & ~shown_at_once)
         if len(open_points):
-            rest = np.ones(len(open_points), dtype=np.bool_)
-            self._refine_by_splits(radius, margins.take(open_points), rest)
+            rest, left = np.ones(len(open_points), dtype=np.bool_), margins.take(open_points)
+            # Take back what some split with both kinds of changes does not show.
+            width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
+            for fewest in range(1, radius, width):
+                most = min(fewest + width, radius) - 1
+                _refine(rest, partial(self._block_holds, radius, fewest, most, left))
             shown[open_points] = rest
         return shown
-
-    def _refine_by_splits(self, radius: int, margins: Margins, shown: BoolArray) -> None:
-        """Take back what some split with both kinds of changes does not show."""
-        width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
-        for fewest in range(1, radius, width):
-            most = min(fewest + width, radius) - 1
-            _refine(shown, partial(self._block_holds, radius, fewest, most, margins))
 
     def _block_holds(self, radius: int, fewest: int, most: int, margins: Margins, chosen: IndexArray) -> BoolArray:
         """Whether every split with `fewest` to `most` deletions holds: by one chain, else by halves, else exactly."""

@@ -20,10 +20,10 @@ References: Ganesh 2024, arXiv 2401.10294 (one kind of change); Schuchardt et al
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-_UNIT = float(np.finfo(np.float64).eps) / 2
+from mithridate.core.rule import FloatArray
+
+UNIT = float(np.finfo(np.float64).eps) / 2
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,12 @@ class Components:
     weight_error: float
 
 
-def log_binomial(trials: int, rate: float) -> FloatArray:
-    """Log of the probabilities of 0, 1, ..., `trials` successes, of full relative accuracy around the mode."""
-    return _log_binomial_window(trials, rate, 0, trials)
+def log_binomial(trials: int, rate: float, low: int = 0, high: int | None = None) -> FloatArray:
+    """Log probabilities of `low` to `high` successes, of full relative accuracy around the mode; by default of all.
 
-
-def _log_binomial_window(trials: int, rate: float, low: int, high: int) -> FloatArray:
-    """Log probabilities of `low` to `high` successes, normalised over that window, which must hold nearly all mass."""
-    counts = np.arange(low, high + 1, dtype=np.float64)
+    They are normalised over that window, which must hold nearly all mass.
+    """
+    counts = np.arange(low, (trials if high is None else high) + 1, dtype=np.float64)
     if rate == 1.0 or trials == 0:
         return np.where(counts == trials, 0.0, -np.inf)
     # w_(k+1) / w_k = (n - k) / (k + 1) * q / (1 - q). The logs are summed outward from the mode, where they are near
@@ -74,10 +72,10 @@ def binomial_components(trials: int, rate: float, drop: float) -> Components:
         return Components(np.array([float(trials)]), np.zeros(1), 0.0, 0.0)
     mean = trials * rate
     if mean <= drop / 2:  # Hardly anybody is ever sampled; at the smallest of rates ratios of weights would overflow.
-        return Components(np.zeros(1), np.array([trials * np.log1p(-rate)]), mean * (1 + 1e-9), 4 * _UNIT)
+        return Components(np.zeros(1), np.array([trials * np.log1p(-rate)]), mean * (1 + 1e-9), 4 * UNIT)
     reach = 12 * np.sqrt(mean * (1 - rate)) + 45
     first, last = max(0, int(mean - reach)), min(trials, int(mean + reach))
-    log_weights = _log_binomial_window(trials, rate, first, last)
+    log_weights = log_binomial(trials, rate, first, last)
     weights = np.exp(log_weights)
     beyond = _geometric_tail(weights[-1], (trials - last) / (last + 1) * (rate / (1 - rate)))
     before = _geometric_tail(weights[0], first / (trials - first + 1) * ((1 - rate) / rate))
@@ -87,7 +85,7 @@ def binomial_components(trials: int, rate: float, drop: float) -> Components:
     outside = (below[low - 1] if low else before) + (above[high + 1] if high < last - first else beyond)
     counts = np.arange(first + low, first + high + 1, dtype=np.float64)
     # Every log is a sum of at most so many terms, each good to a few units in the last place.
-    weight_error = 4 * _UNIT * (len(weights) + 16)
+    weight_error = 4 * UNIT * (len(weights) + 16)
     return Components(counts, log_weights[low : high + 1], float(outside) * (1 + 1e-9), weight_error)
 
 
@@ -104,10 +102,6 @@ class MixturePair:
     upper: Components  # of P, centred at +counts
     lower: Components  # of Q, centred at -counts
 
-    def log_ratio_upper(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Log P/phi and its derivative at x."""
-        return _log_tilt(x, self.upper, self.noise)
-
     def log_ratio_lower(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Log Q/phi and its derivative at x."""
         value, slope = _log_tilt(-x, self.lower, self.noise)
@@ -115,14 +109,9 @@ class MixturePair:
 
     def loss(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The privacy loss log P/Q and its (non-negative) derivative at x."""
-        upper, upper_slope = self.log_ratio_upper(x)
+        upper, upper_slope = _log_tilt(x, self.upper, self.noise)
         lower, lower_slope = self.log_ratio_lower(x)
         return upper - lower, upper_slope - lower_slope
-
-
-def mixture_pair(noise: float, rate: float, deleted: int, inserted: int, *, drop: float) -> MixturePair:
-    """The dominating pair of one step; see the module docstring."""
-    return MixturePair(noise, binomial_components(deleted, rate, drop), binomial_components(inserted, rate, drop))
 
 
 def _log_tilt(x: FloatArray, components: Components, noise: float) -> tuple[FloatArray, FloatArray]:

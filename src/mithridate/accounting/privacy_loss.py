@@ -31,12 +31,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import fft, special
 
-from mithridate.accounting.mixture import Components, MixturePair, mixture_pair
+from mithridate.accounting.mixture import UNIT, Components, FloatArray, MixturePair, binomial_components
 from mithridate.errors import NumericalError
 
-FloatArray = npt.NDArray[np.float64]
-
-UNIT = float(np.finfo(np.float64).eps) / 2
 # Probability that may go to +infinity by cutting tails and leaving out components, over all steps.
 TRUNCATION = 1e-10
 # Probability that may wrap around the circle, at each end and for each of P and Q.
@@ -73,11 +70,6 @@ class ErrorBudget:
     wrap: float
     rounding: float
     loss: float
-
-    @property
-    def probability(self) -> float:
-        """Total that is added to a tail probability."""
-        return self.truncation + self.wrap + self.rounding
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,9 @@ def compose(
     try:
         # Whatever numpy would only warn about is refused: a curve must never come out of arithmetic that failed.
         with np.errstate(over="raise", divide="raise", invalid="raise"):
-            pair = mixture_pair(noise, rate, deleted, inserted, drop=TRUNCATION / (4 * steps))
+            drop = TRUNCATION / (4 * steps)
+            upper, lower = binomial_components(deleted, rate, drop), binomial_components(inserted, rate, drop)
+            pair = MixturePair(noise, upper, lower)
             atoms = _discretise(pair, steps, resolution)
             window = _window(atoms, steps)
             # Too large a circle: a coarser grid is as sound, only looser.
@@ -141,7 +135,7 @@ def compose(
                 resolution *= 2
                 atoms = _discretise(pair, steps, resolution)
                 window = _window(atoms, steps)
-            return _lines(_convolve(atoms, steps, window))
+            return _lines(*_convolve(atoms, steps, window))
     except NumericalError:
         raise
     except (ArithmeticError, ValueError, IndexError, MemoryError) as error:
@@ -162,23 +156,11 @@ class _Atoms:
     cut_error: float
 
 
-@dataclass(frozen=True)
-class _Composed:
-    """All steps: privacy losses in increasing order, masses of P and Q there, and what was added."""
-
-    losses: FloatArray
-    p: FloatArray
-    q: FloatArray
-    budget: ErrorBudget
-
-
 def _discretise(pair: MixturePair, steps: int, resolution: float) -> _Atoms:
     """Operations 1 to 3 of the module docstring, for one step."""
     low, high = _range(pair, TRUNCATION / (4 * steps))
     table = np.linspace(low, high, _TABLE)
-    upper, _ = pair.log_ratio_upper(table)
-    lower, _ = pair.log_ratio_lower(table)
-    loss = upper - lower
+    lower, loss = pair.log_ratio_lower(table)[0], pair.loss(table)[0]
     h = _grid_step(table / pair.noise, lower, loss, steps, resolution)
     first = int(np.floor(loss[0] / h))
     last = max(int(np.ceil(loss[-1] / h)), first + 1)
@@ -282,8 +264,10 @@ def _spread(h: float, first: int, p: FloatArray, q: FloatArray) -> tuple[FloatAr
     return masses, masses * factors
 
 
-def _convolve(atoms: _Atoms, steps: int, window: tuple[float, float]) -> _Composed:
-    """Operation 4 of the module docstring."""
+def _convolve(
+    atoms: _Atoms, steps: int, window: tuple[float, float]
+) -> tuple[FloatArray, FloatArray, FloatArray, ErrorBudget]:
+    """All steps: losses in increasing order, masses of P and Q there, and what was added; operation 4 of the module."""
     h = atoms.h
     needed = _circle(window, h)
     if not needed <= _MAX_CIRCLE:
@@ -299,7 +283,7 @@ def _convolve(atoms: _Atoms, steps: int, window: tuple[float, float]) -> _Compos
         rounding=max(p_error, q_error),
         loss=steps * atoms.cut_error,
     )
-    return _Composed(h * np.arange(start, start + size, dtype=np.float64) + budget.loss, p, q, budget)
+    return h * np.arange(start, start + size, dtype=np.float64) + budget.loss, p, q, budget
 
 
 def _circle(window: tuple[float, float], h: float) -> float:
@@ -357,12 +341,10 @@ def _log_moments(losses: FloatArray, masses: FloatArray, tilts: FloatArray) -> F
     return np.log(np.exp(exponents - peak).sum(axis=1)) + peak[:, 0]
 
 
-def _lines(composed: _Composed) -> TradeoffCurve:
+def _lines(losses: FloatArray, p: FloatArray, q: FloatArray, budget: ErrorBudget) -> TradeoffCurve:
     """H at about `LINES` losses around the bulk of Q, errors added."""
-    budget = composed.budget
-    p_tail = np.cumsum(composed.p[::-1])[::-1]
-    q_tail = np.cumsum(composed.q[::-1])[::-1]
-    usable = np.abs(composed.losses) < _MAX_EXPONENT
+    p_tail, q_tail = np.cumsum(p[::-1])[::-1], np.cumsum(q[::-1])[::-1]
+    usable = np.abs(losses) < _MAX_EXPONENT
     bulk = np.flatnonzero((q_tail > _NEGLIGIBLE) & (q_tail < 1 - _NEGLIGIBLE) & usable)
     if len(bulk) == 0:
         # All of Q at one atom (hardly any loss, or more than can be written): its neighbours are all there is to take.
@@ -375,7 +357,7 @@ def _lines(composed: _Composed) -> TradeoffCurve:
     levels = special.ndtr(np.linspace(6.4, -6.4, LINES // 2, dtype=np.float64))
     asked = len(q_tail) - np.searchsorted(q_tail[::-1], levels)
     chosen = np.union1d(even, np.clip(asked, bulk[0], bulk[-1]))
-    slopes = np.exp(composed.losses[chosen])
+    slopes = np.exp(losses[chosen])
     error = budget.wrap + budget.rounding
     intercepts = (p_tail[chosen] + error + budget.truncation) - slopes * (q_tail[chosen] - error)
     if not np.all(np.isfinite(intercepts)):

@@ -1,6 +1,7 @@
-"""The paper's certificate: Renyi differential privacy (RDP) with three rules for groups of examples.
+"""The paper's two certificates: by Renyi differential privacy (RDP), and by (eps, delta) from it (ADP).
 
-If the Renyi divergences of order `order` between D' and D are at most `eps`, both ways, then for every event
+**RDP**, with three rules for groups of examples. If the Renyi divergences of order `order` between D' and D are at most
+`eps`, both ways, then for every event
 
     Pr'[S] <= K(Pr[S]),   K(x) = (exp(eps) x)^((order - 1) / order)            (Mironov 2017, Proposition 10)
 
@@ -17,24 +18,30 @@ The three rules for r changed examples:
 * `standard` (sound): Mironov 2017, Proposition 2, from the divergence of one example.
 
 The divergences themselves are computed in `renyi.py`.
+
+**ADP**. One example obeys (eps, delta) with `delta` fixed beforehand and
+
+    eps = min over orders of  D + log((order - 1) / order) - (log delta + log order) / (order - 1)
+
+(Balle et al. 2020, arXiv 1905.09982, Theorem 21), D the Renyi divergence of one example over all steps. A group of r
+examples then obeys (r eps, delta (e^(r eps) - 1) / (e^eps - 1)), the standard group privacy of (eps, delta); the
+paper's own code used r delta instead, which is smaller and not valid. With K(x) = e^(eps_r) x + delta_r, the condition
+is K^-1(top_lower) > K(rival_upper).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
 from mithridate import _validate
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins, Method
-from mithridate.accounting.mixture import log_binomial
-from mithridate.accounting.renyi import ERROR, log_moments
+from mithridate.accounting.renyi import ERROR, log_moments, log_weights
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method
 from mithridate.errors import NumericalError, UnsupportedMechanismError
 
-GROUPS = ("mixture", "paper", "standard")
 # Dense near one and around two, where the best orders of large groups lie: beyond a sharp limit that falls with the
 # size of the group, the event that *all* of it was sampled makes the divergence explode.
 ORDERS: FloatArray = np.unique([*(1 + np.geomspace(0.01, 63.0, 120)), *np.linspace(1.4, 3.0, 65)])
@@ -68,7 +75,7 @@ class RDP(Method):
     complement: bool = False
 
     def __post_init__(self) -> None:
-        _validate.one_of(GROUPS, group=self.group)
+        _validate.one_of(tuple(_GROUPS), group=self.group)
 
     name = "rdp"
     title = "RDP"
@@ -103,12 +110,12 @@ class RDP(Method):
         return f"RDP ({self.group}{', with complements' if self.complement else ''})"
 
     @property
-    def is_sound(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Not with the paper's rule for groups, which is not valid for DP-SGD."""
-        return self.group != "paper"
+    def flaw(self) -> str:
+        """What is wrong with the paper's rule for groups; see the module docstring."""
+        return "not valid for DP-SGD" if self.group == "paper" else ""
 
 
-class RdpAccountant:
+class RdpAccountant(Accountant):
     """The paper's condition from divergences at every order."""
 
     def __init__(self, divergence: GroupDivergence, complement: bool) -> None:
@@ -119,9 +126,6 @@ class RdpAccountant:
     def error_budget(self) -> dict[str, float]:
         """The relative error that is added to every divergence."""
         return {"divergence": ERROR}
-
-    def close(self) -> None:
-        """Nothing to keep."""
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
@@ -153,23 +157,19 @@ def smallest_after(orders: FloatArray, eps: FloatArray, p: FloatArray) -> FloatA
     return np.exp(exponents.max(axis=1)) * (1 - 1e-12)
 
 
-class GroupDivergence(Protocol):
+class GroupDivergence:
     """Divergences over all steps between D' and D, the larger of both directions; infinite where unknown."""
+
+    def __init__(self, mechanism: Private, threat: Threat) -> None:
+        self._mechanism, self._threat = mechanism, threat
+        self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """Orders, and the divergence at each of them for `radius` units of the threat."""
-        ...
+        raise NotImplementedError
 
 
-@lru_cache(maxsize=2)  # Certificates of one mechanism come in series; more tables would only fill the memory.
-def group_divergence(group: str, mechanism: Private, threat: Threat) -> GroupDivergence:
-    """The rule of the given name."""
-    if group == "mixture":
-        return MixtureDivergence(mechanism, threat)
-    return PaperDivergence(mechanism, threat) if group == "paper" else StandardDivergence(mechanism, threat)
-
-
-class MixtureDivergence:
+class MixtureDivergence(GroupDivergence):
     """`group="mixture"`: the dominating pairs themselves, every split of the symmetric difference.
 
     The larger divergence over all splits and both directions is taken at each order. Reflection swaps the directions:
@@ -177,10 +177,8 @@ class MixtureDivergence:
     """
 
     def __init__(self, mechanism: Private, threat: Threat) -> None:
-        self._mechanism = mechanism
-        self._threat = threat
+        super().__init__(mechanism, threat)
         self._tables: dict[int, FloatArray] = {}
-        self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
@@ -201,15 +199,11 @@ class MixtureDivergence:
     def _worst(self, radius: int) -> FloatArray:
         match self._threat:
             case Threat.ADD | Threat.REMOVE:
-                return self._pure(radius)
+                return _pure_log_moments(self._mechanism, radius, ORDERS)
             case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
-                return self._moments([radius], [radius], ORDERS)[:, 0, 0]
+                return composed_log_moments(self._mechanism, [radius], [radius], ORDERS)[:, 0, 0]
             case Threat.SYMMETRIC_DIFFERENCE:
-                return np.maximum(self._pure(radius), self._mixed(radius))
-
-    def _pure(self, radius: int) -> FloatArray:
-        forward = self._moments([radius], [0], ORDERS)
-        return np.maximum(forward, self._moments([0], [radius], ORDERS))[:, 0, 0]
+                return np.maximum(_pure_log_moments(self._mechanism, radius, ORDERS), self._mixed(radius))
 
     def _mixed(self, radius: int) -> FloatArray:
         """The largest moment over all mixed splits, from a table that serves all radii between two powers of two."""
@@ -225,36 +219,33 @@ class MixtureDivergence:
 
     def _table(self, top: int, step: int) -> FloatArray:
         """The largest moment of all mixed splits by the sum of their numbers on the lattice: an array [order, sum]."""
-        pure = self._pure(top // 2 if top > 8 else 1)
+        pure = _pure_log_moments(self._mechanism, top // 2 if top > 8 else 1, ORDERS)
         useful = np.flatnonzero(pure / (ORDERS - 1) < _USELESS)
         numbers = list(range(0, top + 1, step))
         table = np.full((len(ORDERS), len(numbers) + 1), np.inf)
         for chosen in np.array_split(useful, max(1, len(useful) // _ORDERS_AT_ONCE)):
-            for order, moments in zip(chosen, self._moments(numbers, numbers, ORDERS[chosen]), strict=True):
+            found = composed_log_moments(self._mechanism, numbers, numbers, ORDERS[chosen])
+            for order, moments in zip(chosen, found, strict=True):
                 mixed = np.fliplr(moments[1:, 1:])
                 # Antidiagonals, whose sums are 2, 3, ..., len(numbers).
                 table[order, 2:] = [mixed.diagonal(offset).max() for offset in range(len(mixed) - 1, -1, -1)]
         return table
 
-    def _moments(self, deleted: list[int], inserted: list[int], orders: FloatArray) -> FloatArray:
-        return composed_log_moments(self._mechanism, deleted, inserted, orders)
 
-
-class PaperDivergence:
-    """`group="paper"`: one example at sample rate 1 - (1 - q)^r. Not valid for DP-SGD; see the module docstring."""
+class PaperDivergence(GroupDivergence):
+    """`group="paper"`: one example at sample rate 1 - (1 - q)^r; see the module docstring for what is wrong with it."""
 
     def __init__(self, mechanism: Private, threat: Threat) -> None:
+        super().__init__(mechanism, threat)
         if not isinstance(mechanism, SampledGaussian):
             raise UnsupportedMechanismError(
                 "group='paper' is defined for a plain SampledGaussian only; use group='mixture' or method FDP."
             )
-        self._mechanism = mechanism
-        self._threat = threat
-        self._known: dict[int, FloatArray] = {}
+        self._plain = mechanism
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
-        m, changes = self._mechanism, self._threat.changes(radius)
+        m, changes = self._plain, self._threat.changes(radius)
         if changes not in self._known:
             rate = -np.expm1(changes * np.log1p(-m.sample_rate)) if m.sample_rate < 1 else 1.0
             enlarged = SampledGaussian(m.noise_multiplier, float(rate), m.steps)
@@ -262,13 +253,8 @@ class PaperDivergence:
         return ORDERS, self._known[changes]
 
 
-class StandardDivergence:
+class StandardDivergence(GroupDivergence):
     """`group="standard"`: (order, eps) for one example gives (order / 2^c, 3^c eps) for r <= 2^c, order >= 2^(c+1)."""
-
-    def __init__(self, mechanism: Private, threat: Threat) -> None:
-        self._mechanism = mechanism
-        self._threat = threat
-        self._known: dict[int, FloatArray] = {}
 
     def at(self, radius: int) -> tuple[FloatArray, FloatArray]:
         """See `GroupDivergence`."""
@@ -279,10 +265,24 @@ class StandardDivergence:
         return orders, self._known[doublings]
 
 
+_GROUPS = {"mixture": MixtureDivergence, "paper": PaperDivergence, "standard": StandardDivergence}
+
+
+@lru_cache(maxsize=2)  # Certificates of one mechanism come in series; more tables would only fill the memory.
+def group_divergence(group: str, mechanism: Private, threat: Threat) -> GroupDivergence:
+    """The rule of the given name."""
+    return _GROUPS[group](mechanism, threat)
+
+
 def one_example_divergence(mechanism: Private, orders: FloatArray) -> FloatArray:
     """Divergence over all steps when one example is added or removed, the larger of both directions."""
-    forward = composed_log_moments(mechanism, [1], [0], orders)
-    return np.maximum(forward, composed_log_moments(mechanism, [0], [1], orders))[:, 0, 0] / (orders - 1)
+    return _pure_log_moments(mechanism, 1, orders) / (orders - 1)
+
+
+def _pure_log_moments(mechanism: Private, changes: int, orders: FloatArray) -> FloatArray:
+    """Log moments when so many examples are added, or as many removed, whichever is larger."""
+    forward = composed_log_moments(mechanism, [changes], [0], orders)
+    return np.maximum(forward, composed_log_moments(mechanism, [0], [changes], orders))[:, 0, 0]
 
 
 def composed_log_moments(
@@ -310,8 +310,7 @@ def _subsampled_log_moments(
     inner = composed_log_moments(mechanism.inner, all_deleted, all_inserted, orders, prune=False)
     # Nothing is known of an infinite moment, however unlikely: a large finite number keeps it so without 0 * infinity.
     inner = np.where(np.isfinite(inner), inner, _HOPELESS)
-    kept_deleted = np.stack([_log_kept(d, mechanism.keep, len(all_deleted)) for d in deleted])
-    kept_inserted = np.stack([_log_kept(a, mechanism.keep, len(all_inserted)) for a in inserted])
+    kept_deleted, kept_inserted = log_weights(deleted, mechanism.keep), log_weights(inserted, mechanism.keep)
     result = np.empty((len(orders), len(deleted), len(inserted)))
     for i in range(len(orders)):
         # [deleted, kept deleted, kept inserted] -> [deleted, kept inserted] -> [deleted, inserted]
@@ -320,8 +319,86 @@ def _subsampled_log_moments(
     return np.where(result < _HOPELESS / 2, result, np.inf)
 
 
-def _log_kept(changes: int, keep: float, length: int) -> FloatArray:
-    """Log probabilities that 0, 1, ... of `changes` examples are kept."""
-    weights = np.full(length, -np.inf)
-    weights[: changes + 1] = log_binomial(changes, keep)
-    return weights
+# Little loss per example needs high orders: at 64 the paper's MNIST setting would certify half as much.
+CONVERSION_ORDERS: FloatArray = np.concatenate([ORDERS, np.geomspace(66.0, 256.0, 40, dtype=np.float64)])
+
+
+@dataclass(frozen=True)
+class ADP(Method):
+    """Certify by (eps, delta)-differential privacy, as in the paper.
+
+    Guarantee: as `FDP`.
+
+    Assumes: nothing beyond the mechanism.
+
+    Args:
+        delta: the delta of one example, in (0, 1).
+
+    References: Liu et al. 2023 (AAAI); Balle et al. 2020 (arXiv 1905.09982), Theorem 21; Balle, Barthe, Gaboardi 2018
+    (arXiv 1807.01647) for `Subsampled`.
+    """
+
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
+        object.__setattr__(self, "delta", float(self.delta))
+
+    name = "adp"
+    title = "ADP"
+
+    def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
+        """The accountant for one mechanism and one threat."""
+        return AdpAccountant(one_example_epsilon(private(mechanism), self.delta), self.delta, threat)
+
+    def in_words(self) -> str:
+        """With its options."""
+        return f"ADP (delta {self.delta:g})"
+
+
+def one_example_epsilon(mechanism: Private, delta: float) -> float:
+    """The smallest eps with which one example obeys (eps, delta).
+
+    A `Subsampled` mechanism is amplified: keeping each example with probability m turns (eps, delta) of the inner
+    mechanism into (log(1 + m (e^eps - 1)), m delta), for adding or removing an example.
+    """
+    if isinstance(mechanism, Subsampled):
+        inner_delta = delta / mechanism.keep
+        inner = one_example_epsilon(mechanism.inner, inner_delta) if inner_delta < 1 else 0.0
+        # log(1 + m (e^eps - 1)) = eps + log(m + (1 - m) e^-eps), without overflow.
+        return inner + float(np.log(mechanism.keep + (1 - mechanism.keep) * np.exp(-inner)))
+    divergence = one_example_divergence(mechanism, CONVERSION_ORDERS)
+    eps = (
+        divergence
+        + np.log1p(-1 / CONVERSION_ORDERS)
+        - (np.log(delta) + np.log(CONVERSION_ORDERS)) / (CONVERSION_ORDERS - 1)
+    )
+    return max(float(eps.min()), 0.0)
+
+
+class AdpAccountant(Accountant):
+    """The paper's condition for groups of examples."""
+
+    def __init__(self, eps: float, delta: float, threat: Threat) -> None:
+        self._eps, self._delta, self._threat = eps, delta, threat
+
+    @property
+    def error_budget(self) -> dict[str, float]:
+        """The relative error that is added to every divergence."""
+        return {"divergence": ERROR}
+
+    def holds(self, radius: int, margins: Margins) -> BoolArray:
+        """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
+        eps, delta = self._group(self._threat.changes(radius))
+        if not np.isfinite(delta):
+            return np.zeros(len(margins), dtype=np.bool_)
+        lower = margins.top.map(lambda p: (p - delta) * np.exp(-eps))
+        upper = margins.rival.map(lambda x: np.exp(eps) * x + delta)
+        return lower * (1 - 1e-12) > upper * (1 + 1e-12)
+
+    def _group(self, changes: int) -> tuple[float, float]:
+        eps = changes * self._eps
+        if eps > 700:
+            return eps, np.inf
+        factor = np.expm1(eps) / np.expm1(self._eps) if self._eps > 0 else float(changes)
+        return eps, float(self._delta * factor)

@@ -22,15 +22,12 @@ Why not dp-accounting: it overestimates fractional orders at large sample rates,
 knows no groups.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
-from mithridate.accounting.mixture import FloatArray, binomial_components, log_binomial
+from mithridate.accounting.mixture import UNIT, FloatArray, binomial_components, log_binomial
 
 # Added to every log moment, relative to its size; tests compare with 30-digit arithmetic.
 ERROR = 1e-9
-_UNIT = float(np.finfo(np.float64).eps) / 2
 _REACH = 9.0
 _NEGLIGIBLE = 1e-13
 # Components of P below this are bounded, not integrated; components of Q below it are left out.
@@ -41,6 +38,8 @@ _MAX_NUMBERS = 1 << 25
 _MAX_EXPONENT = 650.0
 
 
+# Overflow and the like can only come from moments that are beyond all use: they end up infinite.
+@np.errstate(over="ignore", invalid="ignore")
 def log_moments(
     noise: float,
     rate: float,
@@ -55,55 +54,38 @@ def log_moments(
     Guarantee: at least the true value; infinite where no bound could be computed, or where it is certain beforehand
     that every number in `deleted` but zero gives more than `useless` (one limit for each order).
     """
-    # Overflow and the like can only come from moments that are beyond all use: they end up infinite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = _log_moments(noise, rate, deleted, inserted, orders, useless)
+    result = np.full((len(orders), len(deleted), len(inserted)), np.inf)
+    usable = np.ones(len(orders), dtype=np.bool_)
+    if useless is not None:
+        usable = _least(noise, rate, min((d for d in deleted if d), default=0), orders) <= useless
+    log_w = log_weights(deleted, rate)
+    cuts = {int(i): _cut(noise, rate, log_w, max(inserted), float(orders[i])) for i in np.flatnonzero(usable)}
+    step = max(min(noise / 6, noise * noise / 8), 1e-300)
+    most_points = min(_MAX_POINTS, _MAX_NUMBERS // (_last_component(max(deleted), rate) + 1))
+    spans = {i: (reach + _REACH * noise) / step for i, (reach, _) in cuts.items()}
+    points = {i: int(span) + 2 for i, span in spans.items() if span < most_points}
+    if points:
+        x = -_REACH * noise + step * np.arange(max(points.values()), dtype=np.float64)
+        log_p = _log_tilts(x / noise, log_w, noise, last=_last_component(max(deleted), rate))
+        log_q = _log_tilts(-x / noise, log_weights(inserted, rate), noise, last=_last_component(max(inserted), rate))
+        log_phi = -0.5 * (x / noise) ** 2 + np.log(step / (noise * np.sqrt(2 * np.pi)))
+        for i, n in points.items():
+            order = float(orders[i])
+            moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
+            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * UNIT
+            result[i] = moments + order * np.log1p(cuts[i][1][:, None] * np.exp(-moments / order))
     result = np.where(np.isnan(result), np.inf, result)
     # No change, no divergence: exact, and free of the safety margins.
     result[:, np.array(deleted)[:, None] + np.array(inserted) == 0] = 0.0
     return result
 
 
-def _log_moments(
-    noise: float,
-    rate: float,
-    deleted: list[int],
-    inserted: list[int],
-    orders: FloatArray,
-    useless: FloatArray | None,
-) -> FloatArray:
-    result = np.full((len(orders), len(deleted), len(inserted)), np.inf)
-    usable = np.ones(len(orders), dtype=np.bool_)
-    if useless is not None:
-        usable = _least(noise, rate, min((d for d in deleted if d), default=0), orders) <= useless
-    log_w = _log_weights(deleted, rate)
-    cuts = {int(i): _cut(noise, rate, log_w, max(inserted), float(orders[i])) for i in np.flatnonzero(usable)}
-    step = max(min(noise / 6, noise * noise / 8), 1e-300)
-    most_points = min(_MAX_POINTS, _MAX_NUMBERS // (_last_component(max(deleted), rate) + 1))
-    spans = {i: (cut.reach + _REACH * noise) / step for i, cut in cuts.items()}
-    points = {i: int(span) + 2 for i, span in spans.items() if span < most_points}
-    if points:
-        x = -_REACH * noise + step * np.arange(max(points.values()), dtype=np.float64)
-        log_p = _log_tilts(x / noise, log_w, noise, last=_last_component(max(deleted), rate))
-        log_q = _log_tilts(-x / noise, _log_weights(inserted, rate), noise, last=_last_component(max(inserted), rate))
-        log_phi = -0.5 * (x / noise) ** 2 + np.log(step / (noise * np.sqrt(2 * np.pi)))
-        for i, n in points.items():
-            order = float(orders[i])
-            moments = _log_inner_products(order * log_p[:, :n], (1 - order) * log_q[:, :n], log_phi[:n])
-            moments = np.maximum(moments, 0.0) * (1 + ERROR) + (n + 1024 + 64 * order) * _UNIT
-            result[i] = moments + order * np.log1p(cuts[i].remainders[:, None] * np.exp(-moments / order))
-    return result
+def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: float) -> tuple[float, FloatArray]:
+    """Cut P where what is beyond is negligible, or else at the last component that is integrated at all.
 
-
-class _Cut(NamedTuple):
-    """How far to integrate for one order; per number of deletions, a bound on what is left out, as a norm."""
-
-    reach: float
-    remainders: FloatArray
-
-
-def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: float) -> _Cut:
-    """Cut P where what is beyond is negligible, or else at the last component that is integrated at all."""
+    Returns:
+        How far to integrate for one order; per number of deletions, a bound on what is left out, as a norm.
+    """
     last = _last_component(log_w.shape[1] - 1, rate)
     k = np.arange(log_w.shape[1], dtype=np.float64)
     if rate == 1.0:  # Every inserted example is in every batch: Q is one Gaussian at -inserted.
@@ -118,7 +100,7 @@ def _cut(noise: float, rate: float, log_w: FloatArray, inserted: int, order: flo
     beyond = terms[:, cut + 1 :]
     with np.errstate(over="ignore"):
         remainders = np.exp(np.logaddexp.reduce(beyond, axis=1)) if beyond.shape[1] else np.zeros(len(log_w))
-    return _Cut(reach, remainders)
+    return reach, remainders
 
 
 def _last_component(changes: int, rate: float) -> int:
@@ -133,20 +115,20 @@ def _least(noise: float, rate: float, changes: int, orders: FloatArray) -> Float
     return np.array([float(np.max(o * log_w + o * (o - 1) * (k / noise) ** 2 / 2)) for o in orders.tolist()])
 
 
-def _log_weights(changes: list[int], rate: float) -> FloatArray:
-    """Log binomial weights: a row for each number of changes, a column for each number of sampled examples."""
+def log_weights(changes: list[int], rate: float) -> FloatArray:
+    """Log binomial weights: a row for each number of changes, a column for each number of sampled or kept examples."""
     weights = np.full((len(changes), max(changes) + 1), -np.inf)
     for row, number in zip(weights, changes, strict=True):
         row[: number + 1] = log_binomial(number, rate)
     return weights
 
 
-def _log_tilts(x: FloatArray, log_weights: FloatArray, noise: float, *, last: int) -> FloatArray:
+def _log_tilts(x: FloatArray, rows: FloatArray, noise: float, *, last: int) -> FloatArray:
     """Log of sum_k w_k exp(k x / s - k^2 / (2 s^2)), k <= last, for each row of weights and each x in units of s."""
     k = np.arange(last + 1, dtype=np.float64) / noise
     exponents = np.multiply.outer(k, x) - (0.5 * k * k)[:, None]
-    result = np.empty((len(log_weights), len(x)))
-    for row, log_w in zip(result, log_weights, strict=True):
+    result = np.empty((len(rows), len(x)))
+    for row, log_w in zip(result, rows, strict=True):
         # Each row at its own scale: beside the largest terms of other rows, all of its own could underflow.
         used = np.flatnonzero(log_w[: last + 1] > -np.inf)
         terms = exponents[used] + log_w[used, None]

@@ -63,14 +63,7 @@ _TABLE = 256
 
 
 class PrivateTraining(NamedTuple):
-    """The constants of DP-SGD, as a file states them.
-
-    Attributes:
-        noise: noise multiplier.
-        rate: sample rate.
-        steps: number of steps.
-        keep: probability of an example to be kept for an instance; None where all are.
-    """
+    """The constants of DP-SGD, as a file states them; `keep` is None where an instance keeps every example."""
 
     noise: float
     rate: float
@@ -103,13 +96,14 @@ class ExactTradeoff:
 
     def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
         self._solve: Callable[[FloatArray], FloatArray]
+        up, down = _components(deleted, rate), _components(inserted, rate)
         if deleted == inserted == 0:
             self._solve = lambda x: x
         elif rate == 1.0:
             shift = (deleted + inserted) * float(np.sqrt(steps)) / noise
             self._solve = lambda x: special.ndtr(special.ndtri(x) + shift)
-        elif (never_sampled := _never_sampled(rate, deleted, inserted)) is not None:
-            certain = -np.expm1(steps * np.log1p(-never_sampled))
+        elif up.counts[-1] == down.counts[-1] == 0:  # changed examples are hardly ever sampled
+            certain = -np.expm1(steps * np.log1p(-up.dropped))
             self._solve = lambda x: x + certain
         elif steps == 1:
             self._solve = _OneStep(noise, rate, deleted, inserted)
@@ -123,12 +117,6 @@ class ExactTradeoff:
         if inside.any():
             result[inside] = np.clip(self._solve(x[inside]), x[inside], 1.0)
         return result
-
-
-def _never_sampled(rate: float, deleted: int, inserted: int) -> float | None:
-    """Where changed examples are hardly ever sampled, the probability that one of D' is; else None."""
-    up, down = _components(deleted, rate), _components(inserted, rate)
-    return up.dropped if up.counts[-1] == down.counts[-1] == 0 else None
 
 
 def _many_steps(
@@ -173,14 +161,8 @@ class _Inversion:
     w_k = (2k + 1) pi / W and the coefficients 1 / (W i w (1 + i w)), and what the second continuation adds is
     exp(-W) times what Q has below s.
 
-    Args:
-        noise: noise multiplier.
-        rate: sample rate.
-        steps: number of steps.
-        deleted: examples that D' has and D lacks.
-        inserted: examples that D has and D' lacks.
-        blurred: let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
-            function is gone at the last frequency: K can only become larger.
+    With `blurred`, let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
+    function is gone at the last frequency: K can only become larger.
     """
 
     def __init__(
@@ -288,7 +270,8 @@ class _Inversion:
         best = np.argmin(lines, axis=1)
         low, high, s = table[np.maximum(best - 1, 0)], table[np.minimum(best + 1, len(table) - 1)], table[best]
         for _ in range(40):
-            gap = self._q_above(s) - np.exp(s) * x
+            # What Q has above s, times exp(s), less what it should have.
+            gap = self._series(self._q_terms, s).real + self._continued(s) - np.exp(s) * x
             low, high = np.where(gap >= 0, s, low), np.where(gap >= 0, high, s)
             newton = s + gap / np.maximum(self._series(self._density, s).real, 1e-300)
             # Inside a bracket: where the losses come in lumps, Newton's method alone would go astray.
@@ -303,10 +286,6 @@ class _Inversion:
     def _excess_at(self, s: FloatArray) -> FloatArray:
         """H, without what was left out."""
         return np.maximum(0.5 + self._series(self._excess, s).real - self._continued(s), 0.0)
-
-    def _q_above(self, s: FloatArray) -> FloatArray:
-        """What Q has above s, times exp(s)."""
-        return self._series(self._q_terms, s).real + self._continued(s)
 
     def _continued(self, s: FloatArray) -> FloatArray:
         """What continuing exp(-u) outside the window adds."""
@@ -360,7 +339,13 @@ class _SumTable:
         error = 4 * _UNIT * (1 + float((up.counts[-1] / noise) ** 2 + (down.counts[-1] / noise) ** 2))
         self._error = -np.expm1(steps * np.log1p(-min(certain, 1.0))) if certain < 1 else 1.0
         self._error += rounding + steps * (wrong_masses + error)
-        self._tabulate()
+        # What P and Q have from each loss on, where a line with that slope can be written.
+        usable = np.abs(self._losses) <= _MAX_EXPONENT
+        above = float(self._sum[self._losses > _MAX_EXPONENT].sum())
+        losses, p = self._losses[usable], self._sum[usable]
+        self._slopes = np.exp(losses)
+        self._p_tail = np.cumsum(p[::-1])[::-1] + above
+        self._q_tail = np.cumsum((p * np.exp(-losses))[::-1])[::-1]
 
     def _convolve(self, grid: FloatArray, steps: int) -> float:
         """The law of the sum; returns how wrong any part of it may be.
@@ -372,15 +357,6 @@ class _SumTable:
         self._sum: FloatArray = np.maximum(_irfft(_rfft(grid, size) ** steps, size), 0.0)
         norm = float(np.sqrt(size * np.square(grid).sum()))
         return float(_UNIT * norm * (steps + 1) * 8 * np.log2(size))
-
-    def _tabulate(self) -> None:
-        """What P and Q have from each loss on, where a line with that slope can be written."""
-        usable = np.abs(self._losses) <= _MAX_EXPONENT
-        above = float(self._sum[self._losses > _MAX_EXPONENT].sum())
-        losses, p = self._losses[usable], self._sum[usable]
-        self._slopes = np.exp(losses)
-        self._p_tail = np.cumsum(p[::-1])[::-1] + above
-        self._q_tail = np.cumsum((p * np.exp(-losses))[::-1])[::-1]
 
     def __call__(self, x: FloatArray) -> FloatArray:
         last = len(self._slopes) - 1
@@ -453,16 +429,9 @@ class _Components(NamedTuple):
 
 
 class _OneStepLoss(NamedTuple):
-    """The loss on a grid of outputs, P's and Q's probabilities there and their logs.
+    """The loss, log P/Q, on a grid of outputs; P's probabilities there, which add up to one, and Q's; and their logs.
 
-    Attributes:
-        loss: log of P over Q.
-        log_p: of P's probabilities, which add up to one.
-        log_q: of Q's probabilities.
-        p: P's probabilities.
-        q: Q's probabilities.
-        dropped: what P has elsewhere.
-        error: of the loss.
+    `dropped` is what P has elsewhere, and `error` that of the loss.
     """
 
     loss: FloatArray

@@ -97,7 +97,7 @@ class Claim:
 Route = Callable[[Claim], BoolArray]
 
 # Modules whose routes come with this package; they fill the table when they are loaded.
-_OWN = ("tradeoff_route", "divergence_routes", "draws_and_noise", "worst_changes")
+_OWN = ("private_routes", "draws_and_noise", "worst_changes")
 _routes: dict[tuple[str, str], Route] = {}
 
 

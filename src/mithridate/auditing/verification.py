@@ -1,30 +1,41 @@
 """An auditor's check of a saved certificate: everything is computed again, by another route, and compared.
 
 Nothing here uses the curve cache, the privacy-loss engine, the search of `certify` or a defence; radii are checked by
-`routes`, bounds by `confidence`. Two things are shared: the first route suggests which Renyi orders to try (the
-condition at any order is a proof by itself), and betting bounds come from `bounds`, for a bet has no second route. A
-certificate is confirmed when every claimed radius holds, not when it is the largest one.
+`routes`, and bounds and size steps are computed again below, sharing no code with `bounds` and `conditions`. Two things
+are shared: the first route suggests which Renyi orders to try (the condition at any order is a proof by itself), and
+betting bounds come from `bounds`, for the capital of a bet is a definition and has no second route. A certificate is
+confirmed when every claimed radius holds, not when it is the largest one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from scipy import stats
 
-from mithridate._io.artifacts import PathLike, read_hashed
-from mithridate.auditing import sizes
-from mithridate.auditing.confidence import limits_of
-from mithridate.auditing.provenance import differences_from_source
-from mithridate.auditing.routes import BoolArray, Claim, Limits, NoSecondRouteError, Progress, recheck
+from mithridate._io.artifacts import read_hashed
+from mithridate._io.files import PathLike, parse_json, read_file
+from mithridate.auditing.routes import (
+    BoolArray,
+    Claim,
+    FloatArray,
+    IntArray,
+    Limits,
+    NoSecondRouteError,
+    Progress,
+    recheck,
+)
 from mithridate.certifying.certification import assumptions
-from mithridate.core.certificate import SCHEMA, Certificate, Status
-from mithridate.core.conditions import Statement, conditions_of, in_json, listed_ids
-from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic
+from mithridate.core.bounds import bound_scores
+from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
+from mithridate.core.conditions import Size, Statement, conditions_of, from_plain, in_json, listed_ids, to_plain
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.votes import Votes
-from mithridate.errors import MithridateError, TamperedError
+from mithridate.errors import ArtifactError, MithridateError, NumericalError, TamperedError
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,9 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
     checks.append(_check_conditions(certificate, content))
     if run is not None:
-        checks.append(_check_source(certificate.votes, run))
+        differences = _differences_from_source(certificate.votes, run)
+        agreed = f"counts, mechanism, recipe, fingerprint, size and conditions are those of {run}"
+        checks.append(Check("source", not differences, differences or agreed))
     checks.extend(_claims(certificate, progress))
     return Verification(tuple(checks), certificate.assumptions, certificate.conditions)
 
@@ -102,14 +115,16 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         return
     yield _check_labels(certificate)
     try:
-        limits = limits_of(certificate)
+        limits = _limits_of(certificate)
     except MithridateError as error:
         yield Check("confidence bounds", False, f"they cannot be computed again: {error}")
         return
     route = "by the code that certified" if certificate.bounds == "betting" else "by another route"
     yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
     yield _check_statuses(certificate, limits)
-    yield _check_radii(certificate, limits, progress)
+    claim = _claim(certificate, limits, progress)
+    what = f"hold, at {len(claim.radii)} distinct radii, whatever the changes are"
+    yield _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
 
 
 def _check_assumptions(certificate: Certificate) -> Check:
@@ -143,12 +158,6 @@ def _in_words(certificate: Certificate) -> str:
     return f"the claim is conditional on {listed_ids(found)}" if found else "the claim is unconditional"
 
 
-def _check_source(votes: Votes, run: PathLike) -> Check:
-    differences = differences_from_source(votes, run)
-    agreed = f"counts, mechanism, recipe, fingerprint, size and conditions are those of {run}"
-    return Check("source", not differences, differences or agreed)
-
-
 def _check_recipe(certificate: Certificate) -> Iterator[Check]:
     """That the recipe, where one is recorded, has the constants of the mechanism that the radii follow from."""
     stated, mechanism = _stated(certificate.votes.recipe), certificate.votes.mechanism.to_dict()
@@ -176,12 +185,12 @@ def _stated(recipe: dict[str, Any] | None) -> dict[str, Any]:
 
 def _check_size(certificate: Certificate) -> Iterator[Check]:
     """That no change within a radius leads to a number of training examples for which constants would be others."""
-    problem, size = sizes.problem_of(certificate), certificate.votes.size
+    problem, size = _size_problem(certificate), certificate.votes.size
     if problem is not None:
         yield Check("size", False, problem)
     elif size is not None:
         stay = f"stay within {size.low} to {size.high - 1} training examples"
-        yield _counted("size", sizes.beyond(certificate, size), stay)
+        yield _counted("size", _beyond_size(certificate, size), stay)
 
 
 def _check_labels(certificate: Certificate) -> Check:
@@ -199,7 +208,7 @@ def _check_decisions(certificate: Certificate) -> Check:
     """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
-    wrong = (certificate.radius < 0) | (sizes.to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
+    wrong = (certificate.radius < 0) | (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
     what = "hold under the worst change of their size, by another route"
     return _check_again("labels and radii", _claim(certificate), wrong, what)
 
@@ -214,12 +223,6 @@ def _check_statuses(certificate: Certificate, limits: Limits) -> Check:
     return _counted("statuses", wrong, "fit their bounds and radii")
 
 
-def _check_radii(certificate: Certificate, limits: Limits, progress: Progress | None) -> Check:
-    claim = _claim(certificate, limits, progress)
-    what = f"hold, at {len(claim.radii)} distinct radii, whatever the changes are"
-    return _check_again("radii", claim, sizes.to_show(certificate) > SEARCH_LIMIT, what)
-
-
 def _claim(certificate: Certificate, limits: Limits | None = None, progress: Progress | None = None) -> Claim:
     """What a certificate claims, for a second route."""
     votes, rule = certificate.votes, certificate.method.to_dict()
@@ -228,7 +231,7 @@ def _claim(certificate: Certificate, limits: Limits | None = None, progress: Pro
         rule.pop("name"),
         certificate.threat,
         certificate.label,
-        sizes.to_show(certificate),
+        _to_show(certificate),
         votes.counts,
         options=rule,
         evidence=votes.evidence,
@@ -253,3 +256,208 @@ def _counted(name: str, wrong: BoolArray, what: str) -> Check:
     if failures:
         return Check(name, False, f"{failures} of {total} do not hold, the first is example {int(np.argmax(wrong))}")
     return Check(name, True, f"all {total} {what}")
+
+
+# --- the size step ----------------------------------------------------------------------------------------------------
+
+# The numbers of training examples at which constants that follow them change, written down anew.
+_CHANGES_AT = np.array([1, 4, 7, 14, 34, 67] + [int(float(f"{m}e{e}")) for e in range(2, 17) for m in (1.35, 3.4, 6.7)])
+
+
+def _size_problem(certificate: Certificate) -> str | None:
+    """Why the stated size cannot be right; None where it can."""
+    size, cut = certificate.votes.size, certificate.status == Status.SIZE_LIMIT.value
+    if size is None:
+        return "a radius ends with the size of the training set, but no size is stated" if cut.any() else None
+    stated = certificate.votes.mechanism.to_dict().get("num_train")
+    if stated not in (None, size.num_train):
+        return f"it is that of {size.num_train} examples, but the mechanism has {stated}"
+    if size.high not in _CHANGES_AT or size.low != _CHANGES_AT[_CHANGES_AT < size.high].max(initial=0):
+        return f"{size.low} to {size.high - 1} is not the size step of {size.num_train} examples"
+    return None
+
+
+def _beyond_size(certificate: Certificate, size: Size) -> BoolArray:
+    """Which radii leave the step, or are cut short although they do not reach its end."""
+    radius, cut = _searched(certificate), certificate.status == Status.SIZE_LIMIT.value
+    return _leaves(size, radius, certificate.threat) | (cut & ~_leaves(size, radius + 1, certificate.threat))
+
+
+def _to_show(certificate: Certificate) -> IntArray:
+    """The radii that must hold by another route: one more than claimed where the size alone ends it."""
+    return _searched(certificate) + (certificate.status == Status.SIZE_LIMIT.value)
+
+
+def _leaves(size: Size, radius: IntArray, threat: Threat) -> BoolArray:
+    """Whether so many changes can lead to a number of examples beyond the edges of the size."""
+    changes = np.maximum(radius, 0)  # an abstention claims nothing
+    may_shrink = threat in (Threat.SYMMETRIC_DIFFERENCE, Threat.REMOVE, Threat.EDIT)
+    may_grow = threat in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD, Threat.EDIT)
+    fewest, most = size.num_train - may_shrink * changes, size.num_train + may_grow * changes
+    return (fewest < size.low) | (most >= size.high)
+
+
+def _searched(certificate: Certificate) -> IntArray:
+    """The radii, as far as anyone searches for them: a file may claim any number."""
+    return np.minimum(certificate.radius, SEARCH_LIMIT + 1)
+
+
+# --- where the votes come from ----------------------------------------------------------------------------------------
+
+
+def _differences_from_source(votes: Votes, run: PathLike) -> str:
+    """In what votes are not those of a run, or of a votes file, with all that was said there; empty where they are."""
+    folder = Path(run)
+    source = Votes.load(folder / "votes.npz" if folder.is_dir() else folder)
+    if (folder / "run.json").exists() and (damage := _differences_from_run(source, folder)):
+        return f"votes.npz in {run} is not what that run counted: {' and '.join(damage)} differ"
+    found = _differences(_facts(votes), _facts(source))
+    return f"{' and '.join(found)} differ from those of {run}" if found else ""
+
+
+def _facts(votes: Votes) -> dict[str, Any]:
+    """What a certificate takes over from its votes, by the words of an audit; arrays only where they are there."""
+    facts: dict[str, Any] = {
+        "counts": votes.counts,
+        "mechanism": votes.mechanism.to_dict(),
+        "recipe": votes.recipe,
+        "fingerprint": votes.data_fingerprint,
+        "runs": votes.run_ids,
+        "shards": (dict(votes.shards), dict(votes.planned)),
+        "size": votes.size,
+        "conditions": to_plain(votes.assumptions),
+    }
+    scores = {name: getattr(votes, name) for name in ("score_sums", "score_squares", "score_histograms")}
+    return facts | {name: array for name, array in scores.items() if array is not None} | dict(votes.evidence)
+
+
+def _differences(found: dict[str, Any], source: dict[str, Any]) -> list[str]:
+    """The names of what a certificate has and its source has not, or has otherwise."""
+    return [name for name, value in found.items() if name not in source or not _equal(value, source[name])]
+
+
+def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
+    """In what the votes of a run are not what `run.json` and the shards say."""
+    plain = _said_of_examples(run_dir / "run.json")
+    if plain is not None:
+        # A run that keeps examples trains nothing and has no shards; what draws random numbers is another kind of run.
+        return _differences(plain, _facts(votes)) if isinstance(votes.mechanism, Deterministic) else ["mechanism"]
+    from mithridate.training.run_directory import recorded
+
+    manifest, total = recorded(run_dir)
+    said = {
+        "counts": total["counts"],
+        "recipe": manifest.recipe,
+        "fingerprint": manifest.data_fingerprint,
+        "runs": (manifest.run_id,),
+        "size": manifest.size,
+        "conditions": to_plain(manifest.assumptions),
+    }
+    return _differences(said, _facts(votes))
+
+
+def _said_of_examples(path: Path) -> dict[str, Any] | None:
+    """What `run.json` says of a run that keeps examples; None where the run trained models."""
+    try:
+        values = parse_json(read_file(path))
+        if values.get("kind") != "examples":
+            return None
+        size = None if values["size"] is None else Size(**values["size"])
+        said = {"recipe": values["recipe"], "fingerprint": values["data_fingerprint"], "size": size}
+        return {**said, "conditions": to_plain(from_plain(values["assumptions"]))}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, ArtifactError):
+            raise
+        raise ArtifactError(f"{path} is damaged ({error!s:.200}); verify without it.") from error
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
+        return np.array_equal(np.asarray(first), np.asarray(second))
+    return first == second
+
+
+# --- confidence bounds ------------------------------------------------------------------------------------------------
+
+
+def _limits_of(certificate: Certificate) -> Limits:
+    """Bounds on the label of every example and on its rivals.
+
+    Raises:
+        NumericalError: the bounds that the certificate names do not fit what it carries.
+    """
+    votes = certificate.votes
+    share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
+    if certificate.on == "votes":
+        tail = {"simultaneous": share / (2 * votes.classes), "simuem": share / votes.classes, "pointwise": share / 4}
+        return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
+    if votes.score_sums is None:
+        raise NumericalError("the certificate is on scores but carries none")
+    if certificate.bounds == "betting":
+        limits = bound_scores(
+            votes.score_sums,
+            votes.score_squares,
+            votes.score_histograms,
+            instances=votes.instances,
+            failure_prob=share,
+            kind="betting",
+        )
+        return Limits(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
+    return _score_limits(certificate, share / (2 * votes.classes))
+
+
+def _vote_limits(counts: IntArray, total: int, tail: float) -> Limits:
+    ordered = np.sort(counts, axis=1)
+    top, second = ordered[:, -1], ordered[:, -2]
+    values = np.unique(ordered[:, -2:])
+    lower, upper = binomial_lower(values, total, tail), binomial_upper(values, total, tail)
+    place_top, place_second = np.searchsorted(values, top), np.searchsorted(values, second)
+    # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
+    miss = binomial_upper(total - values, total, tail)[place_top]
+    return Limits(lower[place_top], miss, np.minimum(upper[place_second], miss))
+
+
+def _score_limits(certificate: Certificate, tail: float) -> Limits:
+    votes = certificate.votes
+    instances = votes.instances
+    sums = np.asarray(votes.score_sums)
+    # Relative error of sums that were accumulated in this precision.
+    rounding = instances * (2.0**-23 if sums.dtype == np.float32 else 2.0**-52)
+    mean = sums.astype(np.float64) / instances
+    if certificate.bounds == "hoeffding":
+        width = np.full(mean.shape, np.sqrt(np.log(1 / tail) / (2 * instances)))
+    elif certificate.bounds == "empirical-bernstein" and votes.score_squares is not None and instances > 1:
+        squares = votes.score_squares.astype(np.float64) / instances
+        excess = 2 * rounding * mean**2 + rounding * squares
+        variance = np.maximum(squares - mean**2 + excess, 0) * instances / (instances - 1)
+        variance = np.minimum(variance, 0.25 * instances / (instances - 1))
+        width = np.sqrt(2 * variance * np.log(2 / tail) / instances) + 7 * np.log(2 / tail) / (3 * (instances - 1))
+    else:
+        raise NumericalError(f"the bounds {certificate.bounds!r} do not fit the scores that the certificate carries")
+    label = np.clip(certificate.label, 0, votes.classes - 1)[:, None]
+    lower = np.clip(mean * (1 - rounding) - width, 0, 1)
+    upper = np.clip(mean * (1 + rounding) + width, 0, 1)
+    top = np.take_along_axis(lower, label, axis=1)[:, 0]
+    np.put_along_axis(upper, label, 0.0, axis=1)
+    return Limits(top, 1 - top, np.minimum(upper.max(axis=1), 1 - top))
+
+
+def binomial_lower(count: IntArray, total: int, tail: float) -> FloatArray:
+    """Clopper-Pearson lower bound: the largest p at which `count` or more successes have probability at most `tail`."""
+    low, high = np.zeros(len(count)), np.ones(len(count))
+    for _ in range(100):
+        middle = (low + high) / 2
+        # sf(count - 1) is the probability of `count` or more; with no success it is one, and the bound stays zero.
+        fits = stats.binom.sf(count - 1, total, middle) <= tail
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    return low
+
+
+def binomial_upper(count: IntArray, total: int, tail: float) -> FloatArray:
+    """Clopper-Pearson upper bound: the smallest p at which at most `count` successes have probability `tail`."""
+    low, high = np.zeros(len(count)), np.ones(len(count))
+    for _ in range(100):
+        middle = (low + high) / 2
+        fits = stats.binom.cdf(count, total, middle) <= tail
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return high

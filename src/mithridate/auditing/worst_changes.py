@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,26 +22,31 @@ from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError
 
 
-class _VoteTable(Protocol):
+class _VoteTable:
     """The votes of all examples, under one rule."""
+
+    def __init__(self, claim: Claim, total: int | None = None) -> None:
+        self._counts: list[list[int]] = claim.counts.tolist()
+        self._threat = claim.threat
+        if total is not None and any(sum(row) != total for row in self._counts):
+            raise ArtifactError(
+                f"The counts of every example must add up to {total}, the number of models; some do not."
+            )
 
     def winner(self, example: int) -> int:
         """What the rule predicts."""
-        ...
+        return _first(self._counts[example])
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         """Whether the winner `label` still wins after the worst poisoning of this size, 1 or more."""
-        ...
+        raise NotImplementedError
 
 
-class _Majority:
+class _Majority(_VoteTable):
     """Every spoiled part turns one vote, from the label to a rival; a label without votes has lost."""
 
     def __init__(self, claim: Claim) -> None:
-        self._counts, self._threat = _counts_of(claim, claim.constants["partitions"]), claim.threat
-
-    def winner(self, example: int) -> int:
-        return _first(self._counts[example])
+        super().__init__(claim, claim.constants["partitions"])
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts = self._counts[example]
@@ -52,7 +57,7 @@ class _Majority:
         return True
 
 
-class _Spread:
+class _Spread(_VoteTable):
     """Every spoiled bucket turns all models that see it; the buckets that hurt most are spoiled.
 
     A model that two spoiled buckets share is counted twice, as the paper has it: too much damage, never too little.
@@ -61,14 +66,11 @@ class _Spread:
     def __init__(self, claim: Claim) -> None:
         self._offsets: list[int] = claim.constants["offsets"]
         models = claim.constants["partitions"] * len(self._offsets)
-        self._counts, self._threat = _counts_of(claim, models), claim.threat
+        super().__init__(claim, models)
         self._predictions = _evidence(claim, "predictions", (models,), below=len(self._counts[0]))
         for example, predictions in enumerate(self._predictions):
             if _histogram(predictions, len(self._counts[0])) != self._counts[example]:
                 raise ArtifactError(f"The predictions of example {example} do not add up to its counts.")
-
-    def winner(self, example: int) -> int:
-        return _first(self._counts[example])
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts, predictions = self._counts[example], self._predictions[example]
@@ -89,7 +91,7 @@ class _Spread:
         return True
 
 
-class _RunOff:
+class _RunOff(_VoteTable):
     """Every spoiled part turns one model: its vote, and its preference in the final.
 
     The label loses if two others overtake it in the first round, or if a rival reaches the final and wins it there. How
@@ -98,7 +100,7 @@ class _RunOff:
 
     def __init__(self, claim: Claim) -> None:
         models: int = claim.constants["partitions"]
-        self._counts, self._threat = _counts_of(claim, models), claim.threat
+        super().__init__(claim, models)
         labels = len(self._counts[0])
         preferences = _evidence(claim, "preferences", (labels, labels), below=models + 1).astype(np.int64)
         pairs = preferences + preferences.transpose(0, 2, 1)
@@ -156,7 +158,7 @@ class _RunOff:
         return bool(((needed <= third) & (gap <= 2 * turned)).any())
 
 
-class _Neighbours:
+class _Neighbours(_VoteTable):
     """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted.
 
     With several scales, each is asked in turn what these changes can make of its votes at the worst, whoever the rival
@@ -164,7 +166,7 @@ class _Neighbours:
     """
 
     def __init__(self, claim: Claim) -> None:
-        self._threat, self._counts = claim.threat, _counts_of(claim)
+        super().__init__(claim)
         self._scales = _scales_by_label(claim, len(self._counts[0]))
         self._neighbours = self._scales[0][0]
         self._order = _evidence(claim, "order", (None,), below=len(self._counts[0]))
@@ -237,12 +239,12 @@ def _may_beat(theirs: IntArray, rival: int, mine: IntArray, label: int) -> BoolA
     return (theirs > mine) | ((theirs == mine) & (rival < label))
 
 
-class _Kernel:
+class _Kernel(_VoteTable):
     """Examples of a rival are inserted with the largest weight, and the heaviest ones with the label are deleted."""
 
     def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
         self._full_weight: int = claim.constants["full_weight"]
-        self._counts, self._threat = _counts_of(claim), claim.threat
         self._own: npt.NDArray[np.integer[Any]] | None = None
         # An insertion does as much harm as any deletion: where it may stand in for one, no weights are needed.
         if "own" in claim.evidence or self._threat not in (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE):
@@ -251,9 +253,6 @@ class _Kernel:
                 own = self._own[example]
                 if _sum_of_largest(own, sum(own.tolist())) != counts[_first(counts)]:
                     raise ArtifactError(f"The weights of example {example} do not add up to the score of its label.")
-
-    def winner(self, example: int) -> int:
-        return _first(self._counts[example])
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts = self._counts[example]
@@ -287,13 +286,6 @@ second_route("spread-partitions", "finite-aggregation")(_rechecking(_Spread))
 second_route("partitioned", "run-off-election")(_rechecking(_RunOff))
 second_route("nearest-examples", "nearest-neighbours")(_rechecking(_Neighbours))
 second_route("kernel-sum", "kernel-vote")(_rechecking(_Kernel))
-
-
-def _counts_of(claim: Claim, total: int | None = None) -> list[list[int]]:
-    counts: list[list[int]] = claim.counts.tolist()
-    if total is not None and any(sum(row) != total for row in counts):
-        raise ArtifactError(f"The counts of every example must add up to {total}, the number of models; some do not.")
-    return counts
 
 
 def _evidence(claim: Claim, name: str, shape: tuple[int | None, ...], *, below: int) -> npt.NDArray[np.integer[Any]]:

@@ -1,17 +1,21 @@
-"""What else the votes of a certificate could show: by other methods, and with more instances that agree."""
+"""What else the votes of a certificate could show: by other methods, and with more instances that agree.
+
+No method is followed farther than a reader of a report would wait for. What a report shows must not depend on how busy
+the machine was, so the limit is on radii and not on a clock: the cost of trying a radius grows with the radius, and
+whether a method meets the limit follows from the votes alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
-from mithridate.accounting import ADP, FDP, RDP
-from mithridate.certifying.bounded_search import certify_up_to
-from mithridate.core.advice import Advice
-from mithridate.core.certificate import Certificate, Scope
+from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify
+from mithridate.core.certificate import Advice, Certificate, Scope
 from mithridate.core.mechanism import Private
-from mithridate.core.rule import Rule, is_exact
+from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes
 from mithridate.errors import UnsupportedMechanismError
 
@@ -25,8 +29,6 @@ _MANY = 0.1
 # How many times the instances are tried when they are too few, and how often.
 _MORE = 4
 _TRIES = 5
-
-Progress = Callable[[int, int], None]
 
 
 def advise(
@@ -68,52 +70,59 @@ def advise(
 
 def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
     """The same claim by another method, or the reason why there is none."""
-    claim: dict[str, Any] = {"threat": certificate.threat}
-    if not is_exact(certificate.method):
-        claim |= {name: getattr(certificate, name) for name in ("failure_prob", "on", "bounds", "scope")}
     try:
-        found = certify_up_to(_FARTHEST, certificate.votes, method=method, **claim)
+        if not isinstance(method, Method):  # which takes no time
+            return certify(certificate.votes, method=method, threat=certificate.threat)
+        return bounded(
+            certificate.votes,
+            method,
+            certificate.threat,
+            certificate.failure_prob,
+            on=certificate.on,
+            bounds=certificate.bounds,
+            scope=certificate.scope,
+            farthest=_FARTHEST,
+        )
     except UnsupportedMechanismError as error:
         return str(error)
-    if found is None:
+    except BeyondLimitError:
         return f"it certifies beyond r = {_FARTHEST:,}, farther than a report follows other methods."
-    return found
 
 
 def _unanimous(certificate: Certificate) -> dict[int, int | None]:
     """What so many instances show if they agree: where these show nothing, or where many predictions are unanimous."""
     votes = certificate.votes
-    if is_exact(certificate.method) or certificate.on != "votes":
+    if not isinstance(certificate.method, Method) or certificate.on != "votes":
         return {}
     own, more = votes.instances, _MORE * votes.instances
     if certificate.radius.max() < 0 and _radius_at_unanimity(certificate, own) == -1:
-        return {own: -1, **_until_certified(certificate)}
+        found: dict[int, int | None] = {own: -1}
+        # Ever more instances, up to a number that can certify something or is too large to tell.
+        for number in (own * _MORE**power for power in range(1, _TRIES + 1)):
+            found[number] = _radius_at_unanimity(certificate, number)
+            if found[number] != -1:
+                break
+        return found
     agree = votes.counts.max(axis=1) == own
     return {more: _radius_at_unanimity(certificate, more)} if agree.sum() >= _MANY * len(agree) else {}
-
-
-def _until_certified(certificate: Certificate) -> dict[int, int | None]:
-    """Ever more instances, up to a number that can certify something or is too large to tell."""
-    found: dict[int, int | None] = {}
-    for power in range(1, _TRIES + 1):
-        number = _MORE**power * certificate.votes.instances
-        found[number] = _radius_at_unanimity(certificate, number)
-        if found[number] != -1:
-            break
-    return found
 
 
 def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
     """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
     votes = certificate.votes
-    counts = [[instances] + [0] * (votes.classes - 1)]
+    agreed = Votes.from_counts([[instances] + [0] * (votes.classes - 1)], mechanism=votes.mechanism)
     share = votes.examples if certificate.scope is Scope.ALL else 1
-    agreed = certify_up_to(
-        _FARTHEST_UNANIMOUS,
-        replace(Votes.from_counts(counts, mechanism=votes.mechanism), size=votes.size),
-        method=certificate.method,
-        threat=certificate.threat,
-        failure_prob=certificate.failure_prob / share,
-        bounds=certificate.bounds,
-    )
-    return None if agreed is None else int(agreed.radius[0])
+    try:
+        found = bounded(
+            replace(agreed, size=votes.size),
+            cast("Method", certificate.method),
+            certificate.threat,
+            certificate.failure_prob / share,
+            on="votes",
+            bounds=certificate.bounds,
+            scope=Scope.PREDICTION,
+            farthest=_FARTHEST_UNANIMOUS,
+        )
+    except BeyondLimitError:
+        return None
+    return int(found.radius[0])

@@ -17,7 +17,7 @@ from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule, Rule, default_rule, is_exact, rule_from_dict
+from mithridate.core.rule import ExactRule, Rule, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
 
@@ -88,15 +88,12 @@ def certify(
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.one_of(("votes", "scores"), on=on)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
-    if is_exact(rule):
+    if isinstance(rule, ExactRule):
         return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
     if not isinstance(rule, Method):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
-    if isinstance(votes.mechanism, Deterministic):
-        raise UnsupportedMechanismError(
-            f"Votes of {type(votes.mechanism).__name__} are no random draws, which {rule.name} needs; leave method out."
-        )
-    return _bounded(votes, rule, Threat(threat), failure_prob, on, bounds, Scope(scope), progress)
+    scope, kind = Scope(scope), default_bounds(on) if bounds is None else bounds
+    return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
 
 
 def _own_rule(votes: Votes) -> Rule:
@@ -107,23 +104,40 @@ def _own_rule(votes: Votes) -> Rule:
     return rule_from_dict(cast("dict[str, Any]", recorded))
 
 
-def _bounded(
+class BeyondLimitError(Exception):
+    """A radius beyond a limit would have to be tried."""
+
+
+def bounded(
     votes: Votes,
     method: Method,
     threat: Threat,
     failure_prob: float,
+    *,
     on: str,
-    bounds: str | None,
+    bounds: str,
     scope: Scope,
-    progress: Progress | None,
+    progress: Progress | None = None,
+    farthest: int = SEARCH_LIMIT,
 ) -> Certificate:
-    """The certificate of a random mechanism: bounds on the counts, then the largest radius at which they suffice."""
-    kind = bounds if bounds is not None else default_bounds(on)
+    """The certificate of a random mechanism: bounds on the counts, then the largest radius at which they suffice.
+
+    Its arguments are those of `certify`, which checks them, and the largest radius that may be tried.
+
+    Raises:
+        BeyondLimitError: a larger one would have to be tried; some prediction is certified to at least half as much.
+        UnsupportedMechanismError: the votes are no random draws.
+    """
+    if isinstance(votes.mechanism, Deterministic):
+        raise UnsupportedMechanismError(
+            f"Votes of {type(votes.mechanism).__name__} are no random draws, which {method.name} needs; leave method "
+            "out."
+        )
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
-    limits = bound(votes, on=on, kind=kind, failure_prob=share)
+    limits = bound(votes, on=on, kind=bounds, failure_prob=share)
     accountant = method.accountant(votes.mechanism, threat)
     most = _most(votes, threat)
-    radius, status = _within(most, *_largest_radii(accountant, limits, most, progress))
+    radius, status = _within(most, *_largest_radii(accountant, limits, most, farthest, progress))
     return Certificate(
         _used(votes, on),
         label=limits.label,
@@ -134,8 +148,8 @@ def _bounded(
         failure_prob=float(failure_prob),
         scope=scope,
         on=on,
-        bounds=kind,
-        assumptions=assumptions(method, on=on, kind=kind, votes=votes),
+        bounds=bounds,
+        assumptions=assumptions(method, on=on, kind=bounds, votes=votes),
         error_budget=accountant.error_budget,
         versions=_versions(),
     )
@@ -200,7 +214,7 @@ def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBoun
 
 def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
     """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
-    if is_exact(method):
+    if isinstance(method, ExactRule):
         sentences = [
             "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
             "nothing else has looked at the training data, beyond what is stated here.",
@@ -253,7 +267,7 @@ def _distinct_pairs(
 
 
 def _largest_radii(
-    accountant: Accountant, limits: LabelBounds, most: int, progress: Progress | None
+    accountant: Accountant, limits: LabelBounds, most: int, farthest: int, progress: Progress | None
 ) -> tuple[IntArray, npt.NDArray[np.str_]]:
     """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`."""
     radius = np.full(len(limits.label), -1, dtype=np.int64)
@@ -262,7 +276,7 @@ def _largest_radii(
     if len(separated):
         margins, inverse = distinct_margins(limits, separated)
         try:
-            radii, statuses = _search(accountant, margins, min(most + 1, SEARCH_LIMIT), progress)
+            radii, statuses = _search(accountant, margins, min(most + 1, SEARCH_LIMIT), farthest, progress)
         finally:
             accountant.close()
         radius[separated], status[separated] = radii[inverse], statuses[inverse]
@@ -270,7 +284,7 @@ def _largest_radii(
 
 
 def _search(
-    accountant: Accountant, margins: Margins, end: int, progress: Progress | None
+    accountant: Accountant, margins: Margins, end: int, farthest: int, progress: Progress | None
 ) -> tuple[IntArray, npt.NDArray[np.str_]]:
     """Largest radius up to `end` at which each margin is shown to hold: doubling, then halving common brackets.
 
@@ -293,6 +307,8 @@ def _search(
     points, low = np.arange(total), 0
     while len(points) and low < end:
         at = min(2 * low or 1, end)
+        if at > farthest:
+            raise BeyondLimitError
         shown = holds(at, points)
         if not shown.all():
             brackets.append((low, at, points[~shown]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -63,25 +63,16 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values."""
         options = self.method.to_dict()
-        result: dict[str, Any] = {
-            "schema": "mithridate.plan/1",
-            "mechanism": self.mechanism.to_dict(),
-            "instances": self.instances,
-            "classes": self.classes,
-            "method": options.pop("name"),
-            "method_options": options,
-            "threat": self.threat.value,
-            "failure_prob": self.failure_prob,
-            "bounds": self.bounds,
-            "max_radius": self.max_radius,
-            "radius_by_top_share": {f"{share:g}": radius for share, radius in self.radius_by_top_share.items()},
-        }
-        if self.radius is not None:
-            result["radius"] = self.radius
-            result["needed_instances"] = self.needed_instances
-            result["needed_noise_multiplier"] = self.needed_noise_multiplier
-            result["needed_steps"] = self.needed_steps
-        return result
+        values: dict[str, Any] = {"schema": "mithridate.plan/1"}
+        for each in fields(self):
+            values[each.name] = getattr(self, each.name)
+            if each.name == "method":
+                values |= {"method": options.pop("name"), "method_options": options}
+        values["mechanism"] = self.mechanism.to_dict()
+        values["threat"] = self.threat.value
+        values["radius_by_top_share"] = {f"{share:g}": radius for share, radius in self.radius_by_top_share.items()}
+        asked = ("radius", "needed_instances", "needed_noise_multiplier", "needed_steps")
+        return values if self.radius is not None else {key: values[key] for key in values if key not in asked}
 
 
 def plan(
@@ -150,7 +141,8 @@ def _with_needs(asked: Plan, radius: int) -> Plan:
         return _reaches(asked, whole, asked.instances, radius)
 
     instances = _least(lambda n: _reaches(asked, asked.mechanism, n, radius), asked.instances, _MOST_INSTANCES)
-    steps = _most(lambda n: reaches(replace(inner, steps=n)), inner.steps, _MOST_STEPS)
+    too_many = _least(lambda n: not reaches(replace(inner, steps=n)), inner.steps, _MOST_STEPS)
+    steps = _MOST_STEPS if too_many is None else too_many - 1 or None
     noise = _least_noise(lambda s: reaches(replace(inner, noise_multiplier=s)), inner.noise_multiplier)
     return replace(asked, radius=radius, needed_instances=instances, needed_noise_multiplier=noise, needed_steps=steps)
 
@@ -166,7 +158,8 @@ def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bo
     method = replace(asked.method, cached=False) if isinstance(asked.method, FDP) else asked.method
     try:
         # The two pure splits are quick and nearly always decide; all splits are asked only when they hold.
-        for threat in _quick_threats(asked.threat):
+        quick = (Threat.ADD, Threat.REMOVE) if asked.threat is Threat.SYMMETRIC_DIFFERENCE else ()
+        for threat in quick:
             if not method.accountant(mechanism, threat).holds(radius, margins)[0]:
                 return False
         return bool(method.accountant(mechanism, asked.threat).holds(radius, margins)[0])
@@ -174,33 +167,17 @@ def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bo
         return False
 
 
-def _quick_threats(threat: Threat) -> tuple[Threat, ...]:
-    return (Threat.ADD, Threat.REMOVE) if threat is Threat.SYMMETRIC_DIFFERENCE else ()
-
-
 def _least(holds: Callable[[int], bool], start: int, limit: int) -> int | None:
     """The smallest whole number at which an increasing condition holds, or None up to the limit."""
-    high = start
+    low, high = 0, start
     while not holds(high):
         if high >= limit:
             return None
-        high = min(2 * high, limit)
-    low = 0
+        low, high = high, min(2 * high, limit)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def _most(holds: Callable[[int], bool], start: int, limit: int) -> int | None:
-    """The largest whole number at which a decreasing condition holds, or None where not even one does."""
-    low, high = 0, start
-    while high <= limit and holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low or None
 
 
 def _least_noise(holds: Callable[[float], bool], start: float) -> float | None:

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from mithridate._io.artifacts import write_atomically, write_npz
+from mithridate._io.artifacts import write_npz
+from mithridate._io.files import write_atomically
 from mithridate.cli import _output
-from mithridate.core.baseline import commonest, single_label
+from mithridate.core.labels import commonest, single_label
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
 from mithridate.defences.base import kind_of_device

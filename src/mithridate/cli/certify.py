@@ -15,8 +15,7 @@ from mithridate.certifying.advice import advise
 from mithridate.certifying.certification import certify
 from mithridate.cli import _options, _output
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
-from mithridate.core.certificate import Certificate, Scope, Status
-from mithridate.core.confidence import confidence
+from mithridate.core.certificate import Certificate, Scope, Status, confidence
 from mithridate.core.votes import Votes, read_votes
 from mithridate.defences.registry import defence, kind_of, names
 from mithridate.defences.statistical import StatisticalBound

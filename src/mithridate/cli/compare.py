@@ -20,7 +20,7 @@ from mithridate.comparing.result import Comparison, make_folder
 from mithridate.comparing.running import TRAINING, compare
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ConfigError, MithridateError
-from mithridate.projects.comparison import matched_radius, read_comparison
+from mithridate.projects import matched_radius, read_comparison
 from mithridate.reporting.comparison_page import duration, failure_words, marked_title
 
 _EXAMPLES = """examples:

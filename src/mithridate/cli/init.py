@@ -6,12 +6,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from mithridate._io.artifacts import write_atomically
+from mithridate._io.files import write_atomically
 from mithridate.cli import _output
 from mithridate.core.conditions import in_json
 from mithridate.data import propose, read
 from mithridate.errors import ConfigError
-from mithridate.projects.project import project_toml
+from mithridate.projects import project_toml
 
 _EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml

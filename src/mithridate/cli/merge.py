@@ -13,8 +13,7 @@ from rich.table import Table
 from mithridate._text import counted
 from mithridate.cli import _output
 from mithridate.core.conditions import in_json
-from mithridate.core.merging import merge_order
-from mithridate.core.run_parts import InstanceRanges
+from mithridate.core.merging import InstanceRanges, merge_order
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import sentences as words

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._io.artifacts import PathLike, write_atomically
+from mithridate._io.files import PathLike, write_atomically
 from mithridate._text import counted
 from mithridate.certifying.advice import advise
 from mithridate.certifying.certification import certify

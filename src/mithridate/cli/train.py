@@ -26,7 +26,7 @@ from mithridate.core.votes import Votes
 from mithridate.data import Examples
 from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.projects.project import BACKENDS, CLUSTER, RUNTIME, Project, read_project
+from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_project
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.config import PRECISIONS

@@ -22,18 +22,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import PathLike, write_atomically
-from mithridate._io.files import TEXT_BYTES, parse_json, read_file
+from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import shortened
 from mithridate._version import VERSION
 from mithridate.comparing import sentences
-from mithridate.core.baseline import Commonest, commonest, single_label
-from mithridate.core.certificate import Certificate
+from mithridate.core.certificate import Certificate, Curve, guaranteed_failure_prob, round_ticks
 from mithridate.core.conditions import Statement, before, conditions_of, distinct, in_json
-from mithridate.core.confidence import guaranteed_failure_prob
-from mithridate.core.curve import Curve, round_ticks
-from mithridate.core.hooks import hook
+from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
+from mithridate.core.registry import hook
 from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ArtifactError, ConfigError
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, write_atomically
-from mithridate._io.files import read_file
+from mithridate._io.files import PathLike, read_file, write_atomically
 from mithridate._text import shortened
 from mithridate.comparing import sentences
 from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder

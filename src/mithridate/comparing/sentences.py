@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mithridate._text import capitalised, percent, shortened
-from mithridate.core.baseline import single_label
-from mithridate.core.confidence import cautions, confidence
+from mithridate.core.certificate import cautions, confidence
+from mithridate.core.labels import single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def notes_on(entry: Entry) -> tuple[str, ...]:
         )
     if found is not None and not found.method.is_sound:
         sentences.append(
-            "Its radii follow the paper's rule for groups, which is not valid for DP-SGD: do not rely on them; fdp "
+            f"Its radii follow the paper's rule for groups, which is {found.method.flaw}: do not rely on them; fdp "
             "gives a guarantee for the same models."
         )
     elif found is not None:

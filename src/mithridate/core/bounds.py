@@ -25,7 +25,7 @@ to the upper edges of their bins, the highest bins first. The resulting weights 
 nor m. Rounding every score down to l_i is the special case of surplus zero, and loses up to one bin's width.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -116,18 +116,8 @@ def clopper_pearson_upper(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.
     Guarantee:
         If `count` is binomial with probability p, the result is below p with probability at most `tail`. The result is
         rounded up. `clopper_pearson_upper(total - count, ...)` bounds `1 - p` on the very event on which
-        `clopper_pearson_lower(count, ...)` bounds p, without subtracting from one.
-
-    Args:
-        count: number of successes; arrays are broadcast together.
-        total: number of trials.
-        tail: allowed failure probability of this one bound.
-
-    Raises:
-        ConfigError: a count is outside [0, total], or a tail outside (0, 1).
-
-    References:
-        Clopper & Pearson 1934, Biometrika 26(4).
+        `clopper_pearson_lower(count, ...)` bounds p, without subtracting from one. The arguments, and what is refused,
+        are the same.
 
     >>> float(clopper_pearson_upper(0, 2, 0.25).round(6))
     0.5
@@ -286,7 +276,11 @@ def bound_scores(
     _check_kind(kind, failure_prob, SCORE_BOUNDS, "scores")
     positive_integer(instances=instances)
     total = _SumInterval.of(sums, instances, "sums")
-    _check_score_sums(total, instances)
+    if bool(np.any(total.stored.sum(axis=1) > instances * (1.0 + 2 * total.error + _EXCESS))):
+        raise ConfigError(
+            f"Expected the sums of each example to total at most instances={instances}: the scores of one model must "
+            "sum to at most 1 over the classes; pass probabilities (softmax outputs)."
+        )
     tail = failure_prob / (2 * total.stored.shape[1])
     label = total.stored.argmax(axis=1)
     if kind == "betting":
@@ -299,11 +293,7 @@ def bound_scores(
         width = width * (1.0 + _WIDEN)
         top_miss = _pick((instances - total.low) / instances + width, label)
         rival = _largest_other(total.high / instances + width, label)
-    return _label_bounds(label, top_miss, rival)
-
-
-def _label_bounds(label: IntArray, top_miss: FloatArray, rival: FloatArray) -> LabelBounds:
-    """Clip to [0, 1], and cap the rival by what the leader leaves."""
+    # Clip to [0, 1], and cap the rival by what the leader leaves.
     top_miss_upper = np.clip(top_miss + _EXCESS, 0.0, 1.0)
     # top_miss is a valid bound before _EXCESS, which therefore covers the rounding of this subtraction too.
     rival_upper = np.minimum(np.clip(rival, 0.0, 1.0), top_miss_upper)
@@ -365,7 +355,8 @@ def _betting(
     # Sums and tables of logarithms in floating point are wrong by at most about 2e-15 * bins per model.
     threshold = np.log(1.0 / tail) + 1e-9 + 1e-10 * instances
     top_miss, rival = np.empty(examples), np.empty(examples)
-    for part in _slices(examples, _CHUNK // (num_classes * (bins + 1))):
+    step = max(1, _CHUNK // (num_classes * (bins + 1)))
+    for part in (slice(start, start + step) for start in range(0, examples, step)):
         is_top = np.equal(np.arange(num_classes, dtype=np.int64), label[part][:, None])
         counts = histograms[part]
         leader = _edge_weights(counts[is_top], total.low[part][is_top])
@@ -443,11 +434,6 @@ def _largest_rejected_mean(
     return answer
 
 
-def _slices(length: int, size: int) -> Iterator[slice]:
-    step = max(1, size)
-    return (slice(start, min(start + step, length)) for start in range(0, length, step))
-
-
 # --- shared ---------------------------------------------------------------------------------------------------------
 
 
@@ -496,14 +482,6 @@ def _checked_counts(counts: npt.NDArray[Any]) -> tuple[IntArray, int]:
     if total < 1 or bool(np.any(totals != total)) or bool(np.any(votes < 0)):
         raise ConfigError("Expected every row of counts to hold one vote of each model; pass the counts unfiltered.")
     return votes, total
-
-
-def _check_score_sums(total: _SumInterval, instances: int) -> None:
-    if bool(np.any(total.stored.sum(axis=1) > instances * (1.0 + 2 * total.error + _EXCESS))):
-        raise ConfigError(
-            f"Expected the sums of each example to total at most instances={instances}: the scores of one model must "
-            "sum to at most 1 over the classes; pass probabilities (softmax outputs)."
-        )
 
 
 def _checked_sumsqs(sumsqs: npt.NDArray[Any] | None, total: _SumInterval, instances: int) -> _SumInterval:

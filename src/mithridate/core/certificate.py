@@ -1,9 +1,10 @@
-"""Certificate: what is claimed about each prediction, with everything needed to check it."""
+"""Certificate: what is claimed about each prediction, with everything needed to check it and to say it in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -11,18 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, decode_array, read_hashed, write_hashed
-from mithridate.core.baseline import balanced, commonest, single_label
-from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate._io.artifacts import decode_array, read_hashed, write_hashed
+from mithridate._io.files import PathLike
+from mithridate.core.bounds import (
+    SCORE_BOUNDS,
+    VOTE_BOUNDS,
+    FloatArray,
+    IntArray,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+)
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json
-from mithridate.core.hooks import hook
+from mithridate.core.labels import balanced, commonest, single_label
 from mithridate.core.mechanism import Deterministic, Threat
-from mithridate.core.rule import Rule, is_exact, rule_from_dict
+from mithridate.core.registry import hook
+from mithridate.core.rule import ExactRule, Rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 StatusArray = npt.NDArray[np.str_]
 
 SCHEMA = "mithridate.certificate/1"
@@ -30,6 +38,7 @@ SCHEMA = "mithridate.certificate/1"
 OUTPUT_SCHEMA = "mithridate.certification/1"
 # Instead of confidence bounds, where the votes are no sample.
 EXACT = "exact"
+_ARRAYS = ("label", "radius", "status")
 
 
 class Status(StrEnum):
@@ -145,14 +154,8 @@ class Certificate:
     def balanced_accuracy(self, labels: npt.ArrayLike | None, radii: npt.ArrayLike) -> FloatArray:
         """Certified accuracy within each class, averaged over the classes that occur among the true labels.
 
-        Always saying the same label scores one part in as many as classes occur, however rare the others are.
-
-        Args:
-            labels: see `accuracy`.
-            radii: see `accuracy`.
-
-        Raises:
-            ConfigError: see `accuracy`.
+        Always saying the same label scores one part in as many as classes occur, however rare the others are. The
+        arguments, and what is refused, are those of `accuracy`.
 
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0]] * 10, mechanism=SampledGaussian(3.0, 0.001, 1000))
@@ -168,9 +171,6 @@ class Certificate:
         Args:
             labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
             radii: radii at which accuracy is reported; by default round ones.
-
-        Raises:
-            ConfigError: see `accuracy`.
         """
         result: dict[str, Any] = {
             "median_radius": float(np.median(self.radius)),
@@ -190,23 +190,12 @@ class Certificate:
 
     def round_radii(self, parts: int = 5) -> list[int]:
         """Zero and about `parts` round numbers up to the largest radius, for a table or an axis."""
-        largest = int(self.radius.max())
-        if largest <= parts:
-            return list(range(max(largest, 0) + 1))
-        rough = largest / parts
-        magnitude = 10 ** int(np.log10(rough))
-        step = next(int(m * magnitude) for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough and m * magnitude >= 1)
-        return list(range(0, largest + 1, step))
+        return round_ticks(max(int(self.radius.max()), 0), parts)
 
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
         """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
 
-        Args:
-            labels: see `summary`.
-            radii: see `summary`.
-
-        Raises:
-            ConfigError: see `accuracy`.
+        The arguments are those of `summary`.
         """
         return {
             "schema": OUTPUT_SCHEMA,
@@ -229,11 +218,13 @@ class Certificate:
             ArtifactError: the file cannot be written.
         """
         header, arrays = self.votes.to_parts()
+        names = [status.value for status in Status]
+        codes = np.select([self.status == name for name in names], range(len(names))).astype(np.int64)
         content = {
             **self._claim(),
             "label": self.label,
             "radius": self.radius,
-            "status": self._status_table(),
+            "status": {"names": names, "code": codes},
             "votes": {**header, "arrays": arrays},
         }
         write_hashed(path, SCHEMA, content)
@@ -276,6 +267,7 @@ class Certificate:
             _check_table("versions", content["versions"], str)
             if on == "scores" and votes.score_sums is None:
                 raise ValueError("it is on scores but carries none")
+            stated = {str(each): each for each in votes.statements}
             return cls(
                 votes,
                 label=label,
@@ -287,7 +279,8 @@ class Certificate:
                 scope=Scope(content["scope"]),
                 on=on,
                 bounds=kind,
-                assumptions=_with_ids(content["assumptions"], votes),
+                # Which of them are conditions, the votes know.
+                assumptions=distinct(stated.get(str(each), each) for each in from_plain(content["assumptions"])),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
             )
@@ -346,13 +339,6 @@ class Certificate:
             "versions": self.versions,
         }
 
-    def _status_table(self) -> dict[str, Any]:
-        names = [status.value for status in Status]
-        codes = np.zeros(len(self.status), dtype=np.int64)
-        for code, name in enumerate(names):
-            codes[self.status == name] = code
-        return {"names": names, "code": codes}
-
     def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
         """True labels as positions among the classes."""
         if labels is not None:
@@ -377,13 +363,6 @@ def _keyed(radii: Iterable[int], shares: FloatArray) -> dict[str, float]:
     return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
 
 
-def _with_ids(sentences: Any, votes: Votes) -> tuple[str, ...]:
-    """The assumptions of a file; which of them are conditions, its votes know."""
-    stated = from_plain(sentences)
-    known = {str(each): each for each in votes.statements}
-    return distinct(known.get(str(each), each) for each in stated)
-
-
 def _check_table(name: str, value: Any, kind: Any) -> None:
     """Require names with values of one kind, as a certificate writes them."""
     if not isinstance(value, dict) or not all(isinstance(each, kind) for each in value.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
@@ -392,9 +371,9 @@ def _check_table(name: str, value: Any, kind: Any) -> None:
 
 def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
     """Require bounds that fit the rule, and a probability that fits the bounds."""
-    if is_exact(rule) != isinstance(votes.mechanism, Deterministic):
+    if isinstance(rule, ExactRule) != isinstance(votes.mechanism, Deterministic):
         raise ValueError(f"the rule {rule.name} does not fit the mechanism {type(votes.mechanism).__name__}")
-    if is_exact(rule):
+    if isinstance(rule, ExactRule):
         _validate.one_of((EXACT,), bounds=bounds)
         _validate.number_in(0, 0, failure_prob=failure_prob)
         return
@@ -402,4 +381,170 @@ def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_pro
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
 
 
-_ARRAYS = ("label", "radius", "status")
+# --- its curve --------------------------------------------------------------------------------------------------------
+
+_BAND = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """How many points are certified, and how many of them are correct, at every radius.
+
+    The counts change at the distinct radii only: at any radius r they are those of the first entry at or above r, and
+    0 beyond the last.
+
+    Attributes:
+        radius: distinct certified radii, ascending.
+        certified: points with at least that radius.
+        right: those among them whose label is the true one; None where true labels are unknown.
+        total: all points.
+    """
+
+    radius: IntArray
+    certified: IntArray
+    right: IntArray | None
+    total: int
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Curve:
+        """The curve of one certificate; true labels are those of its votes."""
+        distinct = np.unique(certificate.radius[certificate.radius >= 0])
+        correct = is_correct(certificate)
+        return cls(
+            distinct,
+            _at_least(certificate.radius, distinct),
+            None if correct is None else _at_least(certificate.radius[correct], distinct),
+            len(certificate.radius),
+        )
+
+    @property
+    def shown(self) -> IntArray:
+        """What is drawn: correct and certified where that is known, else certified."""
+        return self.certified if self.right is None else self.right
+
+    def at(self, counts: IntArray, radii: npt.ArrayLike) -> IntArray:
+        """Counts of this curve at any radii of 0 or more."""
+        return np.append(counts, 0)[np.searchsorted(self.radius, np.asarray(radii))]
+
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """Clopper-Pearson interval for the share that is drawn, at each distinct radius by itself.
+
+        Guarantee: were the points drawn independently from some source, each interval would hold the share in that
+        source with probability at least 95%. It says nothing about the certificates themselves.
+        """
+        tail = (1 - _BAND) / 2
+        return (
+            clopper_pearson_lower(self.shown, self.total, tail),
+            clopper_pearson_upper(self.shown, self.total, tail),
+        )
+
+
+def is_correct(certificate: Certificate) -> BoolArray | None:
+    """Which labels are correct; None where true labels are unknown."""
+    return None if certificate.votes.labels is None else certificate.label == certificate.votes.labels
+
+
+def round_ticks(limit: float, parts: int = 6) -> list[int]:
+    """Zero and about `parts` round whole numbers up to a limit of 0 or more, for a table or an axis.
+
+    >>> round_ticks(215)
+    [0, 50, 100, 150, 200]
+    >>> round_ticks(3)
+    [0, 1, 2, 3]
+    """
+    rough = max(limit / parts, 1.0)
+    magnitude = 10 ** int(np.log10(rough))
+    step = next(int(m * magnitude) for m in (1, 2, 2.5, 5, 10) if m * magnitude >= rough and (m * magnitude) % 1 == 0)
+    return list(range(0, int(limit) + 1, step))
+
+
+def _at_least(radius: IntArray, thresholds: IntArray) -> IntArray:
+    return len(radius) - np.searchsorted(np.sort(radius), thresholds)
+
+
+# --- how sure its claims are ------------------------------------------------------------------------------------------
+
+# Below this, a confidence in per cent would be a row of nines.
+_TINY = 1e-6
+
+
+def guaranteed_failure_prob(certificate: Certificate) -> float | None:
+    """The probability with which a claim may fail, as far as the bounds guarantee it; None where they do not."""
+    if certificate.bounds == "pointwise":
+        return None
+    factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1.0
+    probability = factor * certificate.failure_prob
+    return probability if probability < 1 else None
+
+
+def confidence(certificate: Certificate) -> str:
+    """How sure the claims are, as a clause that promises no more than the bounds do."""
+    if isinstance(certificate.method, ExactRule):
+        one = len(certificate.radius) == 1
+        return f"{'this claim is' if one else 'these claims are'} certain, given what is assumed"
+    probability = guaranteed_failure_prob(certificate)
+    if probability is None:
+        nominal = percent_confidence(certificate.failure_prob)
+        return f"the confidence of {nominal}% is nominal and not guaranteed"
+    if len(certificate.radius) == 1:
+        holds, fails = "this claim holds", "this claim fails"
+    elif certificate.scope is Scope.ALL:
+        holds, fails = "all of these claims together hold", "any of these claims fails"
+    else:
+        holds, fails = "each of these claims holds", "each of these claims fails"
+    if probability < _TINY:
+        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}"
+    return f"{holds} with {percent_confidence(probability)}% confidence"
+
+
+def percent_confidence(failure_prob: float) -> str:
+    """One minus a failure probability in per cent, never rounded up.
+
+    >>> percent_confidence(1e-3), percent_confidence(0.05), percent_confidence(1 / 3)
+    ('99.9', '95', '66.6')
+    """
+    return f"{100 - _rounded_up(failure_prob, 3) * 100:f}".rstrip("0").rstrip(".")
+
+
+def _rounded_up(number: float, digits: int) -> Decimal:
+    return Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(number))
+
+
+def cautions(certificate: Certificate) -> list[str]:
+    """Why a certificate is no guarantee, or a lesser one than it seems; empty for sound choices."""
+    sentences: list[str] = []
+    if not certificate.method.is_sound:
+        sentences.append(
+            f"These radii follow the paper's rule for groups, which is {certificate.method.flaw}: do not rely on them. "
+            "Certify with --method fdp for a guarantee."
+        )
+    if certificate.bounds == "pointwise":
+        sentences.append(
+            "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
+            "Certify with --bounds simultaneous for a guarantee."
+        )
+    if certificate.bounds == "simuem":
+        sentences.append(
+            "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
+            "counted in the confidence here. --bounds simultaneous has no such factor."
+        )
+    return sentences
+
+
+# --- what else its votes could show -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """What other methods certify from the same votes, and what more instances could.
+
+    Attributes:
+        others: the same votes and the same claim, certified by other methods.
+        left_out: methods that could not be compared, and why, a sentence each.
+        unanimous: the radius of a prediction on which all of so many instances agree, by their number; None where it
+            is too large to search for. Only numbers that are worth a word are there, in ascending order.
+    """
+
+    others: tuple[Certificate, ...] = ()
+    left_out: tuple[str, ...] = ()
+    unanimous: Mapping[int, int | None] = field(default_factory=dict[int, int | None])

@@ -7,9 +7,9 @@ from its docstring alone. Its meaning never changes; a different learner is a di
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar
 
 from mithridate import _validate
 from mithridate.core import registry
@@ -50,11 +50,6 @@ class Threat(StrEnum):
         6
         """
         return 2 * radius if self not in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD, Threat.REMOVE) else radius
-
-    @property
-    def is_about_examples(self) -> bool:
-        """Whether whole examples come, go or change; else only their labels, or their inputs by a bounded amount."""
-        return self not in (Threat.LABELS, Threat.FEATURES)
 
 
 _IN_WORDS = {
@@ -102,7 +97,7 @@ class Voters:
         return f"{number:,} {self.voters if number != 1 else self.voters[:-1]}"
 
 
-class Mechanism:
+class Mechanism(registry.Tagged, table=registry.mechanisms):
     """What an instance of a learner does with the training set; frozen dataclasses inherit it, one for each learner.
 
     Attributes:
@@ -119,10 +114,6 @@ class Mechanism:
     words: ClassVar[Voters]
     counts_voters: ClassVar[bool] = True
 
-    def __init_subclass__(cls) -> None:
-        if "type" in vars(cls):
-            registry.mechanisms.add(cls.type, cls)
-
     def in_words(self) -> str:
         """What it does with the training data, with its constants."""
         raise NotImplementedError
@@ -137,15 +128,6 @@ class Mechanism:
     def tie_break(self) -> str:
         """Who decides where the voters do not, as the end of a sentence; empty where they always do."""
         return ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The mechanism as plain JSON values."""
-        return {"type": self.type, **{one.name: getattr(self, one.name) for one in fields(cast("Any", self))}}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Read back what `to_dict` wrote, without its type."""
-        return cls(**values)
 
 
 class Random(Mechanism):

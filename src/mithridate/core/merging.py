@@ -1,12 +1,15 @@
-"""Votes of several runs, or of parts of one, as if their instances had been one run."""
+"""Parts of runs, by the numbers of their instances; and votes of several runs or parts, as if they had been one run."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
-from collections.abc import Iterable
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +17,98 @@ import numpy.typing as npt
 from mithridate._text import shown
 from mithridate.core.conditions import Statement, distinct
 from mithridate.core.mechanism import Deterministic
-from mithridate.core.run_parts import WHOLE, InstanceRanges, instances_in_words, joined, overlap
-from mithridate.core.votes import Votes, checked_recipe, same_array
 from mithridate.errors import ConfigError
 
-IntArray = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from mithridate.core.votes import Votes
+
+# Instances of one run, from the first to before the second number of every pair; sorted, with gaps between the pairs.
+InstanceRanges = tuple[tuple[int, int], ...]
+
+# Whole numbers in files stay below this, so that every program reads them alike.
+LARGEST = 2**53
+# A run whose parts are not listed, however many instances it has.
+WHOLE: InstanceRanges = ((0, LARGEST),)
+
+
+def checked_parts(run: str, parts: Any) -> InstanceRanges:
+    """Pairs of instances, sorted and joined.
+
+    Raises:
+        ConfigError: they are no such pairs, or name an instance twice.
+    """
+    try:
+        pairs = sorted((whole_number(first), whole_number(stop)) for first, stop in parts)
+        fits = bool(pairs) and all(0 <= first < stop <= LARGEST for first, stop in pairs)
+    except (TypeError, ValueError):
+        fits, pairs = False, []
+    if not fits:  # Without the values, which may be of any size.
+        raise ConfigError(
+            f"Expected the shards of the run {shown(run)} as pairs (first, stop) of whole numbers from 0 on, "
+            "first below stop, and at least one pair."
+        )
+    twice = overlap(pairs)
+    if twice is not None:
+        raise ConfigError(
+            f"The shards of the run {shown(run)} name {instances_in_words(*twice)} twice; name them once."
+        )
+    return joined(pairs)
+
+
+def whole_number(value: Any) -> int:
+    """A whole number, of whatever type that is.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, bool):
+        raise TypeError
+    return operator.index(value)
+
+
+def overlap(pairs: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The first instances that two of the sorted pairs share."""
+    for (_, end), (first, stop) in itertools.pairwise(pairs):
+        if first < end:
+            return first, min(end, stop)
+    return None
+
+
+def joined(pairs: Iterable[tuple[int, int]]) -> InstanceRanges:
+    """Sorted disjoint pairs, of which those that touch become one.
+
+    >>> joined([(0, 2), (2, 5), (7, 8)])
+    ((0, 5), (7, 8))
+    """
+    result: list[tuple[int, int]] = []
+    for first, stop in pairs:
+        if result and result[-1][1] == first:
+            first = result.pop()[0]
+        result.append((first, stop))
+    return tuple(result)
+
+
+def size_of(parts: InstanceRanges) -> int:
+    """Their number of instances."""
+    return sum(stop - first for first, stop in parts)
+
+
+def instances_in_words(first: int, stop: int) -> str:
+    """Instances from `first` to before `stop`."""
+    return f"the instances {first} to {stop - 1}" if stop - first > 1 else f"the instance {first}"
+
 
 _UNNAMED = Statement(
     "Votes of runs without a name were merged; they are taken for those of different runs.", "instances-after-a-look"
 )
+
+
+def same_array(first: Any, second: Any) -> bool:
+    """Whether both are None, or arrays of the same type and values."""
+    if first is None or second is None:
+        return first is second
+    one, two = np.asarray(first), np.asarray(second)
+    return one.dtype == two.dtype and np.array_equal(one, two)
 
 
 def merge_order(votes: Votes) -> tuple[Any, ...]:
@@ -47,7 +133,8 @@ def merge(votes: Iterable[Votes]) -> Votes:
 def _merged(first: Votes, second: Votes) -> Votes:
     _check_alike(first, second)
     _check_apart(first, second)
-    devices = {*first.devices, *second.devices}
+    devices, runs = {*first.devices, *second.devices}, {*first.shards, *second.shards}
+    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
     return replace(
         first,
         counts=first.counts + second.counts,
@@ -55,19 +142,14 @@ def _merged(first: Votes, second: Votes) -> Votes:
         score_squares=_sum(first.score_squares, second.score_squares),
         score_histograms=_sum(first.score_histograms, second.score_histograms),
         run_ids=tuple(sorted({*first.run_ids, *second.run_ids})),
-        assumptions=_merged_assumptions(first, second),
+        # Sorted, so that they do not depend on the order of merging.
+        assumptions=tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed)))),
         recipe=_merged_recipe(first, second),
         evidence=_merged_evidence(first, second) if isinstance(first.mechanism, Deterministic) else {},
-        shards=_merged_shards(first, second),
+        shards={run: joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs},
         devices={name: first.devices.get(name, 0) + second.devices.get(name, 0) for name in devices},
         planned={**first.planned, **second.planned},
     )
-
-
-def _merged_assumptions(first: Votes, second: Votes) -> tuple[str, ...]:
-    """Sorted, so that they do not depend on the order of merging."""
-    unnamed = (_UNNAMED,) if _nameless(first) or _nameless(second) else ()
-    return tuple(sorted(distinct((*first.assumptions, *second.assumptions, *unnamed))))
 
 
 def _check_alike(first: Votes, second: Votes) -> None:
@@ -120,27 +202,15 @@ def _check_apart(first: Votes, second: Votes) -> None:
             )
 
 
-def _merged_shards(first: Votes, second: Votes) -> dict[str, InstanceRanges]:
-    runs = {*first.shards, *second.shards}
-    return {run: joined(sorted(first.shards.get(run, ()) + second.shards.get(run, ()))) for run in runs}
-
-
 def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
     """The recipe of both; they may differ in the number of instances only, which becomes that of all that voted."""
-    one, two = (_with_instances(votes.recipe, first.instances + second.instances) for votes in (first, second))
+    one, two = copy.deepcopy(first.recipe), copy.deepcopy(second.recipe)
+    for part in ((recipe or {}).get(table) for recipe in (one, two) for table in ("config", "defence")):
+        if isinstance(part, dict) and "instances" in part:
+            part["instances"] = first.instances + second.instances
     if one != two:
         raise ConfigError("These votes were trained by different recipes; merge only runs of the same one.")
     return one
-
-
-def _with_instances(recipe: Any, number: int) -> dict[str, Any] | None:
-    """A recipe with so many instances, wherever it counts them."""
-    changed = checked_recipe(recipe)
-    for table in ("config", "defence"):
-        part = None if changed is None else changed.get(table)
-        if isinstance(part, dict) and "instances" in part:
-            part["instances"] = number
-    return changed
 
 
 def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]:
@@ -161,7 +231,7 @@ def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]
 
 
 def _side_by_side(first: Votes, second: Votes) -> npt.NDArray[Any]:
-    tables, numbers = list[npt.NDArray[Any]](), list[IntArray]()
+    tables, numbers = list[npt.NDArray[Any]](), list[npt.NDArray[np.int64]]()
     for votes in (first, second):
         table = votes.evidence["predictions"]
         if table.shape != (votes.examples, votes.instances):

@@ -1,18 +1,25 @@
-"""What files name by a word: mechanisms, rules, and what instances see, each known from the one place that defines it.
+"""What is found by a word: values that files name, and what rooms above this one do with a value.
 
 A defence defines its mechanism and its rule in its own file, above this room. So that a votes file can be read wherever
 it turns up, the rooms that define some are loaded when a word comes up that nobody has explained yet, and so are
-packages that offer defences of their own (entry points of the group `mithridate.defences`).
+packages that offer defences of their own (entry points of the group `mithridate.defences`). In the same way a
+certificate shows itself in a notebook, but knows nothing of pages.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module, metadata
-from typing import Any
+from typing import Any, ClassVar, Self, cast
 
 # Names and no imports: nothing here depends on what they hold.
 _ROOMS = ("mithridate.accounting", "mithridate.defences")
 _GROUP = "mithridate.defences"
+_HOOKS = {
+    "advise": "mithridate.certifying.advice",
+    "Report": "mithridate.reporting.report",
+    "ComparisonReport": "mithridate.reporting.comparison_page",
+}
 
 
 def place(value: Any) -> tuple[str, str]:
@@ -21,9 +28,14 @@ def place(value: Any) -> tuple[str, str]:
 
 
 class Named:
-    """Values by the word that files use for them."""
+    """Values by the word that files use for them.
 
-    def __init__(self) -> None:
+    Args:
+        key: under what files write the word.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
         self._known: dict[str, Any] = {}
 
     def add(self, name: str, value: Any) -> None:
@@ -45,16 +57,38 @@ class Named:
             load()
         return self._known.get(name)
 
-    def names(self) -> tuple[str, ...]:
-        """All that are known, in the order in which they were explained."""
-        load()
-        return tuple(self._known)
 
-
-mechanisms = Named()
-rules = Named()
-views = Named()
+mechanisms = Named("type")
+rules = Named("name")
+views = Named("type")
 _loaded: set[str] = set()
+
+
+class Tagged:
+    """A value that files hold as its word and its fields; frozen dataclasses inherit it by way of their family.
+
+    A family names its table, `class Rule(Tagged, table=rules)`; a member has its word as a class attribute.
+    """
+
+    _table: ClassVar[Named]
+
+    def __init_subclass__(cls, *, table: Named | None = None) -> None:
+        if table is not None:
+            cls._table = table
+        word = vars(cls).get(cls._table.key)
+        if isinstance(word, str):
+            cls._table.add(word, cls)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its word and its fields as plain JSON values."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {self._table.key: getattr(self, self._table.key), **plain}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read back what `to_dict` wrote, without its word."""
+        return cls(**values)
 
 
 def load() -> None:
@@ -66,3 +100,8 @@ def load() -> None:
         import_module(room)
     for plugin in metadata.entry_points(group=_GROUP):
         plugin.load()
+
+
+def hook(name: str) -> Any:
+    """The function or class of a room above that a word stands for."""
+    return getattr(import_module(_HOOKS[name]), name)

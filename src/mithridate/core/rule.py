@@ -1,14 +1,15 @@
 """Rules turn votes into radii.
 
 There are two kinds. Instances of a random mechanism are samples, so their counts are bounded first and an accountant
-says how far the bounds reach (`accounting.Method`). A deterministic mechanism is a function of the data, so its radius
-follows from the votes alone (`ExactRule`).
+says how far the bounds reach (`Method`). A deterministic mechanism is a function of the data, so its radius follows
+from the votes alone (`ExactRule`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +19,33 @@ from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs  # of typing itself from Python 3.13 on
-
     from mithridate.core.votes import Votes
 
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+IndexArray = npt.NDArray[np.intp]
 
-class Rule:
+
+class Rule(registry.Tagged, table=registry.rules):
     """A way from votes to radii, such as `FDP()`; frozen dataclasses inherit it, and their fields are its options.
 
     Attributes:
         name: what files and the command line call it.
         title: what a report calls it.
-        is_sound: whether its radii are valid for the mechanisms that it certifies.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    is_sound: ClassVar[bool] = True
 
-    def __init_subclass__(cls) -> None:
-        if isinstance(vars(cls).get("name"), str):
-            registry.rules.add(cls.name, cls)
+    @property
+    def flaw(self) -> str:
+        """Why its radii are no guarantee for the mechanisms that it certifies, after "it is"; empty where they are."""
+        return ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its radii are valid for the mechanisms that it certifies."""
+        return not self.flaw
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -53,15 +60,6 @@ class Rule:
     def in_words(self) -> str:
         """With its options, for people."""
         return self.title
-
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values."""
-        return {"name": self.name, **{one.name: getattr(self, one.name) for one in fields(cast("Any", self))}}
-
-    @classmethod
-    def from_dict(cls, options: dict[str, Any]) -> Self:
-        """Read back the options that `to_dict` wrote."""
-        return cls(**options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +90,96 @@ class ExactRule(Rule):
         raise NotImplementedError
 
 
-def is_exact(rule: object) -> TypeIs[ExactRule]:
-    """Whether a rule decides from votes alone, without bounds on counts."""
-    return isinstance(rule, ExactRule)
+@dataclass(frozen=True)
+class DistinctValues:
+    """One number per test point, stored as distinct values and indices into them.
+
+    Votes take few distinct values, so a curve is evaluated a thousand times for a million points.
+    """
+
+    values: FloatArray
+    index: IndexArray
+
+    @classmethod
+    def of(cls, numbers: FloatArray) -> DistinctValues:
+        """Factor an array into distinct values and indices."""
+        values, index = np.unique(numbers, return_inverse=True)
+        return cls(values, index)
+
+    def take(self, chosen: IndexArray) -> DistinctValues:
+        """The same numbers for some of the points."""
+        return DistinctValues(self.values, self.index[chosen])
+
+    def map(self, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """`function` at every point, by whichever way needs fewer evaluations."""
+        if len(self.values) <= len(self.index):
+            return function(self.values)[self.index]
+        return function(self.values[self.index])
+
+
+@dataclass(frozen=True)
+class Margins:
+    """How far ahead the top label of each point is, in the safe direction throughout.
+
+    Attributes:
+        top: lower bounds on the score of the top label.
+        miss: upper bounds on one minus that score.
+        rival: upper bounds on the largest score of any other label; shares its distinct values with `miss`.
+    """
+
+    top: DistinctValues
+    miss: DistinctValues
+    rival: DistinctValues
+
+    @classmethod
+    def of(cls, top: FloatArray, miss: FloatArray, rival: FloatArray) -> Margins:
+        """Margins from plain arrays."""
+        shared = DistinctValues.of(np.concatenate([miss, rival]))
+        everyone = np.arange(len(miss))
+        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)))
+
+    def __len__(self) -> int:
+        return len(self.top.index)
+
+    def take(self, chosen: IndexArray) -> Margins:
+        """The margins of some of the points."""
+        return Margins(self.top.take(chosen), self.miss.take(chosen), self.rival.take(chosen))
+
+    def sum_of(self, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """`function(miss) + function(rival)` at every point."""
+        values, miss, rival = self.miss.values, self.miss.index, self.rival.index
+        if len(values) <= 2 * len(miss):
+            results = function(values)
+            return results[miss] + results[rival]
+        results = function(values[np.concatenate([miss, rival])])
+        return results[: len(miss)] + results[len(miss) :]
+
+
+class Accountant(Protocol):
+    """Turns a radius into a yes or no for every point; what it does not say is inherited from here."""
+
+    def holds(self, radius: int, margins: Margins) -> BoolArray:
+        """Whether the top label of each point stays on top for every D' within `radius`.
+
+        A yes is a guarantee; a no may only mean that this accountant cannot show it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Keep what was computed for the next time, where anything is kept."""
+
+    @property
+    def error_budget(self) -> dict[str, float]:
+        """The largest numerical errors that were added to any curve in the safe direction."""
+        return {}
+
+
+class Method(Rule):
+    """A rule on samples: bounds on their counts, and an accountant that says how far these reach."""
+
+    def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
+        """The accountant of this method for one mechanism and one threat."""
+        raise NotImplementedError
 
 
 def default_rule(mechanism: Mechanism) -> Rule:

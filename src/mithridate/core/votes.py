@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, read_npz, write_atomically, write_npz
-from mithridate._io.files import TEXT_BYTES, parse_json, read_file
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import counted, printable, shown
-from mithridate.core.class_names import ClassName, class_names_of, kind_and_value, places_of, unknown_label
-from mithridate.core.conditions import Statement, from_plain, to_plain
+from mithridate.core import merging
+from mithridate.core.conditions import Size, Statement, from_plain, to_plain
+from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
 from mithridate.core.mechanism import Deterministic, Mechanism, mechanism_from_dict
-from mithridate.core.run_parts import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
-from mithridate.core.size import Size
+from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
 from mithridate.errors import ArtifactError, ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -104,10 +104,11 @@ class Votes:
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
         object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
-        _check_fingerprint(self.data_fingerprint)
+        if not isinstance(self.data_fingerprint, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected data_fingerprint as text, got {shown(self.data_fingerprint)}.")
         _validate.sentences(assumptions=self.assumptions)
         object.__setattr__(self, "assumptions", tuple(self.assumptions))
-        object.__setattr__(self, "recipe", checked_recipe(self.recipe))
+        object.__setattr__(self, "recipe", _checked_recipe(self.recipe))
         object.__setattr__(self, "evidence", _checked_evidence(self.evidence, counts))
         object.__setattr__(self, "shards", _checked_shards(self.shards, self))
         object.__setattr__(self, "devices", _checked_devices(self.devices, self.instances))
@@ -124,15 +125,7 @@ class Votes:
         score_histograms: npt.ArrayLike | None = None,
         labels: npt.ArrayLike | None = None,
     ) -> Votes:
-        """Votes from anything that numpy turns into an array, checked.
-
-        Args:
-            counts: votes, examples x classes.
-            mechanism: what each instance ran.
-            score_sums: see the class; likewise the others.
-            score_squares: see the class.
-            score_histograms: see the class.
-            labels: see the class.
+        """Votes from anything that numpy turns into an array, checked; the arguments are attributes of the class.
 
         Raises:
             ConfigError: an array is not what it should be; the message names the remedy.
@@ -142,14 +135,14 @@ class Votes:
         >>> votes.instances, votes.examples, votes.classes
         (1000, 2, 2)
         """
-        return cls(
-            _array("counts", counts),
-            mechanism,
-            score_sums=_optional_array("score_sums", score_sums),
-            score_squares=_optional_array("score_squares", score_squares),
-            score_histograms=_optional_array("score_histograms", score_histograms),
-            labels=_optional_array("labels", labels),
-        )
+        given: dict[str, npt.ArrayLike | None] = {
+            "score_sums": score_sums,
+            "score_squares": score_squares,
+            "score_histograms": score_histograms,
+            "labels": labels,
+        }
+        others: dict[str, Any] = {name: _array(name, values) for name, values in given.items() if values is not None}
+        return cls(_array("counts", counts), mechanism, **others)
 
     @property
     def instances(self) -> int:
@@ -249,9 +242,7 @@ class Votes:
         >>> merged.counts.tolist(), merged.shards
         ([[5, 1]], {'a': ((0, 6),)})
         """
-        from mithridate.core.merging import merge
-
-        return merge((self, *others))
+        return merging.merge((self, *others))
 
     def save(self, path: PathLike) -> None:
         """Write a votes file (`.npz`, no pickle), atomically."""
@@ -295,12 +286,7 @@ class Votes:
 
     @classmethod
     def from_parts(cls, header: Any, arrays: Mapping[str, npt.NDArray[Any]], origin: object) -> Votes:
-        """Read back what `to_parts` gave.
-
-        Args:
-            header: the JSON values.
-            arrays: the arrays.
-            origin: the file, for the messages.
+        """Read back what `to_parts` gave; `origin` is the file, for the messages.
 
         Raises:
             ArtifactError: something is missing, of the wrong kind, or too much.
@@ -314,7 +300,7 @@ class Votes:
                 "run_ids": header["run_ids"],
                 "assumptions": from_plain(header["assumptions"]),
                 "recipe": header["recipe"],
-                "size": None if header.get("size") is None else Size.from_dict(header["size"]),
+                "size": None if header.get("size") is None else Size(**header["size"]),
                 **{name: header.get(name, {}) for name in _MAPPINGS},
             }
             mechanism = header["mechanism"]
@@ -338,7 +324,7 @@ class Votes:
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""
         (one, arrays), (two, others) = self.to_parts(), other.to_parts()
-        same = all(name in others and same_array(array, others[name]) for name, array in arrays.items())
+        same = all(name in others and merging.same_array(array, others[name]) for name, array in arrays.items())
         return same and len(arrays) == len(others) and one == two
 
 
@@ -511,11 +497,6 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     return labels
 
 
-def _check_fingerprint(fingerprint: Any) -> None:
-    if fingerprint is not None and not isinstance(fingerprint, str):
-        raise ConfigError(f"Expected data_fingerprint as text, got {shown(fingerprint)}.")
-
-
 def _checked_run_ids(run_ids: Any) -> tuple[str, ...]:
     names = tuple(run_ids)
     if isinstance(run_ids, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
@@ -545,32 +526,32 @@ def _checked_shards(shards: Any, votes: Votes) -> dict[str, InstanceRanges]:
 
 def _checked_devices(devices: Any, instances: int) -> dict[str, int]:
     """Numbers of instances by the names of devices, sorted."""
-    try:
-        named = {str(name): whole_number(number) for name, number in dict(devices).items()}
-        fits = all(number > 0 for number in named.values()) and sum(named.values()) <= instances
-    except (TypeError, ValueError):
-        fits, named = False, {}
-    if not fits:
+    named = _whole_by_name(devices)
+    if named is None or min(named.values(), default=1) < 1 or sum(named.values()) > instances:
         raise ConfigError(
             "Expected devices as a mapping from names to the number of instances that each kind trained, together no "
             "more than there are."
         )
-    return dict(sorted(named.items()))
+    return named
 
 
 def _checked_planned(planned: Any, shards: Mapping[str, InstanceRanges]) -> dict[str, int]:
     """Sizes of runs of which parts are here, sorted; no part may lie beyond them."""
-    try:
-        sizes = {str(run): whole_number(size) for run, size in dict(planned).items()}
-        fits = all(run in shards and shards[run][-1][1] <= size <= LARGEST for run, size in sizes.items())
-    except (TypeError, ValueError):
-        fits, sizes = False, {}
-    if not fits:
+    sizes = _whole_by_name(planned)
+    if sizes is None or not all(run in shards and shards[run][-1][1] <= size <= LARGEST for run, size in sizes.items()):
         raise ConfigError(
             "Expected planned as a mapping from runs in shards to the number of all their instances, none of which "
             "lies beyond it."
         )
-    return dict(sorted(sizes.items()))
+    return sizes
+
+
+def _whole_by_name(values: Any) -> dict[str, int] | None:
+    """Whole numbers by name, sorted; None where they are something else."""
+    try:
+        return dict(sorted((str(name), whole_number(number)) for name, number in dict(values).items()))
+    except (TypeError, ValueError):
+        return None
 
 
 def _check_models(shards: Mapping[str, InstanceRanges], votes: Votes) -> None:
@@ -585,12 +566,8 @@ def _check_models(shards: Mapping[str, InstanceRanges], votes: Votes) -> None:
         raise ConfigError(f"Expected shards of the models 0 to {models - 1}, all that there are.")
 
 
-def checked_recipe(recipe: Any) -> dict[str, Any] | None:
-    """A copy of a recipe, in plain JSON values.
-
-    Raises:
-        ConfigError: it holds something else.
-    """
+def _checked_recipe(recipe: Any) -> dict[str, Any] | None:
+    """A copy of a recipe, in plain JSON values."""
     if recipe is None:
         return None
     try:
@@ -604,23 +581,19 @@ def checked_recipe(recipe: Any) -> dict[str, Any] | None:
 
 
 def _checked_evidence(evidence: Any, counts: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """Whole numbers of 0 or more, in the smallest type that holds them: evidence can be large."""
     result: dict[str, npt.NDArray[Any]] = {}
     for name, values in dict(evidence).items():
         array = np.asarray(values)
         if not isinstance(name, str) or array.shape[:1] != counts.shape[:1]:
             raise ConfigError(f"Expected the evidence {name!r} as an array with an entry for each example.")
-        result[name] = _whole(f"the evidence {name!r}", array)
+        small = array.dtype.kind == "u" and array.dtype.itemsize < 8
+        checked = array if small else _integers(f"the evidence {name!r}", array)
+        if checked.size and checked.min() < 0:
+            raise ConfigError(f"Expected the evidence {name!r} to be 0 or more.")
+        largest = int(checked.max(initial=0))
+        result[name] = _frozen(checked.astype(np.min_scalar_type(largest) if largest < 2**32 else np.int64))
     return result
-
-
-def _whole(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers of 0 or more, in the smallest type that holds them: evidence can be large."""
-    small = array.dtype.kind == "u" and array.dtype.itemsize < 8
-    checked = array if small else _integers(name, array)
-    if checked.size and checked.min() < 0:
-        raise ConfigError(f"Expected {name} to be 0 or more.")
-    largest = int(checked.max(initial=0))
-    return _frozen(checked.astype(np.min_scalar_type(largest) if largest < 2**32 else np.int64))
 
 
 def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -628,10 +601,6 @@ def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:
         raise ConfigError(f"Expected {name} as an array, but its rows have different lengths.") from error
-
-
-def _optional_array(name: str, values: npt.ArrayLike | None) -> npt.NDArray[Any] | None:
-    return None if values is None else _array(name, values)
 
 
 def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -642,11 +611,3 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _first(mask: npt.NDArray[np.bool_]) -> int:
     return int(np.argwhere(mask)[0][0])
-
-
-def same_array(first: Any, second: Any) -> bool:
-    """Whether both are None, or arrays of the same type and values."""
-    if first is None or second is None:
-        return first is second
-    one, two = np.asarray(first), np.asarray(second)
-    return one.dtype == two.dtype and np.array_equal(one, two)

@@ -4,22 +4,10 @@ What an example becomes is decided by the example and by what the user declared 
 `Arrays`); `docs/data.md` says why.
 """
 
-from mithridate.data.declarations import (
-    Arrays,
-    Category,
-    Column,
-    Declaration,
-    Images,
-    Number,
-    Table,
-    Text,
-    declaration_from_dict,
-    to_toml,
-)
-from mithridate.data.examples import Examples, as_examples
-from mithridate.data.preparation import Dataset
-from mithridate.data.proposals import propose
-from mithridate.data.readers import read
+from mithridate.data.columns import Category, Column, Number, Text
+from mithridate.data.declarations import Arrays, Declaration, Images, Table, declaration_from_dict, to_toml
+from mithridate.data.examples import Dataset, Examples, as_examples
+from mithridate.data.sources import propose, read
 
 __all__ = [
     "Arrays",

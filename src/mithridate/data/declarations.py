@@ -8,141 +8,53 @@ other data. A declaration that was proposed from a file says so (`proposed`), an
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
-from mithridate import _validate
 from mithridate._text import did_you_mean, listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
+from mithridate.data.columns import COLUMNS, Column, check_name, check_whole, set_fields
+from mithridate.data.frames import canonical, repeated
 from mithridate.errors import ConfigError
-from mithridate.features import HashedNgrams
 
 MOST_CLASSES = 10_000  # more are no classes: a wrong column of labels, most likely
-# A category has one signed place in each of this many equal parts of its block.
-CATEGORY_PARTS = 4
-_MOST_BINS = 1_000
-_MOST_PLACES = 1 << 20
 _MOST_PIXELS = 1 << 24
 # Longer names are no names: a column of texts taken for the labels, most likely.
 _LONGEST_CLASS = 200
 
 
-# --- columns --------------------------------------------------------------------------------------------------------
+class _Declared:
+    """What all declarations have: names of the classes, perhaps, and whether they were read off a file."""
 
+    kind: ClassVar[str]
+    constants: ClassVar[str]  # what else was, at the start of a sentence
 
-@dataclass(frozen=True)
-class Number:
-    """A column of numbers with a range that is known beforehand.
-
-    A value is clipped to the range and becomes its position on the line from -1 to 1 and `bins` hat functions, all
-    times the square root of 1/2. The knots divide the range evenly; the hat of a knot is 1 there, falls to 0 at its
-    neighbours, and loses its mean over the knots, 1 / `bins`. So a linear model is a curve with a bend at each knot.
-    For a missing value all this is 0, and a place of its own is 1.
-
-    Args:
-        name: of the column.
-        low: lower end of the range, from knowledge and not from the training data.
-        high: upper end, above `low`.
-        bins: number of hat functions, 2 to 1,000.
-    """
-
-    kind: ClassVar[str] = "number"
-
-    name: str
-    low: float
-    high: float
-    bins: int = 4
+    classes: tuple[str, ...] | None
+    proposed: bool
 
     def __post_init__(self) -> None:
-        _check_name("column", self.name)
-        low, high = (_finite(f"{end} of the column {self.name!r}", getattr(self, end)) for end in ("low", "high"))
-        if not (low < high and math.isfinite(high - low)):
-            raise ConfigError(
-                f"Expected low below high for the column {self.name!r}, got {self.low!r} and {self.high!r}."
-            )
-        _check_whole(2, _MOST_BINS, f"bins of the column {self.name!r}", self.bins)
-        _set(self, low=low, high=high, bins=int(self.bins))
+        _check_flag("proposed", self.proposed)
+        set_fields(self, classes=_checked_classes(self.classes))
 
     @property
-    def width(self) -> int:
-        """How many numbers a value becomes: its position on the line, the hats, and whether it is missing."""
-        return self.bins + 2
+    def assumptions(self) -> tuple[str, ...]:
+        """What a certificate takes for granted about constants that nobody has confirmed, as sentences."""
+        if not self.proposed:
+            return ()
+        said = [Statement(f"{self.constants} were proposed from the training data; {PUBLIC}", "proposed-schema")]
+        if self.classes is not None:
+            names = f"The classes ({listed(self.classes)})"
+            said.append(Statement(f"{names} were proposed from the training data; {PUBLIC}", "class-list"))
+        return tuple(said)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
+        return _to_dict(self)
 
 
 @dataclass(frozen=True)
-class Category:
-    """A column of words or codes, hashed: no list of them is learnt or needed.
-
-    Every value has one signed place in each of four equal parts of the block, given by the keyed BLAKE2b hash of the
-    value; so two values are rarely alike, and known and new ones are treated the same. Missing values have a place of
-    their own.
-
-    Args:
-        name: of the column.
-        buckets: places to share, a multiple of 4; more of them make different values more different.
-    """
-
-    kind: ClassVar[str] = "category"
-
-    name: str
-    buckets: int = 32
-
-    def __post_init__(self) -> None:
-        _check_name("column", self.name)
-        _check_whole(CATEGORY_PARTS, _MOST_PLACES, f"buckets of the column {self.name!r}", self.buckets)
-        if self.buckets % CATEGORY_PARTS:
-            raise ConfigError(
-                f"Expected buckets of the column {self.name!r} as a multiple of {CATEGORY_PARTS}, got {self.buckets}."
-            )
-        _set(self, buckets=int(self.buckets))
-
-    @property
-    def width(self) -> int:
-        """How many numbers a value becomes: the buckets, and whether it is missing."""
-        return self.buckets + 1
-
-
-@dataclass(frozen=True)
-class Text:
-    """A column of free text: hashed n-grams as in `mithridate.features.HashedNgrams`, and a place for missing text.
-
-    Args:
-        name: of the column.
-        dimension: places that the n-grams share.
-    """
-
-    kind: ClassVar[str] = "text"
-
-    name: str
-    dimension: int = 1024
-
-    def __post_init__(self) -> None:
-        _check_name("column", self.name)
-        _check_whole(2, _MOST_PLACES, f"dimension of the column {self.name!r}", self.dimension)
-        _set(self, dimension=int(self.dimension))
-
-    @property
-    def encoder(self) -> HashedNgrams:
-        """What turns the texts into numbers."""
-        return HashedNgrams(dimension=self.dimension)
-
-    @property
-    def width(self) -> int:
-        """How many numbers a text becomes."""
-        return self.dimension + 1
-
-
-Column = Number | Category | Text
-_COLUMNS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Text)}
-
-
-# --- declarations ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Table:
+class Table(_Declared):
     """Rows of a table, each to become one row of float32 numbers.
 
     Guarantee:
@@ -163,6 +75,7 @@ class Table:
     """
 
     kind: ClassVar[str] = "table"
+    constants: ClassVar[str] = "The ranges and kinds of columns"
 
     label: str | None
     columns: tuple[Column, ...]
@@ -178,30 +91,22 @@ class Table:
         if twice is not None:
             raise ConfigError(f"The column {twice!r} is declared twice; declare it once.")
         if self.label is not None:
-            _check_name("label", self.label)
+            check_name("label", self.label)
             if self.label in names:
                 raise ConfigError(
                     f"The label {self.label!r} is declared as a column, too; a model would read it there."
                 )
-        _set(self, columns=columns, classes=_checked_classes(self.classes), proposed=_flag("proposed", self.proposed))
+        set_fields(self, columns=columns)
+        super().__post_init__()
 
     @property
     def width(self) -> int:
         """Length of one row of the result."""
         return sum(column.width for column in self.columns)
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The ranges and kinds of columns", self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
-        return _to_dict(self)
-
 
 @dataclass(frozen=True)
-class Images:
+class Images(_Declared):
     """Images of one size, each to become 8-bit numbers, channels x height x width.
 
     An image is turned upright (EXIF), converted to grey or RGB, and stretched to the size by Pillow's bilinear filter.
@@ -221,6 +126,7 @@ class Images:
     """
 
     kind: ClassVar[str] = "images"
+    constants: ClassVar[str] = "The size of the images and their channels"
 
     size: tuple[int, int]
     channels: int = 3
@@ -231,28 +137,18 @@ class Images:
         if not isinstance(self.size, (tuple, list)) or len(self.size) != 2:
             raise ConfigError(f"Expected size as height and width in pixels such as [32, 32], got {self.size!r}.")
         for pixels in self.size:
-            _check_whole(1, _MOST_PIXELS, "size in pixels", pixels)
+            check_whole(1, _MOST_PIXELS, "size in pixels", pixels)
         height, width = (int(pixels) for pixels in self.size)
         if height * width > _MOST_PIXELS:
             raise ConfigError(f"Expected a size of at most {_MOST_PIXELS:,} pixels, got {height} x {width}.")
         if self.channels not in (1, 3) or isinstance(self.channels, bool):
             raise ConfigError(f"Expected channels to be 1 (grey) or 3 (colour), got {self.channels!r}.")
-        classes = _checked_classes(self.classes)
-        _set(self, size=(height, width), channels=int(self.channels), classes=classes)
-        _set(self, proposed=_flag("proposed", self.proposed))
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The size of the images and their channels", self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
-        return _to_dict(self)
+        set_fields(self, size=(height, width), channels=int(self.channels))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)
-class Arrays:
+class Arrays(_Declared):
     """Arrays that are ready to be trained on: they are taken as they are.
 
     Assumes:
@@ -265,38 +161,19 @@ class Arrays:
     """
 
     kind: ClassVar[str] = "arrays"
+    constants: ClassVar[str] = "The order of the channels"
 
     classes: tuple[str, ...] | None = None
     channels_last: bool = False
     proposed: bool = False
 
     def __post_init__(self) -> None:
-        _set(self, classes=_checked_classes(self.classes), proposed=_flag("proposed", self.proposed))
-        _flag("channels_last", self.channels_last)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What a certificate takes for granted about these constants, as sentences."""
-        return _proposed("The order of the channels", self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The declaration as plain JSON (and TOML) values, enough for `declaration_from_dict`."""
-        return _to_dict(self)
+        super().__post_init__()
+        _check_flag("channels_last", self.channels_last)
 
 
 Declaration = Table | Images | Arrays
 _DECLARATIONS: dict[str, type[Declaration]] = {kind.kind: kind for kind in (Table, Images, Arrays)}
-
-
-def _proposed(constants: str, declaration: Declaration) -> tuple[Statement, ...]:
-    """What a claim is conditional on as long as constants that were read off the data are not confirmed."""
-    if not declaration.proposed:
-        return ()
-    said = [Statement(f"{constants} were proposed from the training data; {PUBLIC}", "proposed-schema")]
-    if declaration.classes is not None:
-        names = listed(declaration.classes)
-        said.append(Statement(f"The classes ({names}) were proposed from the training data; {PUBLIC}", "class-list"))
-    return tuple(said)
 
 
 # --- as plain values ------------------------------------------------------------------------------------------------
@@ -319,14 +196,10 @@ def declaration_from_dict(values: Any) -> Declaration:
         listed = given["columns"]
         if not isinstance(listed, (list, tuple)):
             raise ConfigError(f"Expected columns as a list, got {listed!r}; write each as [[columns]].")
-        given["columns"] = tuple(_column_from_dict(column) for column in listed)
+        made = (_kind_and_rest("column", column, COLUMNS) for column in listed)
+        given["columns"] = tuple(column(**rest) for column, rest in made)
     if kind is Table:
         given.setdefault("label", None)
-    return kind(**given)
-
-
-def _column_from_dict(values: Any) -> Column:
-    kind, given = _kind_and_rest("column", values, _COLUMNS)
     return kind(**given)
 
 
@@ -341,14 +214,14 @@ def _kind_and_rest(what: str, values: Any, kinds: dict[str, Any]) -> tuple[Any, 
     for key in given:
         if key not in known:
             raise ConfigError(f"A {what} of kind {name} has no {key!r}; {did_you_mean(key, known)}")
-    required = {"table": ["columns"], "images": ["size"], "number": ["name", "low", "high"]}
-    for key in required.get(name, ["name"] if what == "column" else []):
-        if key not in given:
-            raise ConfigError(f"A {what} of kind {name} needs {key!r}; declare it.")
+    for field in fields(kinds[name]):
+        # Labels may come separately.
+        if field.default is MISSING and field.name not in (*given, "label"):
+            raise ConfigError(f"A {what} of kind {name} needs {field.name!r}; declare it.")
     return kinds[name], given
 
 
-def _to_dict(made: Declaration | Column) -> dict[str, Any]:
+def _to_dict(made: Any) -> dict[str, Any]:
     """Without what is None, which TOML cannot hold, and without the mark of a proposal where there is none."""
     found: dict[str, Any] = {"kind": made.kind}
     for field in fields(made):
@@ -371,11 +244,6 @@ _WARNING = """\
 _CLASSES_COMMENT = (
     "# All labels that can occur, in the order of their numbers: from knowledge, also those not in the data."
 )
-_COMMENTS = {
-    "number": "# low, high: the range that is possible by units, physics or a code book; what lies outside is clipped.",
-    "category": "# Hashed: the values need not be listed. More buckets for columns with very many different values.",
-    "text": "# Free text, hashed: nothing is learnt from it. A larger dimension for long texts.",
-}
 
 
 def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
@@ -397,7 +265,7 @@ def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
     columns = values.pop("columns", [])
     lines = [_WARNING.rstrip()] if declaration.proposed else []
     if table is not None:
-        _check_name("TOML table", table)
+        check_name("TOML table", table)
         lines.append(f"[{_toml_key(table)}]")
     for key, value in values.items():
         if key == "classes":
@@ -410,7 +278,7 @@ def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
     for column in columns:
         lines.append(f"\n[[{prefix}columns]]")
         if column["kind"] not in commented or column["kind"] == "number":
-            lines.append(_COMMENTS[column["kind"]])
+            lines.append(COLUMNS[column["kind"]].comment)
             commented.add(column["kind"])
         lines.extend(f"{key} = {_toml_value(value)}" for key, value in column.items())
     return "\n".join(lines) + "\n"
@@ -437,40 +305,11 @@ def _toml_key(name: str) -> str:
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def repeated(names: Iterable[str]) -> str | None:
-    """The first name that came before, if any."""
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
-
-
 def why_no_class(name: str) -> str | None:
     """What keeps a text from being the name of a class, which is printed in many places; None if nothing does."""
     if not name.isprintable():
         return "holds characters that cannot be shown"
     return f"is longer than {_LONGEST_CLASS} characters" if len(name) > _LONGEST_CLASS else None
-
-
-def canonical(text: str) -> str:
-    """A cell as it is hashed and compared: what reads as a number is that number, in double precision.
-
-    Tables forget how a number was written: 3, 3.0 and "3" are told apart or not depending on what else is in the
-    column. So that a row never depends on other rows, they are the same here; likewise true, True and TRUE.
-
-    >>> canonical(" 3 "), canonical("3.0"), canonical("TRUE"), canonical("cat ")
-    ('3.0', '3.0', 'True', 'cat')
-    """
-    word = text.strip()
-    if word.lower() in ("true", "false"):
-        return word.capitalize()
-    try:
-        number = float(word)
-    except ValueError:
-        return word
-    return repr(number + 0.0) if math.isfinite(number) else word
 
 
 def _checked_classes(classes: Any) -> tuple[str, ...] | None:
@@ -479,7 +318,7 @@ def _checked_classes(classes: Any) -> tuple[str, ...] | None:
     if not isinstance(classes, (tuple, list)):
         raise ConfigError(f"Expected classes as a list of names, got {classes!r}.")
     for name in classes:
-        _check_name("class", name)
+        check_name("class", name)
         wrong = why_no_class(name)
         if wrong is not None:
             raise ConfigError(f"The class {shown(name)} {wrong}; rename it.")
@@ -495,32 +334,6 @@ def _checked_classes(classes: Any) -> tuple[str, ...] | None:
     return tuple(classes)
 
 
-def _check_name(what: str, name: Any) -> None:
-    if not isinstance(name, str) or not name.strip():
-        raise ConfigError(f"Expected the name of a {what} as text, got {name!r}.")
-    if any(0xD800 <= ord(character) <= 0xDFFF for character in name):
-        raise ConfigError(f"The name {name!r} of a {what} is not valid Unicode; rename it.")
-
-
-def _check_whole(low: int, high: int, what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(f"Expected {what} to be a whole number from {low} to {high:,}, got {value!r}.")
-
-
-def _finite(what: str, value: Any) -> float:
-    if isinstance(value, int) and abs(value) > 1 << 1000:
-        raise ConfigError(f"The {what} is too large; numbers are kept in double precision.")
-    named: dict[str, Any] = {what: value}
-    _validate.number_in(-math.inf, math.inf, **named)
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
+def _check_flag(name: str, value: Any) -> None:
     if not isinstance(value, bool):
         raise ConfigError(f"Expected {name} to be true or false, got {value!r}.")
-    return value
-
-
-def _set(made: Any, **values: Any) -> None:
-    for name, value in values.items():
-        object.__setattr__(made, name, value)

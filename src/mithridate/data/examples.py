@@ -1,22 +1,34 @@
-"""Examples: inputs, labels, and how they came about, in the one form in which they travel."""
+"""Examples: inputs, labels, and how they came about, in the one form in which they travel, and as a network takes them.
+
+Everything here is done to each example by itself, with constants fixed beforehand: a mean or a standard deviation of
+the training data would be a second look at it, which no certificate accounts for.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mithridate.core.conditions import Statement
 from mithridate.data.declarations import Declaration
 from mithridate.errors import ConfigError
+from mithridate.features import Encoder
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
 _HASH_BYTES = 1 << 24
+# When columns count as scaled on their own data: so close to the scale, over so many rows.
+_TO_ROUNDING = 1e-5
+_FEW_ROWS = 10
+_FEW_VALUES = 10
+_MOST_LOOKED_AT = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +117,10 @@ def kind_of(x: Array) -> str:
 
 
 def check_inputs(x: Any, what: str) -> Array:
-    """Inputs as an array of numbers or text with at least one entry.
-
-    Args:
-        x: what the user gave.
-        what: how to call it in an error.
+    """Inputs that a user gave, as an array of numbers or text with at least one entry.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: they are something else, which is called `what`.
     """
     array = _array(x, f"{what} inputs")
     if array.dtype.kind not in "fiubU":
@@ -127,13 +135,7 @@ def check_inputs(x: Any, what: str) -> Array:
 
 
 def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntArray:
-    """Labels as whole numbers from 0, one for each of `count` inputs.
-
-    Args:
-        y: what the user gave.
-        count: number of inputs.
-        what: how to call it in an error.
-        classes: number of classes, where it is known.
+    """Labels that a user gave, as whole numbers from 0, below `classes` where it is known, one for each input.
 
     Raises:
         ConfigError: they are something else; the message names the first wrong one.
@@ -147,8 +149,8 @@ def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntAr
         raise ConfigError(f"Expected {what} labels as whole numbers from 0, got {labels.dtype}; number the classes.")
     with np.errstate(invalid="ignore"):
         whole = labels == np.floor(labels)
-    _refuse_first(labels, ~(whole & np.isfinite(labels)), what, "labels are whole numbers from 0")
-    _refuse_first(labels, labels < 0, what, "labels are whole numbers from 0")
+        negative = labels < 0
+    _refuse_first(labels, ~(whole & np.isfinite(labels)) | negative, what, "labels are whole numbers from 0")
     limit = classes if classes is not None else 1 << 31
     rule = f"with classes={limit}, labels go from 0 to {limit - 1}; mend the label, or declare more classes"
     _refuse_first(labels, labels >= limit, what, rule)
@@ -185,3 +187,183 @@ def fingerprint(*arrays: Array) -> str:
         for start in range(0, len(data), step):
             digest.update(data[start : start + step].tobytes())
     return digest.hexdigest()
+
+
+# --- as inputs of a network -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training data as the engine takes it.
+
+    Attributes:
+        inputs: float32 and scaled, or int64 for tokens; one entry per example.
+        labels: int64, from 0.
+        fingerprint: SHA-256 over the arrays as they were given.
+    """
+
+    inputs: FloatArray | IntArray
+    labels: IntArray
+    fingerprint: str
+
+
+def check_channels(shape: tuple[int, ...], kind: str) -> None:
+    """Refuse images whose channels come last."""
+    if kind == "uint8" and len(shape) == 3 and shape[0] > 4 >= shape[2]:
+        raise ConfigError(
+            f"Expected images as channels x height x width, got {shape}; "
+            "if the channels come last, use np.moveaxis(x, -1, 1)."
+        )
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How raw inputs become inputs of the network: the same for training data, test data, and any later input.
+
+    Attributes:
+        shape: shape of one raw input.
+        kind: `uint8` for images, else the kind of numbers or `text`.
+        mean: subtracted from images after division by 255, one number or one per channel; None where nothing is scaled.
+        std: what the difference is divided by.
+        channel_axis: whether images without a channel axis get one.
+        tokens: how many tokens the network can look up, 0 where its inputs are not tokens; whole numbers stay whole.
+        encoder: features that are computed instead of scaling.
+    """
+
+    shape: tuple[int, ...]
+    kind: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    channel_axis: bool = False
+    tokens: int = 0
+    encoder: Encoder | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoder is not None:
+            return
+        if self.kind == "text":
+            raise ConfigError("Text needs features: give features='hashed-ngrams', or numbers instead of strings.")
+        check_channels(self.shape, self.kind)
+        for name, values in (("pixel_mean", self.mean), ("pixel_std", self.std)):
+            if values is not None and len(values) not in (1, self.channels):
+                raise ConfigError(f"Expected {name} as one number or {self.channels} (one per channel), got {values}.")
+
+    @property
+    def channels(self) -> int:
+        """Number of channels of an image; other inputs count as one."""
+        return self.shape[0] if len(self.shape) == 3 else 1
+
+    def __call__(self, x: Array, what: str) -> FloatArray | IntArray:
+        """Check raw inputs, such as `training` ones, and turn them into inputs of the network.
+
+        Raises:
+            ConfigError: they are not of the shape and kind of the training inputs, or not finite.
+        """
+        if x.shape[1:] != self.shape or not self._is_of_kind(kind_of(x)):
+            raise ConfigError(
+                f"Expected {what} inputs of shape {self.shape} and kind {self.kind} like the training inputs, "
+                f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
+            )
+        if self.tokens:
+            return self._checked_tokens(x, what)
+        inputs = self._encoded(x, what) if self.encoder is not None else self._scaled(x)
+        bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
+        if bad.any():
+            raise ConfigError(
+                f"Input {int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
+                "repair or leave out such examples."
+            )
+        return inputs
+
+    def _is_of_kind(self, kind: str) -> bool:
+        """Whole numbers and others are both numbers, unless they stand for tokens."""
+        return kind == self.kind or (not self.tokens and {kind, self.kind} == {"integer", "float"})
+
+    def _checked_tokens(self, x: Array, what: str) -> IntArray:
+        tokens = np.array(x, dtype=np.int64, order="C")
+        bad = ((tokens < 0) | (tokens >= self.tokens)).reshape(len(tokens), -1).any(axis=1)
+        if bad.any():
+            raise ConfigError(
+                f"Input {int(np.argmax(bad))} of the {what} data holds a token outside 0 to {self.tokens - 1}, those "
+                "that the network can look up; map unknown tokens to one of them."
+            )
+        return tokens
+
+    def _encoded(self, x: Array, what: str) -> FloatArray:
+        assert self.encoder is not None
+        features = np.ascontiguousarray(self.encoder.transform(x), dtype=np.float32)
+        if len(features) != len(x):
+            raise ConfigError(f"The encoder made {len(features)} rows of {len(x)} {what} inputs; it must keep them.")
+        return features
+
+    def _scaled(self, x: Array) -> FloatArray:
+        with np.errstate(over="ignore"):  # what does not fit into single precision is found as infinite
+            inputs = np.array(x, dtype=np.float32, order="C")
+        if self.channel_axis and len(self.shape) == 2:
+            inputs = inputs[:, None]
+        if self.mean is not None and self.std is not None:
+            each = (-1, *[1] * (inputs.ndim - 2))  # one number for all, or one per channel
+            inputs /= 255
+            inputs -= np.array(self.mean, dtype=np.float32).reshape(each)
+            inputs /= np.array(self.std, dtype=np.float32).reshape(each)
+        return inputs
+
+
+# --- what was done to them before -------------------------------------------------------------------------------------
+
+
+def fitted_preprocessing(x: Any, source: Mapping[str, Any] | None = None) -> tuple[Statement, ...]:
+    """A condition where columns look as a scaler leaves them that was fitted on this very data.
+
+    Such columns have mean 0 and deviation 1, or all of them go from 0 (or -1) to 1, to rounding. No other data set is
+    scaled so well by chance; one example more or less would have moved every other one. Whatever follows from this look
+    is said, and changes no vote.
+
+    Args:
+        x: training inputs.
+        source: how they were read; what was made from declared columns is not looked at.
+
+    >>> [each.id for each in fitted_preprocessing(np.linspace([0.0, 0.0], [1.0, 1.0], 30))]
+    ['fitted-preprocessing']
+    """
+    rows = np.asarray(x)
+    declaration = None if source is None else source.get("declaration")
+    if (
+        (declaration or {}).get("kind") == "table"
+        or rows.ndim != 2
+        or rows.dtype.kind != "f"
+        or len(rows) < _FEW_ROWS
+        or not np.isfinite(rows).all()
+    ):
+        return ()
+    if (standardised := _standardised(rows)) > 0:
+        how = f"{standardised} of {rows.shape[1]} columns have mean 0 and deviation 1 to rounding"
+    elif _goes_to_one(rows):
+        how = "all columns with more than a few values go from 0 or -1 to 1"
+    else:
+        return ()
+    sentence = (
+        f"In the training data {how}, as if a scaler had been fitted on it, which the certificate does not cover."
+    )
+    return (Statement(sentence, "fitted-preprocessing"),)
+
+
+def _standardised(rows: Array) -> int:
+    """How many columns have mean 0 and deviation 1."""
+    candidates = np.flatnonzero(np.abs(rows.mean(axis=0, dtype=np.float64)) < _TO_ROUNDING)
+    # As many of 1 as of -1 have this mean and deviation, too.
+    candidates = candidates[(np.abs(rows[:, candidates]) != 1).any(axis=0)]
+    deviations = [rows[:, candidates].std(axis=0, ddof=ddof, dtype=np.float64) for ddof in (0, 1)]
+    return int(np.any([np.abs(each - 1) < _TO_ROUNDING for each in deviations], axis=0).sum())
+
+
+def _goes_to_one(rows: Array) -> bool:
+    """Whether every column of more than a few values, and at least two, has the range of a scaler."""
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    scaled = (np.abs(high - 1) < _TO_ROUNDING) & np.isin(low, (0, -1))
+    if scaled.sum() < 2:
+        return False
+    many = (len(np.unique(rows[:, column])) > _FEW_VALUES for column in np.flatnonzero(~scaled & (low < high)))
+    if any(many):
+        return False
+    return sum(len(np.unique(rows[:, column])) > _FEW_VALUES for column in np.flatnonzero(scaled)[:_MOST_LOOKED_AT]) > 1

@@ -25,12 +25,13 @@ import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
 from mithridate._text import did_you_mean, shown
-from mithridate.data.declarations import canonical, repeated
 from mithridate.errors import ArtifactError, ConfigError
 
 FloatArray = npt.NDArray[np.float64]
 # float64 where the type of the source says so, else objects that are text or None.
 Cells = npt.NDArray[Any]
+# How a row is called in an error, by its number from 0.
+Place = Callable[[int], str]
 
 _DELIMITERS = ",;\t"
 # A cell of more lines is no text of one example; one of so many lines that look like rows is no text at all.
@@ -43,6 +44,11 @@ _UNNAMED = ("the table", "the data set")
 _DATES = (datetime.date, datetime.time, np.datetime64)  # a datetime is a date
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that there is more than once, if any."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 @dataclass(frozen=True, eq=False)
 class Frame:
     """A table: the names of its columns, and its cells on demand.
@@ -52,7 +58,7 @@ class Frame:
         rows: how many.
         origin: what the table is called inside a sentence.
         column: the cells of a column, by name.
-        place: how a row is called in an error, by its number from 0.
+        place: how a row is called in an error.
         lines: of the file that the rows end in, where there is one that has lines.
     """
 
@@ -60,7 +66,7 @@ class Frame:
     rows: int
     origin: str
     column: Callable[[str], Cells]
-    place: Callable[[int], str]
+    place: Place
     lines: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -96,13 +102,8 @@ class Frame:
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
-def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
-    """Cells as numbers, NaN where missing.
-
-    Args:
-        cells: of one column.
-        name: of the column, for the error.
-        place: how a row is called in the error.
+def numbers(cells: Cells, name: str, place: Place) -> FloatArray:
+    """Cells of the column of this name as numbers, NaN where missing.
 
     Raises:
         ConfigError: a cell is not a number.
@@ -118,31 +119,23 @@ def numbers(cells: Cells, name: str, place: Callable[[int], str]) -> FloatArray:
     return found
 
 
-def _special_number(cell: str | None, row: int, name: str, place: Callable[[int], str]) -> float:
+def _special_number(cell: str | None, row: int, name: str, place: Place) -> float:
     word = "" if cell is None else cell.strip().lower()
     if word in _MISSING_NUMBERS:
         return math.nan
     if word in _TRUTH:
         return _TRUTH[word]
     hint = "declare it as a category or text, or mend it"
-    if _is_decimal_comma(word):
+    if _reads(float, word.replace(",", ".")):
         hint = "write decimals with a point"
-    elif _is_date(word):
+    elif _reads(datetime.datetime.fromisoformat, word):
         hint = "turn dates into numbers such as a year or days since a fixed day first, or declare a category"
     raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shown(cell)}; {hint}.")
 
 
-def _is_decimal_comma(word: str) -> bool:
+def _reads(convert: Callable[[str], object], word: str) -> bool:
     try:
-        float(word.replace(",", "."))
-    except ValueError:
-        return False
-    return True
-
-
-def _is_date(word: str) -> bool:
-    try:
-        datetime.datetime.fromisoformat(word)
+        convert(word)
     except ValueError:
         return False
     return True
@@ -154,6 +147,25 @@ def texts(cells: Cells) -> list[str | None]:
         return [None if cell != cell else repr(cell + 0.0) for cell in cells.tolist()]  # as `canonical` writes numbers
     known: dict[str | None, str | None] = {cell: canonical(cell) or None for cell in set(cells) if cell is not None}
     return [known.get(cell) for cell in cells]
+
+
+def canonical(text: str) -> str:
+    """A cell as it is hashed and compared: what reads as a number is that number, in double precision.
+
+    Tables forget how a number was written: 3, 3.0 and "3" are told apart or not depending on what else is in the
+    column. So that a row never depends on other rows, they are the same here; likewise true, True and TRUE.
+
+    >>> canonical(" 3 "), canonical("3.0"), canonical("TRUE"), canonical("cat ")
+    ('3.0', '3.0', 'True', 'cat')
+    """
+    word = text.strip()
+    if word.lower() in ("true", "false"):
+        return word.capitalize()
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return repr(number + 0.0) if math.isfinite(number) else word
 
 
 def cells_of(values: Any, name: str) -> Cells:
@@ -238,6 +250,11 @@ def _objects(values: Sequence[str | None]) -> Cells:
     return cells
 
 
+def read_table(path: Path) -> Frame:
+    """The table in a file, by the end of its name."""
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
+
+
 # --- CSV ------------------------------------------------------------------------------------------------------------
 
 
@@ -257,11 +274,11 @@ def read_csv(path: Path) -> Frame:
         raise ArtifactError(f"{path} is empty; give a table with a header and one row per example.")
     tabs = path.suffix.lower() == ".tsv"
     delimiter = "\t" if tabs else max(_DELIMITERS, key=header_line.count)
-    rows, lines = _parsed(path, text, delimiter)
-    first = next(i for i, row in enumerate(rows) if row)
-    rows, lines = rows[first:], lines[first:]
-    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[0], 1))
-    cells, lines = _body(path, rows, lines, len(names))
+    rows = _parsed(path, text, delimiter)
+    first = next(i for i, (_, row) in enumerate(rows) if row)
+    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[first][1], 1))
+    body = _body(path, rows[first + 1 :], len(names))
+    lines, cells = [line for line, _ in body], [row for _, row in body]
     columns = dict(zip(names, zip(*cells, strict=True), strict=False)) if cells else {}
     return Frame(
         names=names,
@@ -273,33 +290,27 @@ def read_csv(path: Path) -> Frame:
     )
 
 
-def _parsed(path: Path, text: str, delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """All rows, and the line on which each ends."""
+def _parsed(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    """All rows, each with the line on which it ends."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[list[str]] = []
-    lines: list[int] = []
+    rows: list[tuple[int, list[str]]] = []
     before, width = 0, None
     try:
         for row in reader:
             if reader.line_num > before + 1:
                 _refuse_swallowed(path, row, before + 1, reader.line_num, width, delimiter)
             width = len(row) if width is None and row else width
-            rows.append(row)
-            lines.append(before := reader.line_num)
+            rows.append((before := reader.line_num, row))
     except csv.Error as error:
         where = f"Line {reader.line_num}" if reader.line_num <= before + 1 else f"The row from line {before + 1} on"
         raise ArtifactError(
             f"{where} of {path} is not valid CSV ({error}); check its quotes and write it again."
         ) from error
-    return rows, lines
+    return rows
 
 
 def _refuse_swallowed(path: Path, row: list[str], first: int, last: int, width: int | None, delimiter: str) -> None:
-    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote.
-
-    Raises:
-        ArtifactError: a cell has more lines than any text of one example, or lines that look like rows.
-    """
+    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote."""
     for cell in row:
         inner = cell.splitlines()[1:-1]  # the first and the last line also have what stands before and after the quotes
         delimiters = Counter(line.count(delimiter) for line in inner)
@@ -323,22 +334,15 @@ def _text(path: Path) -> str:
     return text
 
 
-def _body(path: Path, rows: list[list[str]], lines: list[int], width: int) -> tuple[list[list[str]], list[int]]:
+def _body(path: Path, rows: list[tuple[int, list[str]]], width: int) -> list[tuple[int, list[str]]]:
     """The rows below the header; empty lines are no rows, unless they are the empty cells of a single column."""
-    last = len(rows)
-    while last > 1 and not rows[last - 1]:
-        last -= 1
-    kept: list[list[str]] = []
-    kept_lines: list[int] = []
-    for row, line in zip(rows[1:last], lines[1:last], strict=True):
-        if not row and width > 1:
-            continue
-        row = row or [""]
+    while rows and not rows[-1][1]:
+        rows.pop()
+    kept = [(line, row or [""]) for line, row in rows if row or width == 1]
+    for line, row in kept:
         if len(row) != width:
             raise ArtifactError(f"Line {line} of {path} has {len(row)} cells, the header {width}; mend the line.")
-        kept.append(row)
-        kept_lines.append(line)
-    return kept, kept_lines
+    return kept
 
 
 # --- Parquet --------------------------------------------------------------------------------------------------------
@@ -351,9 +355,11 @@ def read_parquet(path: Path) -> Frame:
         ArtifactError: the file is missing or damaged.
         ConfigError: pyarrow is not installed, the table has no rows or two columns of one name.
     """
-    pyarrow = _pyarrow()
-    from pyarrow import parquet
-
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
     unreadable = (pyarrow.ArrowException, OSError, ValueError, MemoryError, RuntimeError, KeyError, TypeError)
     try:
         with opened_file(path) as stream:
@@ -370,25 +376,13 @@ def read_parquet(path: Path) -> Frame:
 
 
 def _check_unpacked(path: Path, metadata: Any, limit: int) -> None:
-    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it.
-
-    Raises:
-        ArtifactError: it claims too much.
-    """
+    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it."""
     pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     if max(pages, 8 * metadata.num_rows * metadata.num_columns) > limit:
         raise ArtifactError(
             f"{path} would take more than {limit:,} bytes of memory, far more than its size; write it without "
             "compression and dictionaries, or with fewer columns."
         )
-
-
-def _pyarrow() -> ModuleType:
-    try:
-        import pyarrow
-    except ModuleNotFoundError as error:
-        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
-    return pyarrow
 
 
 def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
@@ -398,7 +392,7 @@ def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
         values = table.column(names.index(name))
         if types.is_integer(values.type) or types.is_floating(values.type):
             return values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-        return cells_of_objects(_as_list(values.to_pylist, name), column_called(name))
+        return cells_of_objects(_as_list(values.to_pylist, name), f"The column {name!r}")
 
     names = [str(name) for name in table.column_names]
     return Frame(tuple(names), table.num_rows, origin, column, lambda row: f"row {row} of {origin} (from 0)")
@@ -410,7 +404,7 @@ def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
 def frame_of(source: Any, origin: str = "the table") -> Frame | None:
     """The table behind a pandas or polars data frame, or a Hugging Face data set; None for anything else."""
     kind = (type(source).__module__.split(".")[0], type(source).__name__)
-    place: Callable[[int], str] = lambda row: f"row {row} (from 0)"  # noqa: E731
+    place: Place = lambda row: f"row {row} (from 0)"  # noqa: E731
     if kind == ("pandas", "DataFrame"):
         names = tuple(str(name) for name in source.columns)
         return Frame(
@@ -429,12 +423,7 @@ def _as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
     try:
         return convert()
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # such as dates beyond the year 9999
-        raise ConfigError(f"{column_called(name)} holds values that Python cannot hold; convert it to text.") from error
-
-
-def column_called(name: str) -> str:
-    """A column at the start of a sentence."""
-    return f"The column {name!r}"
+        raise ConfigError(f"The column {name!r} holds values that Python cannot hold; convert it to text.") from error
 
 
 def _pandas_cells(series: Any, name: str) -> Cells:
@@ -442,14 +431,14 @@ def _pandas_cells(series: Any, name: str) -> Cells:
     if getattr(series.dtype, "kind", "O") in "iuf":
         return series.to_numpy(dtype=np.float64, na_value=math.nan)
     values = [None if absent else value for value, absent in zip(series.tolist(), missing, strict=True)]
-    return cells_of_objects(values, column_called(name))
+    return cells_of_objects(values, f"The column {name!r}")
 
 
 def _polars_cells(series: Any, name: str) -> Cells:
     if series.dtype.is_numeric():
         values = series.to_list()
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    return cells_of_objects(_as_list(series.to_list, name), column_called(name))
+    return cells_of_objects(_as_list(series.to_list, name), f"The column {name!r}")
 
 
 def is_hugging_face(source: Any) -> bool:
@@ -473,4 +462,4 @@ def _hugging_face_cells(source: Any, name: str) -> Cells:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
     if names is not None:
         values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]
-    return cells_of_objects(values, column_called(name))
+    return cells_of_objects(values, f"The column {name!r}")

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import opened_file
-from mithridate._text import listed
 from mithridate.data.declarations import Images
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -98,15 +97,7 @@ def _files(folder: Path) -> tuple[list[Path], int]:
 
 
 def load(root: Path, names: Sequence[str], declared: Images) -> Pixels:
-    """Decode image files.
-
-    Args:
-        root: folder of the files.
-        names: of the files in it.
-        declared: what they become.
-
-    Returns:
-        uint8 array [n, channels, height, width].
+    """The image files of these names in a folder, decoded, as [n, channels, height, width].
 
     Raises:
         ArtifactError: a file is not a readable image.
@@ -241,20 +232,20 @@ def of_arrays(x: npt.NDArray[Any], declared: Images) -> Pixels:
         ConfigError: they are something else.
     """
     shape = (declared.channels, *declared.size)
-    if x.dtype == np.uint8:
-        if x.shape[1:] == shape:
-            return x
-        if declared.channels == 1 and x.shape[1:] == declared.size:
-            return x[:, None]
-        if x.shape[1:] == (*declared.size, declared.channels):
-            return np.ascontiguousarray(np.moveaxis(x, -1, 1))
-    raise ConfigError(
-        f"Images are declared as 8-bit arrays of shape {shape} each, got {x.dtype} of shape {x.shape[1:]}; declare "
-        "another size, or arrays."
-    )
+    found = channels_first(x, shape) if x.dtype == np.uint8 else None
+    if found is None:
+        raise ConfigError(
+            f"Images are declared as 8-bit arrays of shape {shape} each, got {x.dtype} of shape {x.shape[1:]}; declare "
+            "another size, or arrays."
+        )
+    return found
 
 
-def classes_without_images(folder: Folder, classes: tuple[str, ...] | None) -> str | None:
-    """A note on declared classes that have no folder, or None."""
-    empty = [name for name in classes or () if name not in (folder.labels or ())]
-    return f"No images were found of the classes {listed(empty)}." if empty and folder.labels else None
+def channels_first(x: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDArray[Any] | None:
+    """Images as [n, channels, height, width], None where they have another shape."""
+    channels, *size = shape
+    if x.shape[1:] == shape:
+        return x
+    if channels == 1 and x.shape[1:] == (*size,):
+        return x[:, None]
+    return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if x.shape[1:] == (*size, channels) else None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +11,8 @@ import numpy.typing as npt
 from mithridate._text import listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames
-from mithridate.data.declarations import MOST_CLASSES, canonical, why_no_class
-from mithridate.data.frames import Cells, FloatArray
+from mithridate.data.declarations import MOST_CLASSES, why_no_class
+from mithridate.data.frames import Cells, FloatArray, Place, canonical
 from mithridate.errors import ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -27,7 +26,7 @@ def numbered(
     cells: Cells,
     *,
     classes: tuple[str, ...] | None,
-    place: Callable[[int], str],
+    place: Place,
     training: bool = False,
     are_numbers: bool = False,
 ) -> Numbered:
@@ -53,14 +52,20 @@ def numbered(
     if classes is None:
         word = next((row for row, label in enumerate(labels) if _as_number(label) is None), None)
         if word is None:
-            numbers = _checked(_whole_numbers(labels, place), training, labels)
+            values = _whole_numbers(labels, place, least=0)
+            if values.max() >= MOST_CLASSES:
+                raise ConfigError(
+                    f"The label of {place(int(values.argmax()))} is {values.max():g}, which would make more than "
+                    f"{MOST_CLASSES:,} classes; {_WRONG_COLUMN}, else declare the classes."
+                )
+            numbers = _checked(values.astype(np.int64), training, labels)
             return numbers, None, (_ALL_WHOLE,) if training and cells.dtype == object else ()
         if not training:
             raise ConfigError(
                 f"The label of {place(word)} is {shown(labels[word])}, but the classes of the training data are "
                 "numbers; give numbers, or declare the classes before training."
             )
-        classes = _different(labels, map(as_written, labels), place)
+        classes = _different(labels, map(_as_written, labels), place)
         assumptions = (
             Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
         )
@@ -69,24 +74,20 @@ def numbered(
     return _checked(_looked_up(labels, known, classes, place), training, labels), classes, assumptions
 
 
-def proposed(cells: Cells, place: Callable[[int], str]) -> tuple[str, ...]:
+def proposed(cells: Cells, place: Place) -> tuple[str, ...]:
     """The different labels as they stand there, to be declared as classes.
-
-    Args:
-        cells: the labels.
-        place: how an example is called in an error.
 
     Raises:
         ConfigError: a label is missing or cannot name a class, or there are too few classes or too many.
     """
     labels = _present(frames.texts(cells), place)
     if all(_as_number(label) is not None for label in labels):
-        _refuse_fractions(labels, place)
-    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [as_written(label) for label in labels]
+        _whole_numbers(labels, place, least=-math.inf)
+    spelled = [cell.strip() for cell in cells] if cells.dtype == object else [_as_written(label) for label in labels]
     return _different(labels, spelled, place)
 
 
-def _present(words: list[str | None], place: Callable[[int], str]) -> list[str]:
+def _present(words: list[str | None], place: Place) -> list[str]:
     absent = next((row for row, word in enumerate(words) if word is None), None)
     if absent is not None:
         raise ConfigError(f"The label of {place(absent)} is missing; add it, or leave out the example.")
@@ -108,48 +109,31 @@ def _known(classes: tuple[str, ...], *, by_position: bool) -> dict[str, int]:
     return known
 
 
-def _looked_up(
-    labels: list[str], known: dict[str, int], classes: tuple[str, ...], place: Callable[[int], str]
-) -> IntArray:
+def _looked_up(labels: list[str], known: dict[str, int], classes: tuple[str, ...], place: Place) -> IntArray:
     try:
         return np.array([known[label] for label in labels], dtype=np.int64)
     except KeyError:
         row = next(i for i, label in enumerate(labels) if label not in known)
     raise ConfigError(
-        f"The label of {place(row)} is {shown(as_written(labels[row]))}, which is not among the classes "
+        f"The label of {place(row)} is {shown(_as_written(labels[row]))}, which is not among the classes "
         f"{listed(classes)}; mend the label, or declare its class before training."
     )
 
 
-def _whole_numbers(labels: list[str], place: Callable[[int], str]) -> IntArray:
-    values = _refuse_fractions(labels, place)
-    if values.min() < 0:
-        _refuse_number(int(np.argmax(values < 0)), labels, place)
-    if values.max() >= MOST_CLASSES:
-        raise ConfigError(
-            f"The label of {place(int(values.argmax()))} is {values.max():g}, which would make more than "
-            f"{MOST_CLASSES:,} classes; {_WRONG_COLUMN}, else declare the classes."
-        )
-    return values.astype(np.int64)
-
-
-def _refuse_fractions(labels: list[str], place: Callable[[int], str]) -> FloatArray:
-    """Labels that are all numbers, which must be whole."""
+def _whole_numbers(labels: list[str], place: Place, least: float) -> FloatArray:
+    """Labels that are all numbers, which must be whole and at least `least`."""
     values = np.array(labels, dtype=np.float64)
-    fractions = values != np.floor(values)
-    if fractions.any():
-        _refuse_number(int(np.argmax(fractions)), labels, place)
+    wrong = (values != np.floor(values)) | (values < least)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ConfigError(
+            f"The label of {place(row)} is {_as_written(labels[row])}; labels are names or whole numbers from 0; "
+            "numbers of another kind cannot be certified. If it is the name of a class, declare the classes."
+        )
     return values
 
 
-def _refuse_number(row: int, labels: list[str], place: Callable[[int], str]) -> NoReturn:
-    raise ConfigError(
-        f"The label of {place(row)} is {as_written(labels[row])}; labels are names or whole numbers from 0; numbers "
-        "of another kind cannot be certified. If it is the name of a class, declare the classes."
-    )
-
-
-def _different(labels: list[str], spelled: Iterable[str], place: Callable[[int], str]) -> tuple[str, ...]:
+def _different(labels: list[str], spelled: Iterable[str], place: Place) -> tuple[str, ...]:
     """The different labels, each as it is spelled first, in sorted order."""
     found: dict[str, str] = {}
     for row, (label, name) in enumerate(zip(labels, spelled, strict=True)):
@@ -163,8 +147,9 @@ def _different(labels: list[str], spelled: Iterable[str], place: Callable[[int],
     if len(names) > MOST_CLASSES:
         raise ConfigError(f"There are {len(names):,} different labels, more than {MOST_CLASSES:,}; {_WRONG_COLUMN}.")
     if len(names) < 2:
+        only = shown(next(iter(found.values())))
         raise ConfigError(
-            f"{_only(next(iter(found.values())))}; with one class there is nothing to certify. Declare the classes."
+            f"All examples have the label {only}; with one class there is nothing to certify. Declare the classes."
         )
     return names
 
@@ -182,15 +167,12 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def _checked(numbers: IntArray, training: bool, labels: list[str]) -> IntArray:
     if training and numbers.min() == numbers.max():
-        raise ConfigError(f"{_only(as_written(labels[0]))}; training needs examples of at least two classes.")
+        only = shown(_as_written(labels[0]))
+        raise ConfigError(f"All examples have the label {only}; training needs examples of at least two classes.")
     return numbers
 
 
-def _only(label: str) -> str:
-    return f"All examples have the label {shown(label)}"
-
-
-def as_written(label: str) -> str:
+def _as_written(label: str) -> str:
     """A canonical label as a person would write it: 3 and not 3.0."""
     number = _as_number(label)
     return label if number is None or number != math.floor(number) or abs(number) >= 1e15 else str(int(number))

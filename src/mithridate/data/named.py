@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, read_npz
-from mithridate._io.cache import cache_folder
-from mithridate.data import published_formats as formats
+from mithridate._io.artifacts import read_npz
+from mithridate._io.files import PathLike, cache_folder
+from mithridate.data import published_files
 from mithridate.data.declarations import Arrays
-from mithridate.data.download import DownloadError, Progress, PublishedFile, fetch
 from mithridate.data.examples import Examples
+from mithridate.data.images import channels_first
+from mithridate.data.published_files import DownloadError, Progress, PublishedFile, fetch
 from mithridate.errors import ArtifactError, ConfigError
 
 Pixels = npt.NDArray[np.uint8]
@@ -156,7 +157,9 @@ def _look_below(folder: Path, published: Published) -> tuple[Split, Split] | Non
     for place in (*published.folders, "."):
         for layout in published.layouts:
             if (raw := layout(folder / place, published)) is not None:
-                return _checked(raw, folder / place, published)
+                parts = zip(raw, (published.train, published.test), strict=True)
+                train, test = (_checked(found, part, folder / place, published) for found, part in parts)
+                return train, test
     return None
 
 
@@ -214,17 +217,12 @@ _NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 def _idx(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
     """Four idx files, compressed or not."""
-    paths = [path for name in _IDX_FILES if (path := _either(folder / name)) is not None]
-    if len(paths) < len(_IDX_FILES):
+    either = ((folder / f"{name}.gz", folder / name) for name in _IDX_FILES)
+    paths = [packed if packed.is_file() else plain for packed, plain in either]
+    if not all(path.is_file() for path in paths):
         return None
-    x_train, y_train, x_test, y_test = (formats.read_idx(path, limit=published.limit) for path in paths)
+    x_train, y_train, x_test, y_test = (published_files.read_idx(path, limit=published.limit) for path in paths)
     return (x_train, y_train), (x_test, y_test)
-
-
-def _either(path: Path) -> Path | None:
-    """The file, compressed or not, None where there is neither."""
-    compressed = path.with_name(path.name + ".gz")
-    return next((candidate for candidate in (compressed, path) if candidate.is_file()), None)
 
 
 def _npz(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
@@ -244,7 +242,7 @@ def _cifar_batches(folder: Path, published: Published) -> tuple[RawSplit, RawSpl
     paths = {name: folder / f"{name}.bin" for name in _CIFAR_FILES}
     if not all(path.is_file() for path in paths.values()):
         return None
-    return _joined({name: formats.read_cifar(path, limit=published.limit) for name, path in paths.items()})
+    return _joined({name: published_files.read_cifar(path, limit=published.limit) for name, path in paths.items()})
 
 
 def _cifar_archive(folder: Path, published: Published) -> tuple[RawSplit, RawSplit] | None:
@@ -253,7 +251,7 @@ def _cifar_archive(folder: Path, published: Published) -> tuple[RawSplit, RawSpl
     if not path.is_file():
         return None
     wanted = [f"{name}.bin" for name in _CIFAR_FILES]
-    batches = formats.read_cifar_archive(path, wanted, limit=published.limit)
+    batches = published_files.read_cifar_archive(path, wanted, limit=published.limit)
     return _joined({name: batches[f"{name}.bin"] for name in _CIFAR_FILES})
 
 
@@ -268,17 +266,9 @@ def _joined(batches: Mapping[str, RawSplit]) -> tuple[RawSplit, RawSplit]:
 # --- what they must hold --------------------------------------------------------------------------------------------
 
 
-def _checked(raw: tuple[RawSplit, RawSplit], folder: Path, published: Published) -> tuple[Split, Split]:
-    train, test = raw
-    return (
-        _checked_part(train, published.train, folder, published),
-        _checked_part(test, published.test, folder, published),
-    )
-
-
-def _checked_part(raw: RawSplit, part: Part, folder: Path, published: Published) -> Split:
+def _checked(raw: RawSplit, part: Part, folder: Path, published: Published) -> Split:
     """Images and labels in one shape; anything but what was published is refused."""
-    images, labels = _in_shape(raw[0], published.shape), raw[1].reshape(-1)
+    images, labels = channels_first(raw[0], published.shape), raw[1].reshape(-1)
     right = (
         images is not None
         and images.dtype == np.uint8
@@ -293,23 +283,17 @@ def _checked_part(raw: RawSplit, part: Part, folder: Path, published: Published)
             f"The files in {folder} are not {published.name} as it was published; replace them, or train on your own "
             "data by its path instead of a name."
         )
-    return images, labels.astype(np.int64)
-
-
-def _in_shape(images: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDArray[Any] | None:
-    """Images as [n, channels, height, width], None where they have another size."""
-    channels, height, width = shape
-    if images.shape[1:] == shape:
-        return np.ascontiguousarray(images)
-    if images.shape[1:] == (height, width) and channels == 1:
-        return np.ascontiguousarray(images[:, None])
-    if images.shape[1:] == (height, width, channels):
-        return np.ascontiguousarray(np.moveaxis(images, -1, 1))
-    return None
+    return np.ascontiguousarray(images), labels.astype(np.int64)
 
 
 def _sha256(array: npt.NDArray[np.uint8]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def _listed(files: str) -> tuple[PublishedFile, ...]:
+    """Files from lines of a name, a size and a checksum."""
+    rows = (line.split() for line in files.strip().splitlines())
+    return tuple(PublishedFile(name, int(size), sha256) for name, size, sha256 in rows)
 
 
 _FASHION = (
@@ -341,28 +325,12 @@ PUBLISHED: dict[str, Published] = {
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
         ),
-        files=(
-            PublishedFile(
-                "train-images-idx3-ubyte.gz",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            ),
-            PublishedFile(
-                "train-labels-idx1-ubyte.gz",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            ),
-            PublishedFile(
-                "t10k-images-idx3-ubyte.gz",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            ),
-            PublishedFile(
-                "t10k-labels-idx1-ubyte.gz",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            ),
-        ),
+        files=_listed("""
+            train-images-idx3-ubyte.gz   9912422 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
+            train-labels-idx1-ubyte.gz     28881 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
+            t10k-images-idx3-ubyte.gz    1648877 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
+            t10k-labels-idx1-ubyte.gz       4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
+        """),
     ),
     "fashion-mnist": Published(
         name="fashion-mnist",
@@ -384,32 +352,16 @@ PUBLISHED: dict[str, Published] = {
             "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
             "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         ),
-        files=(
-            PublishedFile(
-                "train-images-idx3-ubyte.gz",
-                26_421_880,
-                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            ),
-            PublishedFile(
-                "train-labels-idx1-ubyte.gz",
-                29_515,
-                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            ),
-            PublishedFile(
-                "t10k-images-idx3-ubyte.gz",
-                4_422_102,
-                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            ),
-            PublishedFile(
-                "t10k-labels-idx1-ubyte.gz",
-                5_148,
-                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            ),
-        ),
+        files=_listed("""
+            train-images-idx3-ubyte.gz  26421880 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
+            train-labels-idx1-ubyte.gz     29515 a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
+            t10k-images-idx3-ubyte.gz    4422102 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
+            t10k-labels-idx1-ubyte.gz       5148 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
+        """),
     ),
     "cifar10": Published(
         name="cifar10",
-        shape=formats.CIFAR_SHAPE,
+        shape=published_files.CIFAR_SHAPE,
         train=Part(
             50_000,
             images="9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
@@ -424,11 +376,7 @@ PUBLISHED: dict[str, Published] = {
         folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
         layouts=(_cifar_batches, _cifar_archive, _npz),
         hosts=("https://www.cs.toronto.edu/~kriz/",),
-        files=(
-            PublishedFile(
-                _CIFAR_ARCHIVE, 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-            ),
-        ),
+        files=_listed(f"{_CIFAR_ARCHIVE} 170052171 c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
         note=" (not the Python version: it is pickled, and pickles are never loaded)",
     ),
 }

@@ -1,31 +1,66 @@
-"""Parts of a training set that are decided by what each example is, never by where it stands.
+"""Parts of a data set that are decided by what each example is, never by where it stands.
 
-An attacker who inserts or deletes an example must not move any other: the part of an example is a hash of its own
-content, input and label. Equal examples fall into the same part, which is a multiset.
+An attacker who inserts or deletes an example must not move any other: whether an example is held out, and in which part
+of the training set it is, follows from a hash of that example alone. Equal examples are in the same part.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _validate
+from mithridate.data.examples import Array, Examples
 from mithridate.errors import ConfigError
 
 Hashes = npt.NDArray[np.uint64]
 IndexArray = npt.NDArray[np.int64]
 
-# A constant that everybody knows: parts need to be fixed, not secret. Changing it changes all parts.
+# Constants that everybody knows: parts need to be fixed, not secret. Changing one changes all parts.
 _KEY = b"mithridate content hash 1"
+_HOLDOUT_KEY = b"mithridate holdout"
 _BYTES = 32  # nobody finds two examples with one hash
 _EXACT = 2**53
 _ROWS = 1024  # converted at a time
 
 
-def content_hashes(x: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Hashes:
+def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]:
+    """The examples to train on, and those that are held out to be voted on.
+
+    Guarantee:
+        Whether an example is held out depends on the values of its own inputs and on no other example, nor on the type
+        of the array that holds them all. So whoever adds or removes r examples changes the training part by at most r,
+        which a split by position would not ensure. Exact copies of an example are on the same side: what is voted on
+        was not trained on. An example that is replaced may change sides; for the training part that is then one
+        removal or one addition, not a replacement.
+
+    Args:
+        examples: what was read.
+        share: how much of it is held out, on average, above 0 and below 1.
+
+    Raises:
+        ConfigError: the share is not what it should be, or one of the parts would be empty.
+    """
+    _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
+    contents = _contents(examples.x, "<f8", zero=0.0)
+    digests = b"".join(hashlib.blake2b(content, digest_size=8, key=_HOLDOUT_KEY).digest() for content in contents)
+    uniform = np.frombuffer(digests, dtype="<u8") * 2.0**-64
+    out = uniform < share
+    if out.all() or not out.any():
+        empty = f"Holding out {share:g} of {len(out)} examples leaves one part empty"
+        if len(out) > 1 and len(np.unique(uniform)) < 2:
+            raise ConfigError(
+                f"{empty}, since all inputs look alike; check the data (constant or clipped columns), or name a test "
+                "file."
+            )
+        raise ConfigError(f"{empty}; name a test file, or hold out another share.")
+    return examples.part(~out), examples.part(out)
+
+
+def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
     """A hash of the content of every example, 256 bits as examples x 4.
 
     Guarantee: it is a function of the example's own input and label, and of the kind (8-bit numbers, other numbers,
@@ -44,10 +79,12 @@ def content_hashes(x: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Hashes:
     >>> bool((hashes[0] == hashes[2]).all()), bool((hashes[0] == hashes[1]).any())
     (True, False)
     """
+    if x.dtype.kind in "iu" and x.size and (x.max() > _EXACT or x.min() < -_EXACT):
+        raise ConfigError("Expected whole numbers up to 2^53, which double precision holds exactly; scale the inputs.")
     kind = "text" if x.dtype.kind == "U" else "|u1" if x.dtype == np.uint8 else "numbers"
     start = hashlib.blake2b(f"{kind} {x.shape[1:]}".encode(), digest_size=_BYTES, key=_KEY)
     digests = bytearray()
-    for content, label in zip(_contents(x), y.tolist(), strict=True):
+    for content, label in zip(_contents(x, "|u1" if kind == "|u1" else "<f8"), y.tolist(), strict=True):
         one = start.copy()
         one.update(label.to_bytes(8, "little"))
         one.update(content)
@@ -55,20 +92,22 @@ def content_hashes(x: npt.NDArray[Any], y: npt.NDArray[np.int64]) -> Hashes:
     return np.frombuffer(bytes(digests), dtype="<u8").reshape(len(x), -1).astype(np.uint64)
 
 
-def _contents(x: npt.NDArray[Any]) -> Iterator[bytes | memoryview]:
+def _contents(x: Array, dtype: str, zero: float | None = None) -> Iterator[bytes]:
+    """The bytes of every input, numbers in this type; with `zero`, -0.0 counts as 0.0.
+
+    The bytes of an entry in memory depend on the type of the whole array: on its longest text, or on a single number
+    that needs double precision. These do not.
+    """
     if x.dtype.kind == "U":
-        # The width of numpy's texts is that of the longest one, which may be another example's.
         for texts in x.reshape(len(x), -1).tolist():
+            # Half a surrogate pair is no character, but it can stand in a string.
             encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
             yield b"".join(len(text).to_bytes(8, "little") + text for text in encoded)
         return
-    if x.dtype.kind in "iu" and x.size and (x.max() > _EXACT or x.min() < -_EXACT):
-        raise ConfigError("Expected whole numbers up to 2^53, which double precision holds exactly; scale the inputs.")
     for start in range(0, len(x), _ROWS):
-        rows = x[start : start + _ROWS]
-        rows = np.ascontiguousarray(rows, dtype=np.uint8 if x.dtype == np.uint8 else "<f8")
-        for row in rows.reshape(len(rows), -1).view(np.uint8):
-            yield row.data
+        with np.errstate(invalid="ignore"):
+            rows = x[start : start + _ROWS].astype(dtype)
+        yield from map(np.ndarray.tobytes, rows if zero is None else rows + zero)
 
 
 def canonical_order(hashes: Hashes) -> IndexArray:

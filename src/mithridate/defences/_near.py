@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, as_examples, fingerprint
-from mithridate.data.preparation import Preparation
+from mithridate.data.examples import Examples, Preparation, as_examples, fingerprint
 from mithridate.defences.kept_run import KeptRun
 from mithridate.errors import ConfigError
 from mithridate.features import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples

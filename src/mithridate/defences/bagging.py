@@ -45,9 +45,8 @@ from typing import Any
 import numpy as np
 
 from mithridate import _validate
-from mithridate.accounting.accountant import Accountant, BoolArray, Margins, Method
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
-from mithridate.core.rule import Rule
+from mithridate.core.rule import Accountant, BoolArray, Margins, Method, Rule
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
@@ -173,7 +172,7 @@ class BaggingRule(Method):
         return BaggingAccountant(mechanism, threat)
 
 
-class BaggingAccountant:
+class BaggingAccountant(Accountant):
     """The condition of the module docstring for one mechanism and one threat."""
 
     def __init__(self, mechanism: Bagged, threat: Threat) -> None:
@@ -184,9 +183,6 @@ class BaggingAccountant:
     def error_budget(self) -> dict[str, float]:
         """The largest amount by which the room between the two scores was lowered for rounding, where any was left."""
         return {"rounding": self._largest_charge}
-
-    def close(self) -> None:
-        """Nothing to keep."""
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""

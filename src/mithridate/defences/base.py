@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate, Scope
 from mithridate.core.mechanism import Mechanism, Threat

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import PathLike, read_npz, write_atomically, write_npz
-from mithridate._io.files import parse_json, read_file
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import PathLike, parse_json, read_file, write_atomically
 from mithridate._version import VERSION
-from mithridate.core.conditions import from_plain, to_plain
-from mithridate.core.size import Size
+from mithridate.core.conditions import Size, from_plain, to_plain
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -103,7 +102,7 @@ class KeptRun:
                 dict(said["inputs"]),
                 str(said["train_fingerprint"]),
                 from_plain(said["assumptions"]),
-                None if said["size"] is None else Size.from_dict(said["size"]),
+                None if said["size"] is None else Size(**said["size"]),
                 arrays,
             )
         except (TypeError, ValueError) as error:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mithridate._io.artifacts import PathLike
-from mithridate._io.files import parse_json, read_file
+from mithridate._io.files import PathLike, parse_json, read_file
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
 from mithridate.defences._trained import TrainedDefence

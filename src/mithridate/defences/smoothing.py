@@ -50,9 +50,8 @@ import numpy as np
 from scipy import special
 
 from mithridate import _validate
-from mithridate.accounting.accountant import Accountant, BoolArray, FloatArray, Margins, Method
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
-from mithridate.core.rule import Rule
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method, Rule
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
@@ -305,21 +304,21 @@ class FeatureNoiseRule(Method):
         return f"{self.title} (distance at most {self.max_change})"
 
     @classmethod
-    def from_dict(cls, options: dict[str, Any]) -> FeatureNoiseRule:
+    def from_dict(cls, values: dict[str, Any]) -> FeatureNoiseRule:
         """Read back its options; nobody but the user knows the distance.
 
         Raises:
             ConfigError: there is no distance.
         """
-        if "max_change" not in options:
+        if "max_change" not in values:
             raise ConfigError(
                 "These votes need a bound on how far one input may have moved; give "
                 "method=FeatureNoiseRule(max_change=...) (--max-change DISTANCE)."
             )
-        return cls(**options)
+        return cls(**values)
 
 
-class LabelNoiseAccountant:
+class LabelNoiseAccountant(Accountant):
     """The exact condition for changed labels."""
 
     def __init__(self, mechanism: NoisyLabels) -> None:
@@ -331,9 +330,6 @@ class LabelNoiseAccountant:
     def error_budget(self) -> dict[str, float]:
         """The largest relative error and the largest missing mass that were added to any curve."""
         return {"rounding": self._error, "truncation": self._dropped}
-
-    def close(self) -> None:
-        """Nothing to keep."""
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`.
@@ -438,7 +434,7 @@ def _trimmed(first: int, step: int, masses: FloatArray, error: float, dropped: f
     return _LeadLaw(first + step * left, step, masses[left : len(masses) - right], error, dropped)
 
 
-class FeatureNoiseAccountant:
+class FeatureNoiseAccountant(Accountant):
     """The closed form for inputs that were moved a little."""
 
     def __init__(self, mechanism: NoisyFeatures, max_change: float) -> None:
@@ -448,9 +444,6 @@ class FeatureNoiseAccountant:
     def error_budget(self) -> dict[str, float]:
         """What is added to every normal quantile, relative to one plus its size."""
         return {"quantile": QUANTILE_ERROR}
-
-    def close(self) -> None:
-        """Nothing to keep."""
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""

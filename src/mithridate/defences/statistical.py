@@ -33,13 +33,11 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate.accounting import FDP
-from mithridate.accounting.accountant import FloatArray
-from mithridate.accounting.adp import one_example_epsilon
+from mithridate.accounting.rdp import one_example_epsilon
 from mithridate.core.certificate import Scope
-from mithridate.core.conditions import in_json
+from mithridate.core.conditions import Size, in_json
 from mithridate.core.mechanism import Private, Threat
-from mithridate.core.rule import Rule
-from mithridate.core.size import Size
+from mithridate.core.rule import FloatArray, Rule
 from mithridate.core.votes import Votes
 from mithridate.defences.base import check_votes, option
 from mithridate.defences.private import PrivateDefence

@@ -11,18 +11,10 @@ one for training on the data. The encoders here keep to that bit for bit: they a
 depend on the number of rows. `docs/features.md` has the constants and what they reach.
 """
 
-from mithridate.features._encoder import (
-    Encoder,
-    about_encoder,
-    encoder,
-    encoder_names,
-    from_dict,
-    pick_encoder,
-)
+from mithridate.features._encoder import Encoder, about_encoder, encoder, encoder_names, from_dict, pick_encoder
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
-from mithridate.features.ngrams import HashedNgrams
-from mithridate.features.unit_norm import UnitNorm
+from mithridate.features.tables_and_text import HashedNgrams, UnitNorm
 
 NAMES = encoder_names()
 

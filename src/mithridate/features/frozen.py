@@ -12,8 +12,7 @@ import numpy as np
 from mithridate import _validate
 from mithridate.core.conditions import Statement
 from mithridate.errors import ConfigError
-from mithridate.features._encoder import Encoder
-from mithridate.features._rows import scaled
+from mithridate.features._encoder import Encoder, scaled
 
 
 @dataclass(frozen=True)

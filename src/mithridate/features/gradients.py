@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,19 +13,7 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate.errors import ConfigError
-from mithridate.features._encoder import Encoder
-from mithridate.features._images import (
-    coarse_colours,
-    coarse_means,
-    drawn_bodies,
-    longest_gradient,
-    opponent_colours,
-    pooled,
-    power,
-    row_first,
-    symmetric,
-)
-from mithridate.features._rows import check_finite, chunks, numbers, scaled, unit_rows
+from mithridate.features._encoder import Encoder, check_finite, chunks, numbers, scaled, unit_rows
 
 # Beyond this, squares overflow in float32.
 _LARGEST_PIXEL = 1e9
@@ -161,7 +151,7 @@ class OrientedGradients(Encoder):
 
     def _sums(self, pixels: np.ndarray, cells: int) -> np.ndarray:
         """Lengths of the gradients by direction and cell, [orientations, cells, cells, n]."""
-        across, down, length = longest_gradient(pixels)
+        across, down, length = _longest_gradient(pixels)
         unit = 1.0 / np.where(length > 0, length, np.float32(1.0))
         across, down = across * unit, down * unit
         sums = np.empty((self.orientations, cells, cells, pixels.shape[-1]), dtype=np.float32)
@@ -169,19 +159,19 @@ class OrientedGradients(Encoder):
             angle = 2 * math.pi * k / self.orientations
             cosine = across * np.float32(math.cos(angle)) + down * np.float32(math.sin(angle))
             np.maximum(cosine, 0, out=cosine)
-            sums[k] = pooled(length * power(cosine, self.sharpness), cells)
+            sums[k] = _pooled(length * _power(cosine, self.sharpness), cells)
         return sums
 
     def _centred(self, sums: np.ndarray) -> np.ndarray:
         """Rows [n, d]: the square roots, less their means over directions and over cells."""
         # Row first from here on: [n, direction, cell].
-        roots = np.sqrt(row_first(sums).reshape(sums.shape[-1], self.orientations, -1))
+        roots = np.sqrt(_row_first(sums).reshape(sums.shape[-1], self.orientations, -1))
         roots -= roots.mean(axis=1, keepdims=True)
         roots -= self.cell_centering * roots.mean(axis=2, keepdims=True)
         return roots.reshape(len(roots), -1)
 
     def _coarse_pixels(self, pixels: np.ndarray) -> np.ndarray:
-        rows = coarse_means(pixels, self.coarse_cells)
+        rows = _coarse_means(pixels, self.coarse_cells)
         rows = rows.reshape(len(rows), -1)
         return rows - rows.mean(axis=1, keepdims=True)
 
@@ -296,14 +286,14 @@ class PhotoGradients(OrientedGradients):
         rows = super()._histograms(pixels)
         grid = rows.reshape(len(rows), self.orientations, self.cells, self.cells)
         mirrored = [(self.orientations // 2 - k) % self.orientations for k in range(self.orientations)]
-        return symmetric(grid, grid[:, mirrored])
+        return _symmetric(grid, grid[:, mirrored])
 
     def _coarse_pixels(self, pixels: np.ndarray) -> np.ndarray:
         if len(pixels) == 3:
-            means = coarse_colours(pixels, self.coarse_cells, self.colour_weight)
+            means = _coarse_colours(pixels, self.coarse_cells, self.colour_weight)
         else:
             means = super()._coarse_pixels(pixels).reshape(-1, len(pixels), self.coarse_cells, self.coarse_cells)
-        return symmetric(means, means)
+        return _symmetric(means, means)
 
 
 @dataclass(frozen=True)
@@ -383,23 +373,127 @@ class LayeredGradients(OrientedGradients):
         return super()._columns(channels) + (self.orientations - 1 + edges) * self.orientations * self.cells**2
 
     def _blocks(self, pixels: np.ndarray) -> list[tuple[float, np.ndarray]]:
-        planes = opponent_colours(pixels)[:, None] if len(pixels) == 3 else pixels[None]
+        planes = _opponent_colours(pixels)[:, None] if len(pixels) == 3 else pixels[None]
         edges = [(self.edge_weight, self._histograms(plane)) for plane in planes] if self.edge_weight else []
-        return [(1.0, self._second_layer(planes[0])), *edges, *self._coarse_block(pixels)]
-
-    def _second_layer(self, pixels: np.ndarray) -> np.ndarray:
-        first = np.sqrt(self._sums(pixels, self.fine_cells))
-        return np.concatenate([self._histograms(image[None]) for image in first], axis=1)
+        first = np.sqrt(self._sums(planes[0], self.fine_cells))
+        second = np.concatenate([self._histograms(image[None]) for image in first], axis=1)
+        return [(1.0, second), *edges, *self._coarse_block(pixels)]
 
     def _coarse_pixels(self, pixels: np.ndarray) -> np.ndarray:
         if len(pixels) != 3:
             return super()._coarse_pixels(pixels)
-        return coarse_colours(pixels, self.coarse_cells, self.colour_weight).reshape(pixels.shape[-1], -1)
+        return _coarse_colours(pixels, self.coarse_cells, self.colour_weight).reshape(pixels.shape[-1], -1)
 
 
 @functools.lru_cache(maxsize=16)
 def _shared_by_bodies(encoder: OrientedGradients, height: int, width: int) -> np.ndarray:
     """Mean of the histograms, of norm 1 each, of the drawn bodies."""
-    shared = unit_rows(encoder._histograms(drawn_bodies(height, width)), least=_FLAT).mean(axis=0)
+    shared = unit_rows(encoder._histograms(_drawn_bodies(height, width)), least=_FLAT).mean(axis=0)
     shared.flags.writeable = False
     return shared
+
+
+# --- arithmetic, with the images last: every operation is rounded alike on every machine ------------------------------
+
+# Half of a drawn body's width and height as parts of the image's, and log2 of its exponent: diamond to nearly a box.
+_BODY_SIZES = (0.3, 0.4, 0.5)
+_BODY_DOUBLINGS = (0, 1, 2, 3)
+
+
+def _row_first(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(values, -1, 0), dtype=np.float64)
+
+
+def _longest_gradient(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Differences across and down, and their length, [H, W, n], from the channel where they are longest."""
+    across, down, length = _gradient(pixels[0])
+    for channel in pixels[1:]:
+        other_across, other_down, other_length = _gradient(channel)
+        longer = other_length > length
+        np.copyto(across, other_across, where=longer)
+        np.copyto(down, other_down, where=longer)
+        np.copyto(length, other_length, where=longer)
+    return across, down, length
+
+
+def _gradient(plane: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    across, down = np.zeros_like(plane), np.zeros_like(plane)
+    across[:, 1:-1] = (plane[:, 2:] - plane[:, :-2]) * np.float32(0.5)
+    down[1:-1] = (plane[2:] - plane[:-2]) * np.float32(0.5)
+    return across, down, np.sqrt(across * across + down * down)
+
+
+def _coarse_means(pixels: np.ndarray, cells: int) -> np.ndarray:
+    """Weighted means [n, channels, cells, cells] of pixels [channels, H, W, n]."""
+    # Divided by the sum of its weights, a coarse pixel is a mean at the border as well: a flat image stays flat.
+    weights = _pooled(np.ones((*pixels.shape[1:3], 1), dtype=np.float32), cells)
+    return _row_first(np.stack([_pooled(channel, cells) / weights for channel in pixels]))
+
+
+def _opponent_colours(pixels: np.ndarray) -> np.ndarray:
+    """Brightness, red against green, and yellow against blue."""
+    red, green, blue = pixels
+    return np.stack([(red + green + blue) / np.float32(3), red - green, (red + green) / np.float32(2) - blue])
+
+
+def _coarse_colours(pixels: np.ndarray, cells: int, weight: float) -> np.ndarray:
+    """Coarse pixels [n, 3, cells, cells]: brightness minus its mean over cells, and both colours times `weight`."""
+    means = _coarse_means(_opponent_colours(pixels), cells)
+    means[:, 0] -= means[:, 0].mean(axis=(1, 2), keepdims=True)
+    means[:, 1:] *= weight
+    return means
+
+
+def _symmetric(grid: np.ndarray, swapped: np.ndarray) -> np.ndarray:
+    """Rows [n, d]: the mean of a grid [n, k, cells, cells] and of another with left and right exchanged."""
+    return np.ascontiguousarray((grid + swapped[..., ::-1]) / 2).reshape(len(grid), -1)
+
+
+def _drawn_bodies(height: int, width: int) -> np.ndarray:
+    """Bright superellipses in the middle of dark images, [1, H, W, bodies]."""
+    down = np.abs(np.arange(height) + 0.5 - height / 2)[:, None]
+    across = np.abs(np.arange(width) + 0.5 - width / 2)
+    bodies: list[np.ndarray] = []
+    for a, b, doublings in itertools.product(_BODY_SIZES, _BODY_SIZES, _BODY_DOUBLINGS):
+        distance = _p_norm(across / (a * width), down / (b * height), doublings)
+        bodies.append(np.clip((1 - distance) * min(a * width, b * height) + 0.5, 0, 1))
+    return np.stack(bodies, axis=-1)[None].astype(np.float32)
+
+
+def _p_norm(x: np.ndarray, y: np.ndarray, doublings: int) -> np.ndarray:
+    """(x^p + y^p)^(1/p) with p = 2^doublings, by operations that are rounded alike on every machine."""
+    norm = _power(x, 2**doublings) + _power(y, 2**doublings)
+    for _ in range(doublings):
+        norm = np.sqrt(norm)
+    return norm
+
+
+def _power(base: np.ndarray, exponent: int) -> np.ndarray:
+    """A power by multiplications: correctly rounded each, so the same on every machine."""
+    result = base
+    for bit in bin(exponent)[3:]:
+        result = result * result
+        if bit == "1":
+            result = result * base
+    return result
+
+
+def _pooled(plane: np.ndarray, cells: int) -> np.ndarray:
+    """Sums [cells, cells, n] of a plane [H, W, n] with bilinear weights."""
+    rows = np.zeros((cells, *plane.shape[1:]), dtype=np.float32)
+    for pixel, cell, weight in _shares(plane.shape[0], cells):
+        rows[cell] += plane[pixel] * weight
+    sums = np.zeros((cells, cells, plane.shape[2]), dtype=np.float32)
+    for pixel, cell, weight in _shares(plane.shape[1], cells):
+        sums[:, cell] += rows[:, pixel] * weight
+    return sums
+
+
+def _shares(pixels: int, cells: int) -> Iterator[tuple[int, int, np.float32]]:
+    """How each pixel of a line is shared between the two nearest cells: 1 at a centre, falling to 0 at the next."""
+    for pixel in range(pixels):
+        position = (pixel + 0.5) * cells / pixels - 0.5  # in cells, 0 at the centre of the first
+        for cell in (math.floor(position), math.floor(position) + 1):
+            weight = 1.0 - abs(position - cell)
+            if 0 <= cell < cells and weight > 0:
+                yield pixel, cell, np.float32(weight)

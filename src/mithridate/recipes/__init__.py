@@ -1,1 +1,1 @@
-"""What to train, and how, where that is left open; presets and project files."""
+"""What to train, and how, where that is left open: chosen by public facts, or by the name of a preset."""

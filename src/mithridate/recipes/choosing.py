@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,11 +26,11 @@ from scipy.special import ndtri
 from mithridate import _validate
 from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import certify, default_bounds
-from mithridate.certifying.planning import Plan, plan
 from mithridate.core.bounds import bound_votes
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.votes import Votes
+from mithridate.data.examples import check_channels
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
 from mithridate.training.config import TrainConfig
@@ -138,9 +137,7 @@ class Recipe:
             to: that of the worse of pure insertions and pure deletions. -1 where nothing can be certified.
         reasons: why it was chosen, a short sentence each.
         warnings: what would make the certificates weak, a sentence each that names the remedy.
-        method: how privacy becomes a radius.
         threat: how the data may have been changed.
-        failure_prob: probability with which a claim may fail.
         assumptions: what every certificate must say about how the recipe was chosen, a sentence each.
     """
 
@@ -154,26 +151,8 @@ class Recipe:
     reach: dict[float, int]
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
-    method: Method
     threat: Threat
-    failure_prob: float
     assumptions: tuple[str, ...] = ()
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The exact plan, computed when first asked for; seconds where radii are in the hundreds, then cached on disk.
-
-        Guarantee: no prediction of this recipe is certified on its votes, with this method, threat and failure
-        probability, beyond `plan.max_radius`.
-        """
-        return plan(
-            self.config.mechanism,
-            instances=self.config.instances,
-            classes=self.classes,
-            failure_prob=self.failure_prob,
-            threat=self.threat,
-            method=self.method,
-        )
 
     def in_words(self) -> str:
         """A few short lines, to be shown before training starts."""
@@ -191,7 +170,7 @@ class Recipe:
         return "\n".join([*lines, *(f"Weak: {sentence}" for sentence in self.warnings)])
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain JSON values, without the exact plan."""
+        """The recipe as plain JSON values."""
         return {
             "model": _name(self.model),
             "features": None if self.features is None else self.features.to_dict(),
@@ -273,13 +252,14 @@ def choose(
     task = _Task(int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances))
     chosen, reasons = _features(model, features, task)
     network = "linear" if isinstance(model, str) and model == "auto" else model
-    given = {
+    asked = {
         "noise_multiplier": noise_multiplier,
         "sample_rate": sample_rate,
         "steps": steps,
         "max_grad_norm": max_grad_norm,
         "learning_rate": learning_rate,
     }
+    given = {name: value for name, value in asked.items() if value is not None}
     _check_given(given)
     if isinstance(network, str) and network in _SMALL:
         config, taken, more = _small(task, _SMALL[network], _width(chosen, task), given)
@@ -299,17 +279,13 @@ def choose(
         reach=reach,
         reasons=(*reasons, *more),
         warnings=_warnings(task, config, taken, reach, failure_prob),
-        method=method,
         threat=threat,
-        failure_prob=failure_prob,
-        assumptions=_tuned(network, task, given),
+        assumptions=_tuned(network, task) if len(given) < len(asked) else (),
     )
 
 
-def _tuned(network: Any, task: _Task, given: dict[str, Any]) -> tuple[Statement, ...]:
+def _tuned(network: Any, task: _Task) -> tuple[Statement, ...]:
     """What the constants that were chosen here were tuned on."""
-    if None not in given.values():
-        return ()
     small = isinstance(network, str) and network in _SMALL
     what = "The constants of the recipe" if small else "The constants of the recipe, which are published ones,"
     return (tuned_constants(what, _TUNED_ON if small else _PUBLISHED_ON, math.prod(task.shape), task.classes),)
@@ -317,12 +293,11 @@ def _tuned(network: Any, task: _Task, given: dict[str, Any]) -> tuple[Statement,
 
 def _check_given(given: dict[str, Any]) -> None:
     """Require constants in their ranges before anything is computed from them."""
-    there = {name: value for name, value in given.items() if value is not None}
-    if "steps" in there:
-        _validate.positive_integer(steps=there.pop("steps"))
-    if "sample_rate" in there:
-        _validate.number_in(0, 1, low_open=True, sample_rate=there.pop("sample_rate"))
-    _validate.number_in(0, math.inf, low_open=True, **there)
+    for name, value in given.items():
+        if name == "steps":
+            _validate.positive_integer(steps=value)
+        else:
+            _validate.number_in(0, 1 if name == "sample_rate" else math.inf, low_open=True, **{name: value})
 
 
 @dataclass(frozen=True)
@@ -353,18 +328,9 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
         return HashedNgrams(dimension=_TEXT_DIMENSION), ("Text is hashed: a vocabulary would be learnt from the data.",)
     if not isinstance(model, str) or model in _PUBLISHED:
         return None, ("A network finds its own features in the inputs.",)
-    if task.kind == "uint8" and len(task.shape) in (2, 3):
-        if len(task.shape) == 3 and task.shape[0] > 4 >= task.shape[2]:
-            raise ConfigError(
-                f"Expected images as channels x height x width, got {task.shape}; "
-                "if the channels come last, use np.moveaxis(x, -1, 1)."
-            )
-        if min(task.shape[-2:]) >= _SMALLEST_IMAGE:
-            return _of_images(task)
-    return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
-
-
-def _of_images(task: _Task) -> tuple[Encoder, tuple[str, ...]]:
+    check_channels(task.shape, task.kind)
+    if task.kind != "uint8" or len(task.shape) not in (2, 3) or min(task.shape[-2:]) < _SMALLEST_IMAGE:
+        return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
     few = "Few parameters on fixed image features buy radius."
     if len(task.shape) == 3 and task.shape[0] == 3:
         return PhotoGradients(), (few, _MIRRORED)
@@ -386,17 +352,14 @@ def _width(chosen: Encoder | None, task: _Task) -> int:
 def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tuple[TrainConfig, float, tuple[str, ...]]:
     """Small models: the signal decides the noise, noise and time the batch, all three the step size."""
     reasons: list[str] = []
-    steps = model.steps if given["steps"] is None else given["steps"]
+    steps, norm = given.get("steps", model.steps), given.get("max_grad_norm", model.max_grad_norm)
     signal, pace = _signal(task), _Pace(task, model, width, steps)
-    rate = given["sample_rate"]
-    if rate is None:
-        rate = _sample_rate(pace, signal / math.sqrt(steps), reasons)
-    noise = given["noise_multiplier"]
+    rate = given.get("sample_rate") or _sample_rate(pace, signal / math.sqrt(steps), reasons)
+    noise = given.get("noise_multiplier")
     if noise is None:
         noise = _rounded(rate * task.num_train * math.sqrt(steps) / signal)
         reasons.append(f"The noise leaves a signal of {signal:.0f}: more of it buys accuracy, less of it radius.")
-    norm = model.max_grad_norm if given["max_grad_norm"] is None else given["max_grad_norm"]
-    step = given["learning_rate"]
+    step = given.get("learning_rate")
     if step is None:
         wanted = model.logit_noise * rate * task.num_train / (noise * math.sqrt(steps))
         step = _rounded(min(wanted, _LARGEST_STEP) / norm)
@@ -445,17 +408,11 @@ def _sample_rate(pace: _Pace, ratio: float, reasons: list[str]) -> float:
 def _published(task: _Task, network: Any, given: dict[str, Any]) -> tuple[TrainConfig, float, tuple[str, ...]]:
     """Networks: the published constants, at the same expected batch."""
     known = _PUBLISHED[network] if isinstance(network, str) else _LENET5
-    steps = known.steps if given["steps"] is None else given["steps"]
-    rate = given["sample_rate"]
-    if rate is None:
-        rate = _rounded(min(1.0, known.batch / task.num_train))
-    noise = given["noise_multiplier"]
-    if noise is None:  # in proportion to the batch, where there are fewer examples than it has
-        noise = _rounded(known.noise_multiplier * min(1.0, task.num_train / known.batch))
-    norm = known.max_grad_norm if given["max_grad_norm"] is None else given["max_grad_norm"]
-    step = given["learning_rate"]
-    if step is None:
-        step = _rounded(known.step / norm)
+    steps, norm = given.get("steps", known.steps), given.get("max_grad_norm", known.max_grad_norm)
+    rate = given.get("sample_rate", _rounded(min(1.0, known.batch / task.num_train)))
+    # The noise is in proportion to the batch, where there are fewer examples than it has.
+    noise = given.get("noise_multiplier", _rounded(known.noise_multiplier * min(1.0, task.num_train / known.batch)))
+    step = given.get("learning_rate", _rounded(known.step / norm))
     config = TrainConfig(task.instances, noise, rate, steps, norm, step, **known.options)
     each = known.seconds.get(task.device, math.nan) if isinstance(network, str) else math.nan
     taken = task.instances * steps * each * max(rate * task.num_train / known.batch, 0.1)
@@ -490,10 +447,8 @@ def _warnings(
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
-        gain = _margin(_USUAL_INSTANCES, task.classes, failure_prob) / _margin(
-            task.instances, task.classes, failure_prob
-        )
-        found.append(f"with instances={_USUAL_INSTANCES} radii would be about {gain:.1f} times as large.")
+        usual, own = (_margin(count, task.classes, failure_prob) for count in (_USUAL_INSTANCES, task.instances))
+        found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
             "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "

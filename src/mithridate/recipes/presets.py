@@ -18,8 +18,7 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate._text import did_you_mean
-from mithridate.core.conditions import Statement, tuned_constants
-from mithridate.core.size import Size, step_of
+from mithridate.core.conditions import Size, Statement, step_of, tuned_constants
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
 from mithridate.errors import ConfigError
@@ -64,11 +63,7 @@ class Preset:
         return self.config.num_train
 
     def size_for(self, examples: int) -> int:
-        """The number of examples to choose constants for, where none is declared: a function of the size step alone.
-
-        Args:
-            examples: the number of training examples.
-        """
+        """The number of examples to choose constants for, where none is declared: a function of the size step alone."""
         step = step_of(examples)
         return self.num_train if step == step_of(self.num_train) else step
 
@@ -93,28 +88,19 @@ class Preset:
         )
 
     def options(self, num_train: int) -> dict[str, Any]:
-        """What the preset decides, by the names of the options of `mithridate train`.
-
-        Args:
-            num_train: see `config_for`.
-        """
+        """What the preset decides, by the names of the options of `mithridate train`; see `config_for`."""
         config = self.config_for(num_train)
         decided = {constant.name: getattr(config, constant.name) for constant in fields(TrainConfig)}
         given = {name: value for name, value in decided.items() if value is not None}
         return {**given, "model": self.model, "features": self.features, "seconds": _NO_HURRY}
 
     def assumption(self, shape: tuple[int, ...], classes: int) -> Statement:
-        """What a certificate says about the choice of this recipe.
+        """What a certificate says about the choice of this recipe, for raw inputs of this shape and so many labels.
 
         It was chosen by fitting on one part of the training set of its data and comparing on another.
-
-        Args:
-            shape: of one raw input.
-            classes: number of labels.
         """
-        return tuned_constants(
-            f"The constants of the recipe {self.name}", (_TITLES[self.data],), math.prod(shape), classes
-        )
+        what = f"The constants of the recipe {self.name}"
+        return tuned_constants(what, (_TITLES[self.data],), math.prod(shape), classes)
 
     def train(self, training_set: Any, test_set: Any, **options: Any) -> Votes:
         """Train by this recipe; the votes carry its assumption.

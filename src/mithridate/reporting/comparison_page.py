@@ -8,8 +8,8 @@ from typing import Any
 from mithridate._version import VERSION
 from mithridate.comparing.result import Comparison, Entry, certificate_file
 from mithridate.comparing.sentences import baseline_share, shares
+from mithridate.core.certificate import guaranteed_failure_prob
 from mithridate.core.conditions import explained
-from mithridate.core.confidence import guaranteed_failure_prob
 from mithridate.reporting import comparison_chart, templating
 from mithridate.reporting import sentences as words
 from mithridate.reporting.markdown import bullets, plain_text, rendered_table, section

@@ -14,13 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import PathLike, write_atomically
+from mithridate._io.files import PathLike, write_atomically
 from mithridate._text import printable
-from mithridate.core.advice import Advice
-from mithridate.core.certificate import Certificate
+from mithridate.core.certificate import (
+    Advice,
+    Certificate,
+    Curve,
+    cautions,
+    confidence,
+    guaranteed_failure_prob,
+    is_correct,
+)
 from mithridate.core.conditions import in_json
-from mithridate.core.confidence import cautions, confidence, guaranteed_failure_prob
-from mithridate.core.curve import Curve, is_correct
 from mithridate.core.mechanism import SEARCH_LIMIT
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.reporting import pictures as pictures_module

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mithridate._text import percent
-from mithridate.core.curve import Curve, round_ticks
+from mithridate.core.certificate import Curve, round_ticks
 from mithridate.reporting import sentences as words
 from mithridate.reporting.chart import Chart, ChartText, Path, Plane, Shape, Steps
 

@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from mithridate._text import percent, shortened
 from mithridate._version import VERSION
-from mithridate.core.certificate import Certificate, Status
-from mithridate.core.confidence import confidence
-from mithridate.core.curve import Curve, is_correct, round_ticks
-from mithridate.core.rule import is_exact
+from mithridate.core.certificate import Certificate, Curve, Status, confidence, is_correct, round_ticks
+from mithridate.core.rule import ExactRule
 from mithridate.core.votes import Votes
 from mithridate.reporting import report_chart, summary, templating
 from mithridate.reporting import sentences as words
@@ -167,7 +165,7 @@ def _legend(report: Report) -> list[dict[str, str]]:
     lines: list[dict[str, str]] = []
     for which, certificate in enumerate(report.certificates):
         own = " (this certificate)" if which == 0 else ""
-        unsound = "" if certificate.method.is_sound else ", not valid for DP-SGD"
+        unsound = "" if certificate.method.is_sound else f", {certificate.method.flaw}"
         look = which % len(report_chart.DASHES)
         text = f"{certificate.method.in_words()}{own}{unsound}"
         lines.append({"css": f"line line-{look}", "dash": report_chart.DASHES[look], "text": text})
@@ -331,7 +329,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         return [("failure probability", "none: the radii follow from the votes, and nothing is estimated")]
     scope = "all predictions at once" if certificate.scope.value == "all" else "each prediction by itself"
     return [

@@ -10,13 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import capitalised, one_line, percent, shortened
-from mithridate.core.advice import Advice
-from mithridate.core.baseline import Commonest, commonest, single_label
-from mithridate.core.certificate import Certificate, Status
+from mithridate.core.certificate import Advice, Certificate, Status, confidence
 from mithridate.core.conditions import before, conditions_of, explained
-from mithridate.core.confidence import confidence
+from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import is_exact
+from mithridate.core.rule import ExactRule
 from mithridate.core.votes import Votes
 
 # From this share of all predictions on, a weakness is worth a sentence.
@@ -105,11 +103,13 @@ def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline
     opening = one_label(certificate, names)
     claim = _claim(certificate, radius, reached) + ("" if opening else _beside_baseline(certificate))
     sure = f"; {confidence(certificate)}"
-    if radius < 0 or (radius == 0 and is_exact(certificate.method)):  # what is predicted on this very data is no claim
+    if radius < 0 or (
+        radius == 0 and isinstance(certificate.method, ExactRule)
+    ):  # what is predicted on this very data is no claim
         sure = ""
     elif radius > 0 and not certificate.method.is_sound:  # a radius of 0 rests on the bounds alone
         claim = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
-        claim, sure = f"Not a guarantee: by a rule that is not valid for DP-SGD, {claim}", ""
+        claim, sure = f"Not a guarantee: by a rule that is {certificate.method.flaw}, {claim}", ""
     return Headline(" ".join([*opening, f"{claim}{sure}."]), radius, reached)
 
 
@@ -142,7 +142,7 @@ def _claim(certificate: Certificate, radius: int, reached: int) -> str:
         return f"No {which} is certified"
     if radius < 0:
         return "Nothing is certified: the votes are not clear enough for any prediction"
-    if radius == 0 and is_exact(certificate.method):
+    if radius == 0 and isinstance(certificate.method, ExactRule):
         return f"No {which} is certified against a change of the training data: a single one may be too many"
     verb = "is" if total == 1 or reached == 1 else "are"
     if radius == 0:
@@ -257,7 +257,7 @@ def unit(threat: Threat) -> str:
 def how(certificate: Certificate) -> str:
     """By which means the radii were found, as a clause."""
     name = f"By {certificate.method.in_words()}"
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         return name
     return f"{name} with {certificate.bounds} bounds on {certificate.on}"
 
@@ -266,7 +266,7 @@ def precise_claim(certificate: Certificate) -> str:
     """What a radius means, without abbreviation."""
     what, happened = _UNITS[certificate.threat]
     changed = f"any r {what}s were {happened}, or fewer"
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         return (
             f"A radius r says: this label is predicted from this data, and would also be if {changed}. "
             f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single change "
@@ -285,7 +285,7 @@ def _chosen(certificate: Certificate) -> str:
     if not kind.voters:
         return f"the one with the largest sum over all {kind.in_full}"
     voters = f"{certificate.votes.instances:,} {kind.in_full}"
-    if is_exact(certificate.method) and certificate.method.choice:
+    if isinstance(certificate.method, ExactRule) and certificate.method.choice:
         return certificate.method.choice.format(voters=voters)
     most = "most votes" if certificate.on == "votes" else "the largest mean score"
     return f"the one with {most} among the {voters}{certificate.votes.mechanism.tie_break()}"
@@ -297,7 +297,7 @@ def _most_often(on: str) -> str:
 
 def not_covered(certificate: Certificate) -> tuple[str, ...]:
     """What a certificate of this kind says nothing about, a sentence or two each."""
-    samples = () if is_exact(certificate.method) else _NOT_COVERED_BY_SAMPLES
+    samples = () if isinstance(certificate.method, ExactRule) else _NOT_COVERED_BY_SAMPLES
     return (*_NOT_COVERED_BY_THREAT.get(certificate.threat, ()), *_NOT_COVERED, *samples)
 
 
@@ -306,7 +306,7 @@ def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
 
     A line each for a terminal: `Condition class-list: ...` where the claim is conditional on it, else `Note: ...`.
     """
-    shared = 1 if is_exact(certificate.method) else 2
+    shared = 1 if isinstance(certificate.method, ExactRule) else 2
     return noted(certificate.assumptions[shared:], certificate.threat)
 
 
@@ -344,7 +344,7 @@ def _out_of(number: int, total: int) -> str:
 
 def weaknesses(certificate: Certificate, advice: Advice) -> list[str]:
     """What keeps the radii small, and which knob to turn; empty for a strong certificate."""
-    if is_exact(certificate.method):
+    if isinstance(certificate.method, ExactRule):
         return _easily_changed(certificate)
     instances = certificate.votes.instances
     if advice.unanimous.get(instances) == -1:
@@ -406,7 +406,7 @@ def _easily_changed(certificate: Certificate) -> list[str]:
 
 def tighter(own: Certificate, others: tuple[Certificate, ...]) -> list[str]:
     """Whether another sound method certifies more from the same votes; exact rules may predict other labels."""
-    if is_exact(own.method):
+    if isinstance(own.method, ExactRule):
         return []
     sound = [other for other in others if other.method.is_sound]
     best = max(sound, key=_median, default=own)

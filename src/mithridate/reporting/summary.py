@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mithridate.core.certificate import Certificate, Status
-from mithridate.core.curve import is_correct
+from mithridate.core.certificate import Certificate, Status, is_correct
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

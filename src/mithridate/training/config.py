@@ -15,8 +15,8 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate.core import registry
+from mithridate.core.conditions import step_of
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled
-from mithridate.core.size import step_of
 from mithridate.data.declarations import MOST_CLASSES
 from mithridate.data.partition import Hashes, IndexArray
 from mithridate.errors import ConfigError

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
-from mithridate.core.conditions import classes_read_off, distinct, of_user
-from mithridate.core.size import Size, step_of
+from mithridate._io.files import PathLike
+from mithridate.core.conditions import Size, classes_read_off, distinct, of_user, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, as_examples, kind_of
-from mithridate.data.fitted_scaling import fitted_preprocessing
+from mithridate.data.examples import Examples, as_examples, fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
 from mithridate.features import about_encoder
 

@@ -41,7 +41,7 @@ from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants
 
 from mithridate import errors
-from mithridate._io.artifacts import PathLike
+from mithridate._io.files import PathLike
 from mithridate._version import VERSION
 from mithridate.errors import ClusterError, ConfigError, MithridateError
 from mithridate.training.devices import computer_of, is_out_of_memory, listed, shown

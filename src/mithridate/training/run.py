@@ -20,12 +20,10 @@ from torch import Tensor
 
 from mithridate import _validate
 from mithridate._io.artifacts import PathLike
-from mithridate.core.conditions import to_plain
+from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
-from mithridate.core.size import Size
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, as_examples, fingerprint
-from mithridate.data.preparation import Dataset, Preparation
+from mithridate.data.examples import Dataset, Examples, Preparation, as_examples, fingerprint
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.training.batch_source import TrainingRecipe

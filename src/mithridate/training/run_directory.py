@@ -34,10 +34,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike, read_npz, sync_folder, write_atomically, write_npz
-from mithridate._io.files import check_is_file, parse_json, read_file
-from mithridate.core.conditions import distinct, from_plain, to_plain
-from mithridate.core.size import Size
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import PathLike, check_is_file, parse_json, read_file, sync_folder, write_atomically
+from mithridate.core.conditions import Size, distinct, from_plain, to_plain
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived, new_root_seed
@@ -140,7 +139,7 @@ class Manifest:
                 _check_kinds(values)
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = from_plain(values["assumptions"])
-                values["size"] = None if values.get("size") is None else Size.from_dict(values["size"])
+                values["size"] = None if values.get("size") is None else Size(**values["size"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest

@@ -32,8 +32,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import PathLike, write_atomically, write_once
-from mithridate._io.files import TEXT_BYTES, read_file
+from mithridate._io.files import TEXT_BYTES, PathLike, read_file, write_atomically, write_once
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.training.randomness import Seeds, new_root_seed

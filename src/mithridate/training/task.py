@@ -18,9 +18,8 @@ from torch import nn
 
 from mithridate._version import VERSION
 from mithridate.core.conditions import Statement
-from mithridate.data.examples import Array, fingerprint, kind_of
+from mithridate.data.examples import Array, Dataset, Preparation, fingerprint, kind_of
 from mithridate.data.partition import IndexArray, content_hashes
-from mithridate.data.preparation import Dataset, Preparation
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen
 from mithridate.training.batch_source import TrainingRecipe

@@ -37,8 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mithridate._io.cache import cache_folder
-from mithridate._io.files import make_private, refuse_unless_private
+from mithridate._io.files import cache_folder, make_private, refuse_unless_private
 from mithridate.training.kernels import Stage
 
 Pair = tuple[int, int]

@@ -1,9 +1,14 @@
-"""Examples from arrays, data frames, files, folders and data sets, which are told apart by what they look like."""
+"""Arrays, data frames, files, folders and data sets, told apart by what they look like: read, or looked at.
+
+`read` makes examples of them by a declaration. `propose` makes a first declaration for somebody's data, to be corrected
+by what they know. A proposal looks at the data, which a certificate does not account for. It is therefore marked
+(`proposed`), and every result says so until its constants come from knowledge and the mark is taken away.
+"""
 
 from __future__ import annotations
 
+import decimal
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -15,20 +20,25 @@ from mithridate._io.artifacts import read_npz
 from mithridate._io.files import check_is_file
 from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
-from mithridate.data import frames, images, tables
+from mithridate.data import frames, images
 from mithridate.data import labels as labelling
+from mithridate.data.columns import Category, Column, Number, Text, encode
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
-from mithridate.data.frames import Cells, Frame
+from mithridate.data.frames import Cells, FloatArray, Frame, Place
 from mithridate.errors import ArtifactError, ConfigError
-
-Place = Callable[[int], str]
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
     "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
 )
+_TABLE_FILES = (".csv", ".tsv", ".parquet")
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
+# Words per cell from which a column is called text.
+_WORDS_OF_TEXT = 4.0
+_LARGEST_SIDE = 64
+_LOOKED_AT = 50
+_LARGEST = 1e300
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
 
 
@@ -56,11 +66,9 @@ class _Request:
         self, cells: Cells | None, count: int, place: Place, absent: str, *, are_numbers: bool = False
     ) -> labelling.Numbered | None:
         """Labels as numbers; None where there are none, unless they are needed, or where they are not wanted."""
-        if self.labels is False:
-            return None
-        if cells is None:
-            if self.training:
-                raise ConfigError(absent)
+        if cells is None and self.training:
+            raise ConfigError(absent)
+        if cells is None or self.labels is False:
             return None
         if len(cells) != count:
             raise ConfigError(f"There are {count} inputs but {len(cells)} labels; give one label for each input.")
@@ -136,11 +144,11 @@ def _request(declaration: Any, labels: bool | None, label: str | None, classes: 
 
 
 def _read_path(path: Path, request: _Request) -> Examples:
-    if is_folder(path):
+    if _is_folder(path):
         return _read_folder(path, request)
     suffix = path.suffix.lower()
-    if suffix in (".csv", ".tsv", ".parquet"):
-        return _read_frame(table_file(path), request)
+    if suffix in _TABLE_FILES:
+        return _read_frame(frames.read_table(path), request)
     if suffix == ".npz":
         return _read_npz(path, request)
     if suffix in images.SUFFIXES:
@@ -148,7 +156,7 @@ def _read_path(path: Path, request: _Request) -> Examples:
     raise ConfigError(f"Cannot read {path} by its name; expected {_TAKEN}.")
 
 
-def is_folder(path: Path) -> bool:
+def _is_folder(path: Path) -> bool:
     """Whether this is a folder; what is neither a folder nor a file is refused."""
     try:
         if path.is_dir():
@@ -159,11 +167,6 @@ def is_folder(path: Path) -> bool:
         raise ArtifactError(f"Cannot read {path}: {error.strerror}. Check the path.") from error
     check_is_file(path)
     return False
-
-
-def table_file(path: Path) -> Frame:
-    """The table in a file, by the end of its name."""
-    return frames.read_parquet(path) if path.suffix.lower() == ".parquet" else frames.read_csv(path)
 
 
 def _read_npz(path: Path, request: _Request) -> Examples:
@@ -185,18 +188,19 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
     frame = frames.frame_of(x)
     if frame is not None:
         return _read_frame(frame, request, None if y is None else frames.cells_of(y, "The list of labels"))
-    inputs = _stacked(_items_of(x), request) if isinstance(x, list | tuple) and len(x) else _whole(x, request)
+    if isinstance(x, list | tuple) and len(x):
+        inputs = _stacked([_item(each) for each in x], request)
+    else:
+        inputs = _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
     cells = None if y is None else frames.cells_of(y, "The list of labels")
     place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
     absent = "Training needs labels; give a pair (inputs, labels)."
     numbered = request.numbered(cells, len(inputs), place, absent, are_numbers=_are_numbers(y))
-    counted = numbered is not None and cells is not None and labelling.are_counted(cells, request.classes)
-    return request.examples(inputs, numbered, notes=(_counting(request.classes),) if counted else ())
-
-
-def _counting(classes: tuple[str, ...] | None) -> str:
-    each = listed(f"{number} is {name}" for number, name in enumerate(classes or ()))
-    return f"Labels that are numbers were taken to count the classes: {each}."
+    if numbered is None or cells is None or not labelling.are_counted(cells, request.classes):
+        return request.examples(inputs, numbered)
+    each = listed(f"{number} is {name}" for number, name in enumerate(request.classes or ()))
+    note = f"Labels that are numbers were taken to count the classes: {each}."
+    return request.examples(inputs, numbered, notes=(note,))
 
 
 def _are_numbers(labels: Any) -> bool:
@@ -206,16 +210,8 @@ def _are_numbers(labels: Any) -> bool:
     )
 
 
-def _whole(x: Any, request: _Request) -> Array:
-    return _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
-
-
-def _items_of(items: Any) -> list[Any]:
-    """The items of a list, each by itself; plain numbers of Python are all of one type."""
-    return [_item(item) for item in items]
-
-
 def _item(item: Any) -> Any:
+    """An item of a list by itself; plain numbers of Python are all of one type."""
     if isinstance(item, str):
         return item
     array = frames.as_array(item, "An input")
@@ -247,7 +243,7 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
         labels = frame.cells(name) if request.labels is not False else None
     absent = f"No column of {frame.origin} is declared as the label; declare it."
     y = request.numbered(labels, frame.rows, frame.place, absent)
-    x, notes = tables.encode(frame, table, training=request.training)
+    x, notes = encode(frame, table.columns, table.label, training=request.training)
     return request.examples(x, y, notes=notes, ids=frame.ids)
 
 
@@ -267,8 +263,9 @@ def _read_folder(root: Path, request: _Request) -> Examples:
     absent = f"Training needs labels; put the images of {root} into one folder per class."
     y = request.numbered(cells, len(folder.names), lambda row: f"{root / folder.names[row]}", absent)
     notes = [f"{folder.ignored:,} files that are no images by their names were ignored."] if folder.ignored else []
-    missing = images.classes_without_images(folder, request.classes)
-    notes += [missing] if missing and y is not None else []
+    empty = [name for name in request.classes or () if name not in (folder.labels or ())]
+    if empty and y is not None:
+        notes.append(f"No images were found of the classes {listed(empty)}.")
     x = images.load(root, folder.names, declared)
     return request.examples(x, y, notes=tuple(notes), ids=folder.names)
 
@@ -287,7 +284,7 @@ def _read_hugging_face(source: Any, request: _Request) -> Examples:
     frame = frames.frame_of(source, "the data set")
     assert frame is not None
     features = source.features or {}
-    pictures = picture_columns(source)
+    pictures = _picture_columns(source)
     label = request.label or ("label" if "label" in frame.names else None)
     request, schema = _with_schema(request, frames.class_names(features.get(label)))
     if not pictures or isinstance(request.declaration, Table):
@@ -297,7 +294,7 @@ def _read_hugging_face(source: Any, request: _Request) -> Examples:
     return replace(found, assumptions=found.assumptions + (schema if found.y is not None else ()))
 
 
-def picture_columns(source: Any) -> list[str]:
+def _picture_columns(source: Any) -> list[str]:
     """The columns of a Hugging Face data set that hold images."""
     return [name for name, feature in (source.features or {}).items() if type(feature).__name__ == "Image"]
 
@@ -328,7 +325,7 @@ def _read_items(source: Any, request: _Request) -> Examples:
         raise ConfigError("The data set is empty; give at least one example.")
     inputs: list[Any] = []
     found: list[Any] = []
-    for item in _items(source, count):
+    for item in (source[row] for row in range(count)):
         pair = isinstance(item, (tuple, list)) and len(item) == 2
         if not pair and (request.labels or isinstance(item, (tuple, list, dict))):
             raise ConfigError(
@@ -342,10 +339,6 @@ def _read_items(source: Any, request: _Request) -> Examples:
     absent = "Training needs labels; give items (input, label)."
     y = request.numbered(cells, count, place, absent, are_numbers=_are_numbers(found))
     return request.examples(_stacked(inputs, request), y)
-
-
-def _items(source: Any, count: int) -> Iterator[Any]:
-    return (source[row] for row in range(count))
 
 
 def _input(value: Any, row: int, request: _Request) -> Any:
@@ -373,3 +366,107 @@ def _kind(value: Any) -> str:
         return "a text"
     # The length of the longest text is part of a type, but of no text.
     return f"an array of {'text' if value.dtype.kind == 'U' else value.dtype} of shape {value.shape}"
+
+
+# --- a first declaration ---------------------------------------------------------------------------------------------
+
+
+def propose(source: Any, *, label: str | None = None) -> Declaration:
+    """A declaration to start from, marked as proposed.
+
+    The ranges are those of the file, rounded outwards; the classes are those of the file. Both must be replaced by what
+    is known from elsewhere: a code book, units, physics, other data.
+
+    Assumes:
+        Whoever uses it unchanged takes it as public; every result then says so.
+
+    Args:
+        source: as in `read`.
+        label: name of the column with the labels; tables need it.
+
+    Raises:
+        ArtifactError: the file is missing or cannot be read.
+        ConfigError: nothing can be proposed, or the label is missing.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        if _is_folder(path):
+            return _of_folder(images.list_folder(path))
+        frame = frames.read_table(path) if path.suffix.lower() in _TABLE_FILES else None
+    elif frames.is_hugging_face(source) and _picture_columns(source):
+        return _of_pictures(source, label or "label")
+    else:
+        frame = frames.frame_of(source)
+    if frame is not None:
+        return _of_frame(frame, label)
+    names = read(source, labels=True).class_names
+    return Arrays(classes=names, proposed=names is not None)
+
+
+def _of_frame(frame: Frame, label: str | None) -> Table:
+    if label is None:
+        raise ConfigError(f"Name the column with the labels; {frame.origin} has {listed(frame.names)}.")
+    classes = labelling.proposed(frame.cells(label), frame.place)
+    columns = [_of_column(name, frame.cells(name)) for name in frame.names if name != label]
+    usable = tuple(column for column in columns if column is not None)
+    if not usable:
+        raise ConfigError(
+            f"{frame.subject} has no column with values beside the label {label!r}; there is nothing to learn."
+        )
+    return Table(label, usable, classes, proposed=True)
+
+
+def _of_column(name: str, cells: Cells) -> Column | None:
+    """What a column looks like, None where it is empty."""
+    try:
+        values = frames.numbers(cells, name, str)
+    except ConfigError:
+        lengths = [len(word.split()) for word in frames.texts(cells) if word is not None]
+        if not lengths:
+            return None
+        return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
+    known = values[np.isfinite(values)]
+    return Number(name, *rounded_range(known)) if len(known) else None
+
+
+def rounded_range(values: FloatArray) -> tuple[float, float]:
+    """A range around values, rounded outwards to one digit of its length.
+
+    >>> rounded_range(np.array([17.0, 90.0])), rounded_range(np.array([5.0]))
+    ((10.0, 90.0), (5.0, 10.0))
+    """
+    low, high = (float(np.clip(value, -_LARGEST, _LARGEST)) for value in (values.min(), values.max()))
+    if low == high:
+        return low, low + max(1.0, abs(low))
+    return _outwards(low, high - low, decimal.ROUND_FLOOR), _outwards(high, high - low, decimal.ROUND_CEILING)
+
+
+def _outwards(value: float, length: float, rounding: str) -> float:
+    # In decimal digits as a person would write them: 0.3 is three times 0.1.
+    unit = decimal.Decimal(1).scaleb(decimal.Decimal(repr(length)).adjusted())
+    return float((decimal.Decimal(repr(value)) / unit).to_integral_value(rounding) * unit) + 0.0  # not -0.0
+
+
+def _of_folder(folder: images.Folder) -> Images:
+    sizes: list[tuple[int, int]] = []
+    modes: set[str] = set()
+    for name in folder.names[:_LOOKED_AT]:
+        with images.opened(folder.root / name) as image:
+            sizes.append(image.size)
+            modes.add(image.mode)
+    classes = None if folder.labels is None else labelling.in_order(set(folder.labels))
+    return Images(_rounded_size(sizes), 1 if modes <= {"1", "L"} else 3, classes, proposed=True)
+
+
+def _of_pictures(source: Any, label: str) -> Images:
+    column = _picture_columns(source)[0]
+    first = images.next_picture((source[row][column] for row in range(1)), 0, "the data set")
+    classes = frames.class_names(source.features.get(label))
+    return Images(_rounded_size([first.size]), 1 if first.mode in ("1", "L") else 3, classes, proposed=True)
+
+
+def _rounded_size(sizes: list[tuple[int, int]]) -> tuple[int, int]:
+    """Height and width: the usual ones, not above 64 pixels, in multiples of four."""
+    width, height = (float(np.median(side)) for side in zip(*sizes, strict=True))
+    scale = min(1.0, _LARGEST_SIDE / max(width, height))
+    return max(4, 4 * round(height * scale / 4)), max(4, 4 * round(width * scale / 4))

@@ -1,4 +1,6 @@
-"""Project files: where the data is, how it is read, how to train; `mithridate init` writes and `train` reads them.
+"""Project files and comparison files: all TOML is read here.
+
+A project file says where the data is, how it is read and how to train; `mithridate init` writes and `train` reads it.
 
     run_dir = "runs/flowers"
     assumptions = ["..."]        # what else has looked at the training data, a sentence each; may be left out
@@ -14,28 +16,50 @@
     # recipe = "mnist-strong"    # a preset; where [data] is left out, also its data set
 
 What is left out is chosen, by declared and public facts alone.
+
+A comparison file says which data, which methods, which claim; `mithridate compare` reads it. A project file will do,
+too: its [data] is read, and methods are named by --methods.
+
+    out = "comparison"                # a folder; runs are kept in it, so that a killed comparison goes on
+    radii = [0, 10, 50]               # this and the rest of this part may be left out
+    threat = "symmetric-difference"
+    failure_prob = 0.001
+    scope = "prediction"
+    device = "auto"
+    assumptions = ["..."]             # what else has looked at the training data, for every certificate to repeat
+    methods = ["fdp", "kernel-vote"]  # names, or tables as below
+
+    [data]                            # as in a project file, or the name of a data set
+    name = "digits"
+
+    [[methods]]                       # a name with options of the defence
+    name = "dpa"
+    partitions = 250
 """
 
 from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
-from mithridate._io.files import read_file
+from mithridate._io.files import PathLike, read_file
 from mithridate._text import did_you_mean, shown
+from mithridate.comparing.result import checked_radii
+from mithridate.comparing.running import row_names
 from mithridate.core.conditions import classes_read_off, of_user
-from mithridate.data.declarations import Declaration, declaration_from_dict, to_toml, toml_text
-from mithridate.data.download import Progress
+from mithridate.core.mechanism import Threat
+from mithridate.data.declarations import Declaration, Images, Table, declaration_from_dict, to_toml, toml_text
 from mithridate.data.examples import Examples
-from mithridate.data.holdout import split_by_hash
 from mithridate.data.named import NAMES, load_named
-from mithridate.data.readers import read
+from mithridate.data.partition import split_by_hash
+from mithridate.data.published_files import Progress
+from mithridate.data.sources import read
+from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
@@ -50,6 +74,11 @@ CLUSTER = ("address", "workers", "gpus_per_worker")
 BACKENDS = ("local", "ray")
 _TEXTS = ("method", "recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address")
 _FLAGS = ("private", "keep_models", "average_iterates", "mirrored")
+_COMPARISON_TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
+_COMPARISON_KEYS = (*_COMPARISON_TEXTS, "radii", "failure_prob", "match", "assumptions", "methods", "data")
+_NO_OPTIONS = ("out", "assumptions", "methods", "data")
+# What only `mithridate train` asks for, in a file that is meant for both.
+_FOR_TRAIN = ("run_dir", "train")
 
 
 @dataclass(frozen=True)
@@ -85,8 +114,8 @@ class Project:
         Raises:
             ConfigError: there is no preset of this name.
         """
-        own = None if self._preset is None else self._preset.data
-        return own if self.name is None and self.train is None else self.name
+        preset = self._preset
+        return preset.data if preset is not None and self.name is None and self.train is None else self.name
 
     @property
     def _preset(self) -> presets.Preset | None:
@@ -164,12 +193,9 @@ class Project:
             return whole
         declared = self.options.get("classes")
         count = declared if isinstance(declared, int) else int(whole.y.max()) + 1
-        assumed = classes_read_off(count)
-        return replace(
-            whole,
-            class_names=tuple(str(label) for label in range(count)),
-            assumptions=whole.assumptions if declared is not None else (*whole.assumptions, assumed),
-        )
+        assumed = () if declared is not None else (classes_read_off(count),)
+        names = tuple(str(label) for label in range(count))
+        return replace(whole, class_names=names, assumptions=(*whole.assumptions, *assumed))
 
 
 def read_project(path: PathLike) -> Project:
@@ -180,19 +206,19 @@ def read_project(path: PathLike) -> Project:
         ConfigError: it holds something that nobody asks for, or lacks the training data.
     """
     path = Path(path)
-    content = read_toml(path)
-    refuse_unknown(content, ("run_dir", "assumptions", "data", "train"), f"in {path}")
-    data, options = table_of(content, "data", path), table_of(content, "train", path)
-    refuse_unknown(options, known_options(), f"in [train] of {path}")
+    content = _read_toml(path)
+    _refuse_unknown(content, ("run_dir", "assumptions", "data", "train"), f"in {path}")
+    data, options = _table_of(content, "data", path), _table_of(content, "train", path)
+    _refuse_unknown(options, known_options(), f"in [train] of {path}")
     _refuse_other_kinds(options, path)
     run_dir = content.get("run_dir", "")
     if not isinstance(run_dir, str):
         raise ConfigError(f"Expected run_dir in {path} to be a path in quotes, got {run_dir!r}.")
     return replace(
-        data_of(data, path),
+        _data_of(data, path),
         run_dir=Path(run_dir or f"runs/{path.stem}"),
         options=options,
-        assumptions=assumptions_of(content, path),
+        assumptions=_assumptions_of(content, path),
     )
 
 
@@ -201,12 +227,145 @@ def known_options() -> tuple[str, ...]:
     return (*_WANTED, *options_of_methods(), *RUNTIME, "backend", *CLUSTER)
 
 
-def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
-    """The sentences that a file asks every certificate to repeat, a line each however they are broken there.
+def _refuse_other_kinds(options: Mapping[str, Any], path: Path) -> None:
+    """Numbers are checked where they are used; what is neither number nor list is checked here."""
+    for names, kind, words in ((_TEXTS, str, "a name in quotes"), (_FLAGS, bool, "true or false")):
+        for name in names:
+            if name in options and not isinstance(options[name], kind):
+                raise ConfigError(f"Expected {name} in [train] of {path} to be {words}, got {options[name]!r}.")
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ComparisonFile:
+    """What a comparison file says.
+
+    Attributes:
+        methods: a table for each method: its name and its options.
+        data: where the data is, and what is taken for granted about it.
+        out: the folder of the results.
+        options: the rest, by the names of the arguments of `compare`.
+        notes: what a reader should know about how the file was read, a sentence each.
+    """
+
+    methods: tuple[dict[str, Any], ...]
+    data: Project
+    out: Path = Path("comparison")
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    notes: tuple[str, ...] = ()
+
+    def examples(self, progress: Progress | None = None) -> tuple[Examples, Examples]:
+        """The training data, and the test points.
+
+        Raises:
+            ArtifactError: a file is missing or cannot be read.
+            ConfigError: it is not what was declared, or the test points have no labels.
+        """
+        training, test = self.data.examples(progress)
+        if test.y is None:
+            raise ConfigError(f"{self.data.test} has no labels, which a comparison needs; {self._where_labels_go()}.")
+        return training, test
+
+    def _where_labels_go(self) -> str:
+        declaration = self.data.declaration
+        if isinstance(declaration, Table):
+            return f"add the column {declaration.label!r}, which [data] declares as the label"
+        if isinstance(declaration, Images):
+            return "put its images into one folder per class"
+        return "add them as the array y"
+
+    def defences(self, names: Sequence[str] | None = None) -> dict[str, Defence]:
+        """The methods by the names of their rows.
+
+        Args:
+            names: which ones: all of a method, or the one of a row; with the options that the file gives them, where
+                it does.
+
+        Raises:
+            ConfigError: a method or an option is not known, or there is no method.
+        """
+        if names is None and not self.methods:
+            raise ConfigError(
+                'There is nothing to compare; add methods = ["fdp", "dpa"] or [[methods]] to the file, or --methods '
+                "fdp,dpa to the command."
+            )
+        rows = [(str(table["name"]), str(table.get("on", "votes"))) for table in self.methods]
+        tables = dict(zip(row_names(rows), self.methods, strict=True))
+        chosen = tables if names is None else _chosen(tables, names)
+        return {row: defence(**table) for row, table in chosen.items()}
+
+
+def _chosen(tables: dict[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The tables of some names, in their order: those of a method, the one of a row, or one without options."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in names:
+        rows = [row for row, table in tables.items() if table["name"] == name] or [name]
+        chosen |= {row: tables.get(row, {"name": name}) for row in rows if row not in chosen}
+    return chosen
+
+
+def read_comparison(path: PathLike) -> ComparisonFile:
+    """Read a comparison file; the files it names are looked for beside it.
 
     Raises:
-        ConfigError: they are no list of sentences.
+        ArtifactError: the file is missing or is no TOML.
+        ConfigError: it holds something that nobody asks for, or lacks data.
     """
+    path = Path(path)
+    content = _read_toml(path, "a comparison file", "give one such as `mithridate compare --help` shows")
+    _table_of(content, "train", path)
+    _refuse_unknown(
+        {name: value for name, value in content.items() if name not in _FOR_TRAIN}, _COMPARISON_KEYS, f"in {path}"
+    )
+    for name in _COMPARISON_TEXTS:
+        if name in content and (not isinstance(content[name], str) or not content[name]):
+            raise ConfigError(f"Expected {name} in {path} to be text in quotes, got {content[name]!r}.")
+    if "threat" in content:
+        _validate.one_of(tuple(Threat), threat=content["threat"])
+    options = {name: content[name] for name in _COMPARISON_KEYS if name in content and name not in _NO_OPTIONS}
+    if "radii" in options:
+        options["radii"] = checked_radii(options["radii"])
+    if isinstance(options.get("match"), str):
+        options["match"] = matched_radius(options["match"])
+    ignored = [{"run_dir": "run_dir", "train": "[train]"}[name] for name in _FOR_TRAIN if name in content]
+    data = replace(_data_of(_table_of(content, "data", path), path), assumptions=_assumptions_of(content, path))
+    if data.name is None and data.train is None:
+        raise ConfigError(f'Expected [data] of {path} to have name = "digits" or another data set, or train = "FILE".')
+    return ComparisonFile(
+        _methods(content, path),
+        data,
+        out=Path(content.get("out", f"comparisons/{path.stem}")),
+        options=options,
+        notes=(f"compare does not use {' and '.join(ignored)} of {path}; `mithridate train` does.",) if ignored else (),
+    )
+
+
+def matched_radius(text: str) -> int:
+    """The radius at which bagging is matched, as it is written: `r=0`, or the number alone."""
+    try:
+        return int(text.strip().removeprefix("r="))
+    except ValueError:
+        raise ConfigError(f"Expected match as r=0, got {text!r}.") from None
+
+
+def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
+    methods = content.get("methods", [])
+    if not isinstance(methods, list) or not all(isinstance(each, str | dict) for each in methods):
+        raise ConfigError(f"Expected methods in {path} as a list of names, or as tables [[methods]].")
+    tables = tuple({"name": each} if isinstance(each, str) else each for each in methods)
+    for table in tables:
+        if not isinstance(table.get("name"), str):
+            raise ConfigError(f'Every table [[methods]] of {path} needs the name of a method, such as name = "dpa".')
+    return tables
+
+
+# --- what both read ---------------------------------------------------------------------------------------------------
+
+
+def _assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The sentences that a file asks every certificate to repeat, a line each however they are broken there."""
     given, name = content.get("assumptions", []), f"assumptions in {path}"
     _validate.sentences(**{name: given})
     lines = tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in given))
@@ -215,14 +374,10 @@ def assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     return of_user(lines)
 
 
-def data_of(data: dict[str, Any], path: Path) -> Project:
-    """A project that knows its data alone, from the table [data] of a file.
-
-    Raises:
-        ConfigError: the table holds something that nobody asks for.
-    """
+def _data_of(data: dict[str, Any], path: Path) -> Project:
+    """A project that knows its data alone, from the table [data] of a file."""
     if "name" in data:
-        refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
+        _refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
         if not isinstance(data["name"], str) or data["name"] not in NAMES:
             raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
         return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
@@ -244,19 +399,10 @@ def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str
     return {name: path.parent / data[name] for name in names if name in data}
 
 
-def read_toml(
+def _read_toml(
     path: Path, what: str = "a project file", remedy: str = "give one that `mithridate init` wrote"
 ) -> dict[str, Any]:
-    """The content of a TOML file.
-
-    Args:
-        path: where it is.
-        what: what it should be, for errors.
-        remedy: what to do where it is something else.
-
-    Raises:
-        ArtifactError: it is missing, or is no TOML.
-    """
+    """The content of a TOML file, which should be `what`."""
     try:
         return tomllib.loads(read_file(path).decode("utf-8"))
     except ArtifactError as error:
@@ -265,36 +411,21 @@ def read_toml(
         raise ArtifactError(f"{path} is not {what} in TOML: {error}.") from error
 
 
-def table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """A copy of the table of a name, empty where there is none.
-
-    Raises:
-        ConfigError: it is no table.
-    """
+def _table_of(content: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """A copy of the table of a name, empty where there is none."""
     value = content.get(name, {})
     if not isinstance(value, dict):
         raise ConfigError(f"Expected [{name}] in {path} to be a table, got {value!r}.")
     return dict(value)
 
 
-def refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Require that every name is known.
-
-    Raises:
-        ConfigError: one is not; the message has a suggestion.
-    """
+def _refuse_unknown(found: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for name in found:
         if name not in known:
             raise ConfigError(f"Nobody asks for {name!r} {where}; {did_you_mean(name, known)}")
 
 
-def _refuse_other_kinds(options: Mapping[str, Any], path: Path) -> None:
-    """Numbers are checked where they are used; what is neither number nor list is checked here."""
-    for names, kind, words in ((_TEXTS, str, "a name in quotes"), (_FLAGS, bool, "true or false")):
-        for name in names:
-            if name in options and not isinstance(options[name], kind):
-                raise ConfigError(f"Expected {name} in [train] of {path} to be {words}, got {options[name]!r}.")
-
+# --- a project to start from ------------------------------------------------------------------------------------------
 
 _HEADER = """\
 # A project for mithridate: how the data is read, and how to train on it.
