@@ -40,7 +40,7 @@ from mithridate import ADP, FDP, RDP, Certificate, SampledGaussian, Subsampled, 
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
-from mithridate.cli.predict import read_alike
+from mithridate.cli.certifying import read_alike
 from mithridate.data import Images, named, published_files, read
 from mithridate.errors import MithridateError
 from mithridate.projects import read_comparison, read_project

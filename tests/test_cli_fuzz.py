@@ -20,7 +20,8 @@ from test_train_cli import everything_in
 from training_doubles import TEST, TRAIN, FakeEngine
 
 from mithridate import ADP, SampledGaussian, Votes, certify
-from mithridate.cli import _parser, main
+from mithridate.cli import main
+from mithridate.cli._shared import new_parser
 from mithridate.data import named
 from mithridate.training import task
 
@@ -201,7 +202,7 @@ def test_the_commands_that_others_are_made_of_work(world: Path) -> None:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    for action in _parser()._actions:
+    for action in new_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     raise AssertionError("there are no commands")

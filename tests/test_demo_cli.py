@@ -14,7 +14,7 @@ from test_cli import Outcome, run
 from test_train_cli import everything_in, refused
 
 from mithridate import Certificate, Votes, verify
-from mithridate.cli import demo as command
+from mithridate.cli import starting as command
 from mithridate.data import named
 from mithridate.data.named import load_named
 from mithridate.training.engine import Engine

@@ -23,7 +23,7 @@ from test_train_cli import INTERRUPTED
 from training_doubles import SEED, TEST, TRAIN, make_config, same_votes, train_plain
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
-from mithridate.cli._training import device_type
+from mithridate.cli.train import device_type
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures

@@ -21,7 +21,7 @@ from test_training import killing
 from training_doubles import TEST, TRAIN, FakeEngine, make_config, prepare, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, train
-from mithridate.cli.merge import _instances, _Source, _without_overlaps
+from mithridate.cli.parts import _instances, _Source, _without_overlaps
 from mithridate.training import run as training
 from mithridate.training import shared_run
 from mithridate.training import task as task_file
