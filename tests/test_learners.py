@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from mithridate import ConfigError, certify
 from mithridate.data.partition import content_hashes
 from mithridate.defences import DPA, Bagging, Defence, FiniteAggregation, RunOffElection, predict
 from mithridate.defences.partitions import Parts
-from mithridate.training.learners import Learner, pick_learner, seed_of
+from mithridate.training import learners
+from mithridate.training.learners import Learner, LearnerMachine, pick_learner, seed_of
 
 Data = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
 Table = tuple[Data, Data]
@@ -33,6 +34,13 @@ def table() -> Table:
     y = drawn.integers(3, size=260)
     x = drawn.normal(size=(260, 2)) + np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 3.0]])[y]
     return (x[:200], y[:200]), (x[200:], y[200:])
+
+
+@pytest.fixture(autouse=True)
+def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the rehearsal in another process, which takes a second, to the tests that are about it."""
+    if "rehearsed" not in request.node.name:
+        monkeypatch.setattr(LearnerMachine, "rehearse", lambda self: None)
 
 
 class Raising(ClassifierMixin, BaseEstimator):
@@ -155,7 +163,7 @@ def test_a_score_that_is_no_number_is_a_vote_for_label_0() -> None:
     assert scores.tolist() == [[1.0, 0.0, 0.0], [0.0, np.float32(0.2), np.float32(0.8)]]
 
 
-def test_a_learner_that_is_no_function_of_its_part_is_refused(table: Table) -> None:
+def test_rehearsed_a_learner_that_is_no_function_of_its_part_is_refused(table: Table) -> None:
     with pytest.raises(ConfigError, match="other answers when it is trained again"):
         DPA(learner=Unsteady(limit=3), partitions=5, classes=3).train(*table)
 
@@ -165,12 +173,19 @@ def test_global_generators_are_seeded_and_left_as_they_were(table: Table) -> Non
     defence = DPA(learner=Global(), partitions=6)
     np.random.seed(3)  # noqa: NPY002
     random.seed(3)
-    expected = np.random.get_state()[1], random.getstate()  # noqa: NPY002
+    expected = cast("Any", np.random.get_state())[1], random.getstate()  # noqa: NPY002
     first = defence.train((x, y % 2), test[0])
-    assert np.array_equal(np.random.get_state()[1], expected[0])  # noqa: NPY002
+    assert np.array_equal(cast("Any", np.random.get_state())[1], expected[0])  # noqa: NPY002
     assert random.getstate() == expected[1]
     assert np.array_equal(first.counts, defence.train((x, y % 2), test[0]).counts)
     assert len(np.unique(first.counts[:, 0])) > 1
+
+
+def test_rehearsed_and_in_other_processes_the_votes_are_the_same(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    defence = DPA(learner=DecisionTreeClassifier(max_depth=2), partitions=6, classes=3)
+    alone = defence.train(*table)
+    monkeypatch.setattr(learners, "_SECONDS_ALONE", 0.0)
+    assert np.array_equal(defence.train(*table).counts, alone.counts)
 
 
 class _Stopped(Exception):
@@ -180,8 +195,8 @@ class _Stopped(Exception):
 @pytest.mark.parametrize("kind", [DPA, FiniteAggregation, RunOffElection, Bagging])
 def test_a_run_resumes_and_predicts(table: Table, tmp_path: Path, kind: type[Defence]) -> None:
     more: dict[str, Any] = {"instances": 9, "draws": 40} if kind is Bagging else {"partitions": 5}
-    defence = kind(learner=TREE, classes=3, **more)
-    seed = {"root_seed": bytes(32)} if kind is Bagging else {}
+    defence = cast("Any", kind)(learner=TREE, classes=3, **more)
+    seed: dict[str, Any] = {"root_seed": bytes(32)} if kind is Bagging else {}
 
     def stop(done: int, total: int) -> None:
         if done * 2 > total:

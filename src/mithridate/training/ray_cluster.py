@@ -394,7 +394,7 @@ class _Bench:
 
     terms: Terms
     job: Job
-    machine: Engine
+    machine: Any  # an engine, or what takes its place for learners
     computer: Mapping[str, str]
 
 

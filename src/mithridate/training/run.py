@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -477,7 +477,7 @@ def halve(run: Run, size: int) -> None:
     _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
 
 
-def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
+def by_parameter(weights: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
     """Weights as models x the shape of each parameter."""
     parts = weights.detach().float().cpu().split([shape.numel() for shape in shapes.values()], dim=1)
     named = zip(shapes.items(), parts, strict=True)
@@ -679,7 +679,7 @@ def _asked(
     evidence = _evidence(manifest)
     check_evidence(evidence, len(inputs), config.classes)
     job = Job(network, stored, config, nothing, inputs, evidence, None, keep_models=False)
-    return job.engine(device, precision, manifest.in_flight)
+    return cast("Engine", job.engine(device, precision, manifest.in_flight))
 
 
 def keep_examples(run: Run, job: Job) -> None:
