@@ -41,7 +41,7 @@ _PARTS = 4
 # How much of the way from one end of a number to the other another category is: two that differ have a product of 0
 # instead of `_CATEGORY` squared, the ends of a thermometer -1 instead of 1.
 _CATEGORY = math.sqrt(0.5)
-# On a logarithmic scale the first hundredth of the range takes a seventh of the thermometer.
+# On a logarithmic scale the first hundredth of the range takes 15% of the thermometer.
 _LOG = 99.0
 _SCALES = ("linear", "log")
 # The parts of a date: together they weigh more than one number and less than two.
