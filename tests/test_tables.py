@@ -53,19 +53,16 @@ def slow_row(row: dict[str, Any], table: Table) -> list[float]:
 
 def slow_cell(value: Any, column: Any) -> list[float]:
     missing = value is None or value == "" or value != value
-    weight = math.sqrt(0.5) if isinstance(column, Category) else 1.0
-    if missing and not isinstance(column, Text):
-        return [0.0] * (column.width - 1) + [weight]
+    if isinstance(column, Text):
+        text = "" if value is None else str(value)
+        return [*HashedNgrams(dimension=column.dimension).transform([text])[0].tolist(), float(missing)]
+    if value is None or missing:
+        return [0.0] * (column.width - 1) + [math.sqrt(0.5) if isinstance(column, Category) else 1.0]
     if isinstance(column, Number):
         return [*slow_number(float(value), column), 0.0]
     if isinstance(column, Category):
         return [*slow_category(value, column.buckets), 0.0]
-    if isinstance(column, Ordered):
-        return [*slow_ordered(value, column), 0.0]
-    if isinstance(column, Date):
-        return [*slow_date(value, column), 0.0]
-    text = "" if missing else str(value)
-    return [*HashedNgrams(dimension=column.dimension).transform([text])[0].tolist(), 1.0 if missing else 0.0]
+    return [*(slow_date(value, column) if isinstance(column, Date) else slow_ordered(value, column)), 0.0]
 
 
 def slow_number(value: float, column: Number) -> list[float]:
@@ -441,7 +438,8 @@ def test_missing_dates_and_dates_outside_the_years() -> None:
 
 def test_a_value_that_is_not_in_the_order() -> None:
     table = Table(None, (Ordered("size", ("S", "M", "3")),))
-    np.testing.assert_array_equal(*np.split(encoded({"size": [3, "3.0"]}, table), 2))
+    typed, written = encoded({"size": [3, "3.0"]}, table)
+    np.testing.assert_array_equal(typed, written)
     with pytest.raises(ConfigError, match=r"order of the column 'size' is S, M, 3, but row 1 holds 'XL'; add it"):
         encoded({"size": ["S", "XL"]}, table)
 

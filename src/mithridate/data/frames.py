@@ -193,8 +193,8 @@ def _moment_of(
     hours = int(hour or 0)
     if half is not None:
         hours = hours % 12 + 12 * (half == "pm") if 1 <= hours <= 12 else 24  # 0 pm and 13 pm are no hours
-    clock = (hours, *(int(rest[unit] or 0) for unit in ("minute", "second")))
-    return datetime.datetime(int(year), number, int(day or 1), *clock)
+    minute, second = (int(rest[unit] or 0) for unit in ("minute", "second"))
+    return datetime.datetime(int(year), number, int(day or 1), hours, minute, second)
 
 
 def texts(cells: Cells) -> list[str | None]:

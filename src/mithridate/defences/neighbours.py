@@ -572,9 +572,9 @@ class NearestNeighbours(NearDefence):
     def decided(self, facts: Facts) -> dict[str, Any]:
         """One example in fifteen votes, at most 5,000 (of images one in ten, at most 1,000), or as many as a class has.
 
-        The step of the number of examples is down to two fifths of it, so 3% to 7% of all vote. There neighbours on 22
-        tables certified most at changes of 0, 0.1% and 0.5% of the examples together, also where each table was left
-        out of the choice. The end bounds memory: an input keeps the labels of twice as many.
+        The step of the number of examples is down to two fifths of it, so 3% to 7% of all vote. On 22 tables one in ten
+        certified as much on the whole: less at changes of 0 and 0.1% of the examples, more at 0.5%. The end bounds
+        memory: an input keeps the labels of twice as many.
         """
         share, most = (10, 1000) if len(facts.shape) > 1 else (15, 5000)
         return {"neighbours": max(1, min(most, facts.num_train // max(share, facts.classes)))}
