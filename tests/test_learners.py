@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import ExtraTreesClassifier
@@ -16,6 +17,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from mithridate import ConfigError, certify
+from mithridate.data import Category, Number, Table, read
+from mithridate.data.columns import compact
 from mithridate.data.partition import content_hashes
 from mithridate.defences import DPA, Bagging, Defence, FiniteAggregation, RunOffElection, predict
 from mithridate.defences.partitions import Parts
@@ -23,12 +26,12 @@ from mithridate.training import learners
 from mithridate.training.learners import Learner, LearnerMachine, pick_learner, seed_of
 
 Data = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
-Table = tuple[Data, Data]
+Sets = tuple[Data, Data]
 TREE = {"name": "extra-trees", "n_estimators": 3}
 
 
 @pytest.fixture(scope="module")
-def table() -> Table:
+def table() -> Sets:
     """Two columns of three overlapping classes."""
     drawn = np.random.default_rng(5)
     y = drawn.integers(3, size=260)
@@ -106,12 +109,12 @@ def slow_counts(learner: Any, train: Data, test: Data, partitions: int, classes:
         ({"name": "logistic", "C": 0.5}, lambda seed: LogisticRegression(C=0.5, max_iter=200, random_state=seed)),
     ],
 )
-def test_parts_vote_as_scikit_learn_says(table: Table, given: Any, built: Any) -> None:
+def test_parts_vote_as_scikit_learn_says(table: Sets, given: Any, built: Any) -> None:
     votes = DPA(learner=given, partitions=12, classes=3).train(*table)
     assert np.array_equal(votes.counts, slow_counts(built, *table, 12, 3))
 
 
-def test_the_order_of_the_rows_does_not_matter(table: Table) -> None:
+def test_the_order_of_the_rows_does_not_matter(table: Sets) -> None:
     (x, y), test = table
     mixed = np.random.default_rng(0).permutation(len(x))
     defence = RunOffElection(learner=TREE, partitions=12, classes=3)
@@ -120,7 +123,7 @@ def test_the_order_of_the_rows_does_not_matter(table: Table) -> None:
     assert np.array_equal(first.evidence["preferences"], second.evidence["preferences"])
 
 
-def test_an_inserted_example_changes_the_models_that_see_it_and_no_others(table: Table) -> None:
+def test_an_inserted_example_changes_the_models_that_see_it_and_no_others(table: Sets) -> None:
     (x, y), test = table
     defence = FiniteAggregation(learner=TREE, partitions=8, spread=2, classes=3)
     before = defence.train((x, y), test).evidence["predictions"]
@@ -129,7 +132,7 @@ def test_an_inserted_example_changes_the_models_that_see_it_and_no_others(table:
     assert 1 <= (before != after).any(axis=0).sum() <= 2
 
 
-def test_certified_labels_withstand_poison_in_every_part(table: Table) -> None:
+def test_certified_labels_withstand_poison_in_every_part(table: Sets) -> None:
     """An attacker who owns r parts, and makes their learner raise or say anything, changes no certified label."""
     (x, y), test = table
     defence = DPA(learner=TREE, partitions=12, classes=3)
@@ -163,12 +166,12 @@ def test_a_score_that_is_no_number_is_a_vote_for_label_0() -> None:
     assert scores.tolist() == [[1.0, 0.0, 0.0], [0.0, np.float32(0.2), np.float32(0.8)]]
 
 
-def test_rehearsed_a_learner_that_is_no_function_of_its_part_is_refused(table: Table) -> None:
+def test_rehearsed_a_learner_that_is_no_function_of_its_part_is_refused(table: Sets) -> None:
     with pytest.raises(ConfigError, match="other answers when it is trained again"):
         DPA(learner=Unsteady(limit=3), partitions=5, classes=3).train(*table)
 
 
-def test_global_generators_are_seeded_and_left_as_they_were(table: Table) -> None:
+def test_global_generators_are_seeded_and_left_as_they_were(table: Sets) -> None:
     (x, y), test = table
     defence = DPA(learner=Global(), partitions=6)
     np.random.seed(3)  # noqa: NPY002
@@ -181,7 +184,7 @@ def test_global_generators_are_seeded_and_left_as_they_were(table: Table) -> Non
     assert len(np.unique(first.counts[:, 0])) > 1
 
 
-def test_rehearsed_and_in_other_processes_the_votes_are_the_same(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsed_and_in_other_processes_the_votes_are_the_same(table: Sets, monkeypatch: pytest.MonkeyPatch) -> None:
     defence = DPA(learner=DecisionTreeClassifier(max_depth=2), partitions=6, classes=3)
     alone = defence.train(*table)
     monkeypatch.setattr(learners, "_SECONDS_ALONE", 0.0)
@@ -193,7 +196,7 @@ class _Stopped(Exception):
 
 
 @pytest.mark.parametrize("kind", [DPA, FiniteAggregation, RunOffElection, Bagging])
-def test_a_run_resumes_and_predicts(table: Table, tmp_path: Path, kind: type[Defence]) -> None:
+def test_a_run_resumes_and_predicts(table: Sets, tmp_path: Path, kind: type[Defence]) -> None:
     more: dict[str, Any] = {"instances": 9, "draws": 40} if kind is Bagging else {"partitions": 5}
     defence = cast("Any", kind)(learner=TREE, classes=3, **more)
     seed: dict[str, Any] = {"root_seed": bytes(32)} if kind is Bagging else {}
@@ -214,7 +217,7 @@ def test_a_run_resumes_and_predicts(table: Table, tmp_path: Path, kind: type[Def
     assert np.array_equal(one.counts[0], resumed.counts[7])
 
 
-def test_a_learner_of_the_users_own_is_given_again(table: Table, tmp_path: Path) -> None:
+def test_a_learner_of_the_users_own_is_given_again(table: Sets, tmp_path: Path) -> None:
     own = DecisionTreeClassifier(max_depth=2)
     votes = DPA(learner=own, partitions=5, classes=3).train(*table, run_dir=tmp_path / "run", keep_models=True)
     with pytest.raises(ConfigError, match="give it again as model="):
@@ -224,7 +227,7 @@ def test_a_learner_of_the_users_own_is_given_again(table: Table, tmp_path: Path)
     assert np.array_equal(predict(tmp_path / "run", table[1], model=own).counts, votes.counts)
 
 
-def test_a_run_without_its_examples_says_what_to_do(table: Table, tmp_path: Path) -> None:
+def test_a_run_without_its_examples_says_what_to_do(table: Sets, tmp_path: Path) -> None:
     DPA(learner=TREE, partitions=5, classes=3).train(*table, run_dir=tmp_path / "run")
     with pytest.raises(Exception, match="--keep-models"):
         predict(tmp_path / "run", table[1])
@@ -253,12 +256,12 @@ def test_constants_of_networks_do_not_go_with_a_learner() -> None:
         DPA(learner="logistic", model="linear")
 
 
-def test_counts_are_asked_for_where_a_learner_needs_them(table: Table) -> None:
+def test_counts_are_asked_for_where_a_learner_needs_them(table: Sets) -> None:
     with pytest.raises(ConfigError, match="below 0"):
         DPA(learner="complement-naive-bayes", partitions=5).train(*table)
 
 
-def test_a_learner_that_cannot_take_the_inputs_is_refused_before_training(table: Table) -> None:
+def test_a_learner_that_cannot_take_the_inputs_is_refused_before_training(table: Sets) -> None:
     with pytest.raises(ConfigError, match="cannot learn from such inputs"):
         DPA(learner=Raising(limit=1), partitions=5, classes=3).train(*table)
 
@@ -269,10 +272,32 @@ def test_packages_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPat
         DPA(learner="lightgbm")
 
 
-def test_a_learner_is_recorded_and_shown(table: Table) -> None:
+def test_a_learner_is_recorded_and_shown(table: Sets) -> None:
     defence = DPA(learner=TREE, partitions=5, classes=3)
     votes = defence.train(*table)
     assert votes.recipe is not None
     assert votes.recipe["learner"] == TREE
     assert votes.recipe["defence"]["learner"] == TREE
     assert isinstance(defence.learner, Learner)
+
+
+def test_trees_see_every_column_of_a_table_as_one_number(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(2)
+    high = drawn.integers(2, size=300)
+    frame = pd.DataFrame({"x": drawn.normal(size=300) + 2 * high, "kind": drawn.choice(["a", "b"], 300), "y": high})
+    frame.loc[5, "x"] = None
+    columns = (Number("x", -3.0, 5.0), Category("kind", buckets=4))
+    examples = read(frame, Table(label="y", columns=columns, classes=("0", "1")))
+    small = compact(examples.x, columns)
+    assert small.shape == (300, 2 + 5)
+    kept = frame["x"].notna().to_numpy()
+    # The height rises with the value, within the range.
+    order = np.argsort(frame["x"].clip(-3, 5)[kept].to_numpy())
+    assert (np.diff(small[kept, 0][order]) >= 0).all()
+    assert small[~kept, 0].tolist() == [0.0]
+    assert small[~kept, 1].tolist() == [1.0]
+    assert np.array_equal(compact(examples.x[7:8], columns)[0], small[7])
+    defence = DPA(learner=TREE, partitions=6)
+    votes = defence.train(examples, examples.part(slice(0, 40)), run_dir=tmp_path / "run", keep_models=True)
+    assert np.load(tmp_path / "run" / "examples.npz")["inputs"].shape[1] == 7
+    assert np.array_equal(predict(tmp_path / "run", examples.part(slice(0, 40))).counts, votes.counts)

@@ -89,6 +89,10 @@ class Column(ABC):
             ConfigError: a cell is not what was declared.
         """
 
+    def compact(self, block: Matrix) -> Matrix:
+        """A block in as few numbers as tell its values apart, for learners that split on one number at a time."""
+        return block
+
 
 @dataclass(frozen=True)
 class Number(Column):
@@ -140,6 +144,10 @@ class Number(Column):
         """The thermometer, and whether the value is missing."""
         return self.bins + 1
 
+    def compact(self, block: Matrix) -> Matrix:
+        """The height of the thermometer."""
+        return _heights(block, self.bins)
+
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         values = frames.numbers(cells, self.name, place)
         _note_clipped(self.name, (values < self.low) | (values > self.high), f"{self.low:g} to {self.high:g}", notes)
@@ -156,6 +164,31 @@ class Number(Column):
 def _thermometer(share: FloatArray, places: int) -> FloatArray:
     """Numbers from 0 to 1 as rows of norm at most 1 whose dot products fall with their distance; see `Number`."""
     return (2 * np.clip(share[:, None] * places - np.arange(places), 0, 1) - 1) / math.sqrt(places)
+
+
+def _heights(block: Matrix, *places: int) -> Matrix:
+    """Thermometers of so many places each as one number each, and what comes behind them."""
+    heights: list[Matrix] = []
+    start = 0
+    for count in places:
+        # One place at a time: how a library adds up a row may depend on the rows beside it.
+        height = block[:, start].copy()
+        for place in range(start + 1, start + count):
+            height += block[:, place]
+        heights.append(height[:, None])
+        start += count
+    return np.hstack([*heights, block[:, start:]])
+
+
+def compact(rows: Matrix, columns: Sequence[Column]) -> Matrix:
+    """Rows of `encode` in as few numbers as tell their values apart.
+
+    Guarantee:
+        Each row of the result is a function of that row and the declaration alone, bit for bit.
+    """
+    starts = np.cumsum([0, *(column.width for column in columns)])
+    blocks = zip(columns, starts[:-1], starts[1:], strict=True)
+    return np.ascontiguousarray(np.hstack([column.compact(rows[:, start:stop]) for column, start, stop in blocks]))
 
 
 def _note_clipped(name: str, outside: Mask, ends: str, notes: list[str]) -> None:
@@ -285,6 +318,10 @@ class Ordered(Column):
         """The steps, and whether the value is missing."""
         return self._steps + 1
 
+    def compact(self, block: Matrix) -> Matrix:
+        """The height of the thermometer."""
+        return _heights(block, self._steps)
+
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         if self.order is None:
             values = frames.numbers(cells, self.name, place)
@@ -350,6 +387,10 @@ class Date(Column):
     def width(self) -> int:
         """Two or three thermometers, the days of the week, and whether the date is missing."""
         return (2 + self.time) * _DATE_PLACES + 7 + 1
+
+    def compact(self, block: Matrix) -> Matrix:
+        """The heights of the thermometers, the days of the week, and whether the date is missing."""
+        return _heights(block, *[_DATE_PLACES] * (2 + self.time))
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         moments = frames.moments(cells, self.name, place)

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import did_you_mean
+from mithridate.data.columns import compact
+from mithridate.data.declarations import Table
 from mithridate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,8 +111,10 @@ class Learner:
 
     @property
     def splits(self) -> bool:
-        """Whether it is made of trees."""
-        return self.estimator is None and _FAMILIES[self.name].splits
+        """Whether it is made of trees, to which every column of a table is best one number."""
+        if self.estimator is None:
+            return _FAMILIES[self.name].splits
+        return any(word in type(self.estimator).__module__ for word in ("tree", "ensemble", "xgboost", "lightgbm"))
 
     @property
     def wants_counts(self) -> bool:
@@ -230,6 +234,18 @@ def _plain(value: Any) -> Any:
         return value
     except (TypeError, ValueError):
         return repr(value) if not hasattr(value, "get_params") else type(value).__name__
+
+
+def inputs_for(learner: Learner, rows: npt.NDArray[Any], declaration: Any) -> npt.NDArray[Any]:
+    """Prepared inputs as a learner takes them: rows, and to trees every declared column of a table as one number.
+
+    Args:
+        learner: who takes them.
+        rows: one entry per input.
+        declaration: of the data, where there is one.
+    """
+    flat = rows.reshape(rows.shape[0], -1)
+    return compact(flat, declaration.columns) if learner.splits and isinstance(declaration, Table) else flat
 
 
 def pick_learner(learner: Any) -> Learner:

@@ -24,6 +24,7 @@ from mithridate._io.files import PathLike, write_atomically
 from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
+from mithridate.data.declarations import declaration_from_dict
 from mithridate.data.examples import Dataset, Examples, Preparation, as_examples, fingerprint
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
@@ -37,7 +38,7 @@ from mithridate.training.devices import (
     usual_settings,
 )
 from mithridate.training.engine import Engine
-from mithridate.training.learners import LearnerMachine, pick_learner
+from mithridate.training.learners import LearnerMachine, inputs_for, pick_learner
 from mithridate.training.models import MODELS, Model, describe, pick_model
 from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions, compose
 from mithridate.training.randomness import PUBLIC_SEED
@@ -599,7 +600,7 @@ def predict(
     new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
     prepared = preparation(new.x, "new")
     if "learner" in manifest.recipe:
-        total = _learnt_again(path, manifest, config, prepared.reshape(len(prepared), -1), model)
+        total = _learnt_again(path, manifest, config, prepared, model)
         identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
         return votes_of(total, manifest, new.y, identity)
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
@@ -722,6 +723,8 @@ def _learnt_again(
         return arrays["inputs"][members[part]], labels[part]
 
     assert config.classes is not None
+    declared = manifest.recipe.get("source", {}).get("declaration")
+    inputs = inputs_for(chosen, inputs, None if declared is None else declaration_from_dict(declared))
     machine = LearnerMachine(
         chosen,
         seen,

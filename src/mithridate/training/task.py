@@ -30,7 +30,7 @@ from mithridate.training.devices import (
     enough_memory,
 )
 from mithridate.training.engine import Engine
-from mithridate.training.learners import Learner, LearnerMachine
+from mithridate.training.learners import Learner, LearnerMachine, inputs_for
 from mithridate.training.models import Model, check_repeatable, describe, pick_model, scaling
 from mithridate.training.order import Order
 from mithridate.training.randomness import Seeds
@@ -179,7 +179,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         check_repeatable(model)
     else:
         model, name, keep_models = None, learner.name, False  # their examples are kept instead
-        inputs, test = (rows.reshape(len(rows), -1) for rows in (inputs, test))
+        inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
     plan = plan_of(config)
