@@ -15,7 +15,7 @@ from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify
 from mithridate.core.certificate import Advice, Certificate, Scope
 from mithridate.core.mechanism import Private
-from mithridate.core.rule import Rule
+from mithridate.core.rule import Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.errors import UnsupportedMechanismError
 
@@ -54,7 +54,7 @@ def advise(
     (['adp'], [4000])
     """
     usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
-    chosen = usual if methods is None else tuple(methods)
+    chosen = tuple(_weighing(method, certificate.method) for method in (usual if methods is None else methods))
     others: list[Certificate] = []
     left_out: list[str] = []
     for done, method in enumerate(chosen, start=1):
@@ -66,6 +66,13 @@ def advise(
         if progress is not None:
             progress(done, len(chosen))
     return Advice(tuple(others), tuple(left_out), _unanimous(certificate))
+
+
+def _weighing(method: Rule, own: Rule) -> Rule:
+    """A method with the class weights of the certificate, so that its claim is about the same predictions."""
+    if not isinstance(method, Weighted) or not isinstance(own, Weighted):
+        return method
+    return replace(method, class_weights=own.class_weights)
 
 
 def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:

@@ -285,7 +285,7 @@ def _chosen(certificate: Certificate) -> str:
     if not kind.voters:
         return f"the one with the largest sum over all {kind.in_full}"
     voters = f"{certificate.votes.instances:,} {kind.in_full}"
-    if isinstance(certificate.method, ExactRule) and certificate.method.choice:
+    if certificate.method.choice:
         return certificate.method.choice.format(voters=voters)
     most = "most votes" if certificate.on == "votes" else "the largest mean score"
     return f"the one with {most} among the {voters}{certificate.votes.mechanism.tie_break()}"
