@@ -64,7 +64,7 @@ def test_the_worst_split_is_the_worst_of_the_whole_ball(threat: Threat) -> None:
     for total, draws in product((1, 2, 5, 9, 14), (1, 2, 3, 5, 11)):
         for radius in range(total + 4):
             every = min(exact_room(total, draws, *split) for split in ball(threat, total, radius))
-            splits = _worst_splits(Bagged(total, draws), threat, radius)
+            splits = _worst_splits(Bagged(total, draws), threat, radius, 1.0)
             assert min(exact_room(total, draws, *split) for split in splits) == every
 
 

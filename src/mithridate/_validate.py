@@ -81,7 +81,7 @@ def whole_weights(classes: int | None = None, **named: Any) -> None:
 
 
 def _is_weight(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= value <= LARGEST_WEIGHT
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_WEIGHT
 
 
 def sentences(**named: Any) -> None:

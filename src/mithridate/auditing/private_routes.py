@@ -81,9 +81,8 @@ class _TradeoffRoute:
         points = len(largest) // 2
         left = limits.weight * (1 - largest[:points])
         # Weights are whole numbers: either product is off by its last digit at most, far less than the tolerance.
-        return limits.rival_weight * largest[points:] < left - TOLERANCE * np.maximum(
-            limits.weight, limits.rival_weight
-        )
+        tolerance = TOLERANCE * np.maximum(limits.weight, limits.rival_weight)
+        return limits.rival_weight * largest[points:] < left - tolerance
 
     def _at_least(self, keep: float, split: Difference, x: FloatArray) -> FloatArray:
         """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.

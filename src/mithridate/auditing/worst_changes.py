@@ -53,11 +53,8 @@ class _Majority(_VoteTable):
         counts = self._counts[example]
         for rival in _rivals(counts, label):
             turned = min(self._threat.changes(radius), counts[label])
-            mine, theirs = (
-                self._weights[label] * (counts[label] - turned),
-                self._weights[rival] * (counts[rival] + turned),
-            )
-            if not _beats(mine, label, theirs, rival):
+            theirs = self._weights[rival] * (counts[rival] + turned)
+            if not _beats(self._weights[label] * (counts[label] - turned), label, theirs, rival):
                 return False
         return True
 
@@ -272,19 +269,24 @@ class _Kernel(_VoteTable):
         if self._own is None:
             inserted = radius  # which do the most harm
             return all(self._wins(label, counts[label], rival, counts[rival], inserted) for rival in rivals)
-        for inserted, deleted in self._splits(radius, sum(self._own[example].tolist())):
+        for inserted, deleted in self._splits(radius, self._own[example]):
             left = counts[label] - _sum_of_largest(self._own[example], deleted)
             if not all(self._wins(label, left, rival, counts[rival], inserted) for rival in rivals):
                 return False
         return True
 
-    def _splits(self, radius: int, examples: int) -> list[Difference]:
-        """Insertions and deletions to try; of many splits, more deletions than there are examples do no more."""
+    def _splits(self, radius: int, own: npt.NDArray[np.integer[Any]]) -> list[Difference]:
+        """Insertions and deletions to try.
+
+        From one number of deletions to the next the harm changes by as much as long as the examples that go weigh the
+        same: only those numbers are tried at which all of a weight are gone.
+        """
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
             return differences(self._threat, radius)
         if len(set(self._weights)) == 1:
             return [Difference(radius, 0)]
-        return [Difference(radius - deleted, deleted) for deleted in range(min(radius, examples) + 1)]
+        gone = {0, *(min(radius, number) for number in np.cumsum(own[::-1], dtype=np.float64).tolist())}
+        return [Difference(radius - int(deleted), int(deleted)) for deleted in sorted(gone)]
 
     def _wins(self, label: int, left: int, rival: int, had: int, inserted: int) -> bool:
         won = self._weights[rival] * (had + inserted * self._full_weight)

@@ -97,8 +97,8 @@ class Defence:
     def _check_weights(self) -> None:
         if not self.weighs_votes:
             raise ConfigError(
-                f"The rule of {self.name} has no class_weights; leave them out, or use a method whose rule weighs votes, "
-                "such as nearest-neighbours or dpa."
+                f"The rule of {self.name} has no class_weights; leave them out, or use a method whose rule weighs "
+                "votes, such as nearest-neighbours or dpa."
             )
         _validate.whole_weights(self.classes, class_weights=self.class_weights)
         object.__setattr__(self, "class_weights", tuple(int(each) for each in self.class_weights))
