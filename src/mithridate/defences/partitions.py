@@ -524,13 +524,13 @@ class DPA(PlainDefence):
 class RunOffElection(DPA):
     """Partition aggregation in two rounds: the two labels with most votes meet in a run-off.
 
-    Guarantee: as `DPA`; the models are the same.
+    Guarantee: as `DPA`; the models are the same. Class weights are those of the losses in training.
 
     References: Rezaei, Banihashem, Chegini, Feizi 2023 (arXiv 2302.02300).
     """
 
     name = "run-off-election"
-    weighs_votes = False
+    weighs_votes, weighs_losses = False, True
     summary = "DPA in two rounds: the two labels with most votes meet in a run-off."
 
     @property
