@@ -1,5 +1,6 @@
 """Class weights: votes for a label count by its weight; every rule against every poisoning of tiny data sets."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations, combinations_with_replacement, product
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mithridate import SampledGaussian, Votes, certify, plan, verify
+from mithridate import Certificate, CertifiedClassifier, SampledGaussian, Votes, certify, compare, plan, verify
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.auditing.routes import Claim, recheck
 from mithridate.certifying.advice import advise
+from mithridate.cli import main
 from mithridate.core.mechanism import SEARCH_LIMIT, Mechanism, Subsampled, Threat
 from mithridate.core.rule import Rule, Weighted, rule_from_dict
 from mithridate.defences import DPA, Bagging, FiniteAggregation, KernelVote, NearestNeighbours
@@ -319,8 +321,8 @@ def test_bagging_is_the_condition_on_every_dataset_of_the_ball(threat: Threat, w
                 for c in (1000 - row[label], row[1 - label])
             ]
             scales = weights[label], weights[1 - label]
-            assert radius < 0 or bagging_holds(mechanism, threat, radius, *upper, *scales)
-            assert not bagging_holds(mechanism, threat, radius + 1, *upper, *scales)
+            assert radius < 0 or bagging_holds(mechanism, threat, radius, upper[0], upper[1], *scales)
+            assert not bagging_holds(mechanism, threat, radius + 1, upper[0], upper[1], *scales)
 
 
 def largest_gaussian(weights: Weights, row: Sequence[int], noise: float, steps: int, tail: float) -> int:
@@ -524,3 +526,101 @@ def test_weights_do_not_change_how_anything_is_trained() -> None:
         assert "class_weights" not in kind().to_dict()
     # It shows the examples of the label that is predicted.
     assert KernelVote(class_weights=[1, 2]).training_key != KernelVote().training_key
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a training and a test file in it."""
+    x, y = _rare()
+    monkeypatch.chdir(tmp_path)
+    np.savez("train.npz", x=x[:200], y=y[:200])
+    np.savez("test.npz", x=x[200:], y=y[200:])
+    text = 'run_dir = "file"\n[data]\ntrain = "train.npz"\ntest = "test.npz"\n[train]\nmethod = "nearest-neighbours"\n'
+    Path("project.toml").write_text(text + "neighbours = 25\nclass_weights = [1, 10]\n")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+def test_every_door_gives_the_same_weighed_certificate(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = _rare()
+    training, test = (x[:200], y[:200]), (x[200:], y[200:])
+    votes = NearestNeighbours(neighbours=25, class_weights=[1, 10]).train(training, test)
+    expected = certify(votes)
+    flags = ["--method", "nearest-neighbours", "--neighbours", "25", "--class-weights", "1", "10", "--run-dir", "flags"]
+    assert main(["train", "project.toml"]) == 0
+    capsys.readouterr()
+    assert main(["train", "--train", "train.npz", "--test", "test.npz", *flags, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["accuracy"] == pytest.approx(np.mean(expected.label == y[200:]))
+    for run in ("file", "flags"):
+        assert main(["certify", run]) == 0
+        found = Certificate.load(f"{run}/certificate.json")
+        assert found.method == expected.method
+        assert (found.label == expected.label).all()
+        assert (found.radius == expected.radius).all()
+        assert main(["verify", f"{run}/certificate.json", "--run", run]) == 0
+        assert main(["report", run, "--out", "report.html"]) == 0
+        assert main(["predict", run, "test.npz", "--out", "again.json"]) == 0
+        assert (Certificate.load("again.json").radius == expected.radius).all()
+    fitted = CertifiedClassifier("nearest-neighbours", neighbours=25, class_weights=[1, 10]).fit(*training)
+    assert (fitted.predict(test[0]) == expected.label).all()
+    assert (fitted.predict_proba(test[0]).argmax(axis=1) == expected.label).all()
+    assert (fitted.certify(test[0]).radius == expected.radius).all()
+
+
+@pytest.mark.usefixtures("here")
+def test_flags_of_certify_stand_above_what_votes_record(capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(2)
+    Votes(
+        rng.multinomial(500, [0.7, 0.3], size=9),
+        SampledGaussian(3.0, 0.01, 100),
+        recipe={"rule": FDP(class_weights=(1, 4)).to_dict()},
+    ).save("votes.npz")
+    for more, weights in (([], (1, 4)), (["--method", "adp"], (1, 4)), (["--class-weights", "2", "3"], (2, 3))):
+        assert main(["certify", "votes.npz", "--out", "c.json", *more]) == 0
+        assert Certificate.load("c.json").method.to_dict()["class_weights"] == list(weights)
+        assert main(["verify", "c.json"]) == 0
+    for wrong in (["0", "1"], ["1", "2", "3"], ["-1", "2"]):
+        assert main(["certify", "votes.npz", "--class-weights", *wrong]) == 2
+    assert "class_weights" in capsys.readouterr().err
+    constants = [
+        "--noise-multiplier",
+        "20",
+        "--sample-rate",
+        "1",
+        "--steps",
+        "50",
+        "--instances",
+        "1000",
+        "--classes",
+        "2",
+    ]
+    assert main(["plan", *constants, "--class-weights", "1", "10", "--json"]) == 0
+    expected = plan(SampledGaussian(20.0, 1.0, 50), instances=1000, classes=2, method=FDP(class_weights=(1, 10)))
+    assert json.loads(capsys.readouterr().out)["max_radius"] == expected.max_radius
+
+
+def test_comparisons_share_votes_that_are_weighed_otherwise() -> None:
+    x, y = _rare()
+    several = {
+        "plain": NearestNeighbours(neighbours=25, classes=2),
+        "weighed": NearestNeighbours(neighbours=25, classes=2, class_weights=[1, 10]),
+    }
+    found = compare(several, ((x[:200], y[:200]), (x[200:], y[200:])))
+    plain, weighed = (next(each for each in found.entries if each.name == name) for name in several)
+    assert not found.failed
+    labels = [each.certificate.label for each in (plain, weighed)]
+    assert labels[0].sum() < labels[1].sum()
+
+
+def test_auto_takes_weights() -> None:
+    x, y = _rare()
+    fitted = CertifiedClassifier("auto", class_weights=[1, 10], classes=[0, 1]).fit(x, y)
+    assert fitted.defence_.class_weights == (1, 10)
+    assert fitted.predict(x).sum() > CertifiedClassifier("auto", classes=[0, 1]).fit(x, y).predict(x).sum()
+
+
+def test_an_estimator_with_a_rule_has_its_weights_there() -> None:
+    x, y = _rare()
+    with pytest.raises(ConfigError, match="belong into the rule"):
+        CertifiedClassifier(FDP(), class_weights=[1, 10]).fit(x, y)

@@ -117,12 +117,16 @@ def _unanimous(certificate: Certificate) -> dict[int, int | None]:
 def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
     """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
     votes = certificate.votes
-    agreed = Votes.from_counts([[instances] + [0] * (votes.classes - 1)], mechanism=votes.mechanism)
+    method = cast("Method", certificate.method)
+    # With class weights, that of the label that is the hardest to certify.
+    label = int(method.weights(votes.classes).argmin()) if isinstance(method, Weighted) else 0
+    counts = [instances if each == label else 0 for each in range(votes.classes)]
+    agreed = Votes.from_counts([counts], mechanism=votes.mechanism)
     share = votes.examples if certificate.scope is Scope.ALL else 1
     try:
         found = bounded(
             replace(agreed, size=votes.size),
-            cast("Method", certificate.method),
+            method,
             certificate.threat,
             certificate.failure_prob / share,
             on="votes",
