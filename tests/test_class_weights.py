@@ -609,8 +609,9 @@ def test_comparisons_share_votes_that_are_weighed_otherwise() -> None:
     found = compare(several, ((x[:200], y[:200]), (x[200:], y[200:])))
     plain, weighed = (next(each for each in found.entries if each.name == name) for name in several)
     assert not found.failed
-    labels = [each.certificate.label for each in (plain, weighed)]
-    assert labels[0].sum() < labels[1].sum()
+    assert plain.certificate is not None
+    assert weighed.certificate is not None
+    assert plain.certificate.label.sum() < weighed.certificate.label.sum()
 
 
 def test_auto_takes_weights() -> None:
