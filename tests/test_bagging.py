@@ -64,7 +64,7 @@ def test_the_worst_split_is_the_worst_of_the_whole_ball(threat: Threat) -> None:
     for total, draws in product((1, 2, 5, 9, 14), (1, 2, 3, 5, 11)):
         for radius in range(total + 4):
             every = min(exact_room(total, draws, *split) for split in ball(threat, total, radius))
-            splits = _worst_splits(Bagged(total, draws), threat, radius)
+            splits = _worst_splits(Bagged(total, draws), threat, radius, 1.0)
             assert min(exact_room(total, draws, *split) for split in splits) == every
 
 
@@ -124,7 +124,7 @@ def test_radii_worked_out_by_hand() -> None:
 
 def test_the_worst_size_may_lie_strictly_between_none_and_all_inserted() -> None:
     # n = 100, k = 3, t = sqrt(2): the worst D' of EDIT keeps m = r / (sqrt(2) - 1), for r = 35: 84.5 of 100 examples.
-    splits = _worst_splits(Bagged(100, 3), Threat.EDIT, 35)
+    splits = _worst_splits(Bagged(100, 3), Threat.EDIT, 35, 1.0)
     rooms = {split: exact_room(100, 3, *split) for split in splits}
     worst = min(rooms, key=lambda split: rooms[split])
     assert worst in ((15, 35), (16, 35))
@@ -140,21 +140,22 @@ def test_the_worst_size_may_lie_strictly_between_none_and_all_inserted() -> None
     deleted=st.floats(0, 1),
     inserted=st.floats(0, 1),
     scale=st.sampled_from([1.0, 1e-3, 1e-6, 1e-9]),
+    ratio=st.sampled_from([1.0, 0.1, 3.7, 1e-6, 1e6]),
 )
 def test_room_is_never_above_the_true_one_and_close(
-    total: int, draws: int, deleted: float, inserted: float, scale: float
+    total: int, draws: int, deleted: float, inserted: float, scale: float, ratio: float
 ) -> None:
     d, a = round(deleted * scale * total), round(inserted * scale * total)
-    low, charge = _room(Bagged(total, draws), d, a)
+    low, charge = _room(Bagged(total, draws), d, a, ratio)
     with localcontext() as context:
         context.prec, context.Emax, context.Emin = 60, MAX_EMAX, MIN_EMIN
         shared = (Decimal(total - d) / total) ** draws
         size = (Decimal(total - d + a) / total) ** draws
-        exact = 2 * shared - size
+        exact = (1 + Decimal(ratio)) * shared - Decimal(ratio) * size
         assert Decimal(low) <= exact
         if exact > 0:
-            assert exact - Decimal(low) <= Decimal(charge) + Decimal(10) ** -15
-            assert charge < 1e-13
+            assert exact - Decimal(low) <= Decimal(charge) + Decimal(1 + ratio) * Decimal(10) ** -15
+            assert charge < 1e-13 * (1 + ratio) / 2
 
 
 @pytest.mark.parametrize("threat", list(Threat))

@@ -121,6 +121,7 @@ OTHER_VALUES: dict[str, tuple[list[str], Any]] = {
     "learning_rate": (["0.125"], 0.125),
     "num_train": (["61"], 61),
     "classes": (["4"], 4),
+    "loss_weights": (["0.5", "1", "2"], (0.5, 1.0, 2.0)),
 }
 
 

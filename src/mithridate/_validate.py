@@ -8,6 +8,8 @@ from mithridate._text import shown
 from mithridate.errors import ConfigError
 
 _LARGEST = 1 << 53  # beyond it, whole numbers lose digits as floats
+# With weights up to this, weighed votes stay far below 2^63.
+LARGEST_WEIGHT = 1_000_000
 
 
 def number_in(low: float, high: float, *, low_open: bool = False, high_open: bool = False, **named: Any) -> None:
@@ -51,6 +53,35 @@ def positive_integer(**named: Any) -> None:
             raise ConfigError(f"Expected {name} to be a whole number of at least 1, got {shown(value)}.")
         if int(value) >= _LARGEST:
             raise ConfigError(f"Expected {name} to be a whole number below 2^53, got a huge number.")
+
+
+def whole_weights(classes: int | None = None, **named: Any) -> None:
+    """Require every named value to be a list of whole numbers from 1 to a million, one for each of two labels or more.
+
+    Raises:
+        ConfigError: it is something else, or there are `classes` labels and another number of weights.
+
+    >>> whole_weights(class_weights=[1, 10])
+    >>> whole_weights(3, class_weights=[1, 10])
+    Traceback (most recent call last):
+    ...
+    mithridate.errors.ConfigError: Expected class_weights for 3 labels, got 2; give one for each label, in their order.
+    """
+    for name, value in named.items():
+        listed = isinstance(value, list | tuple) and len(value) >= 2
+        if not listed or not all(_is_weight(each) for each in value):
+            raise ConfigError(
+                f"Expected {name} as whole numbers from 1 to {LARGEST_WEIGHT:,}, one for each label, got "
+                f"{shown(value)}; 1 and 2.5 weigh as 2 and 5 do."
+            )
+        if classes is not None and len(value) != classes:
+            raise ConfigError(
+                f"Expected {name} for {classes} labels, got {len(value)}; give one for each label, in their order."
+            )
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= LARGEST_WEIGHT
 
 
 def sentences(**named: Any) -> None:

@@ -34,7 +34,7 @@ from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import ExactRule, Rule
+from mithridate.core.rule import ExactRule, Rule, weighed_votes
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, fitted_preprocessing
 from mithridate.defences import Defence, defence
@@ -243,6 +243,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         given["features"] = "none" if self.features is None else self.features
         constants = decided({name: value for name, value in given.items() if value is not None})
         if isinstance(self.method, Rule):
+            if "class_weights" in constants:
+                raise ConfigError("class_weights belong into the rule that is given as method: FDP(class_weights=...).")
             return defence("fdp", **constants)
         if isinstance(self.method, str):
             return named(self.method, constants, radius=self.radius, private=self.private)
@@ -257,18 +259,18 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         return self.method if isinstance(self.method, Rule) else self.defence_.rule()
 
     def predict(self, X: Any) -> Array:
-        """The label with the most votes for each input; ties go to the smaller label."""
+        """The label with the most votes for each input, by their class weights; ties go to the smaller label."""
         votes, rule = self.votes(X), self._rule()
         top = (
             rule.decide(votes, votes.mechanism.threat).label
             if isinstance(rule, ExactRule)
-            else votes.counts.argmax(axis=1)
+            else weighed_votes(votes, rule).argmax(axis=1)
         )
         return self.classes_[top]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
-        """The share of the votes for each class, in the order of `classes_`."""
-        counts = self.votes(X).counts
+        """The share of the votes for each class, by their class weights, in the order of `classes_`."""
+        counts = weighed_votes(self.votes(X), self._rule())
         total = counts.sum(axis=1, keepdims=True)
         # Where no example weighs anything, no class is likelier than another.
         return np.where(total > 0, counts / np.maximum(total, 1), 1 / counts.shape[1])

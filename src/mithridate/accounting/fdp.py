@@ -3,7 +3,9 @@
 For one split (deleted, inserted) and its curve K, every D' of that split obeys
 `score'(l) <= K(score(l))` and `score'(l) >= 1 - K(1 - score(l))`, so the top label stays on top if
 
-    K(1 - top_lower) + K(rival_upper) < 1.
+    K(1 - top_lower) + K(rival_upper) < 1
+
+or, where votes for label l weigh w_l, if K(1 - top_lower) + (w_rival / w_top) K(rival_upper) < 1 for every rival.
 
 The symmetric difference needs this for *every* split of the radius. A curve per split would be sound and slow; instead
 
@@ -29,7 +31,7 @@ from mithridate.accounting.curve_store import ORDER_TOLERANCE, PROBES, CurveStor
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
-from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method, Weighted
 from mithridate.errors import NumericalError
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
@@ -43,7 +45,7 @@ _KEEP_DROP = 1e-12
 
 
 @dataclass(frozen=True)
-class FDP(Method):
+class FDP(Weighted, Method):
     """Certify by trade-off curves (f-DP): the tightest method, and the default.
 
     Guarantee: for every D' within the certified radius, the label has the largest score under D' too, provided that
@@ -53,6 +55,8 @@ class FDP(Method):
 
     Args:
         cached: keep curves on disk for the next time; does not change any result.
+        class_weights: weights of the votes by label; the prediction is the label with the largest weight x votes. See
+            docs/theory.md, section 5.
 
     References: Dong, Roth, Su 2022 (arXiv 1905.02383); Ganesh 2024 (arXiv 2401.10294); Schuchardt et al. 2024
     (arXiv 2403.04867); Zhu, Dong, Wang 2022 (arXiv 2106.08567).
@@ -69,7 +73,7 @@ class FDP(Method):
 
     def to_dict(self) -> dict[str, Any]:
         """Name and options as plain JSON values."""
-        return {"name": self.name}
+        return {name: value for name, value in super().to_dict().items() if name != "cached"}
 
 
 class CurveFamily:

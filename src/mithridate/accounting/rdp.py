@@ -9,6 +9,8 @@ for *every* order, so K is minimised over the whole grid of orders, upper and lo
 The certificate of the paper is K^-1(top_lower) > K(rival_upper). Since K holds for complements too, the lower bound may
 also be 1 - K(1 - top_lower) and the upper bound 1 - K^-1(1 - rival_upper): `complement=True` takes the better.
 
+Where votes for label l weigh w_l, the lower bound has to exceed (w_rival / w_top) x the upper bound, for every rival.
+
 The three rules for r changed examples:
 
 * `mixture` (sound): the divergence of the dominating pairs of `mixture.py`, every split, the larger of both directions.
@@ -39,7 +41,7 @@ import numpy as np
 from mithridate import _validate
 from mithridate.accounting.renyi import ERROR, log_moments, log_weights
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
-from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method, Weighted
 from mithridate.errors import NumericalError, UnsupportedMechanismError
 
 # Dense near one and around two, where the best orders of large groups lie: beyond a sharp limit that falls with the
@@ -55,7 +57,7 @@ _ORDERS_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class RDP(Method):
+class RDP(Weighted, Method):
     """Certify by Renyi differential privacy, as in the paper.
 
     Guarantee: as `FDP`, for `group="mixture"` and `group="standard"`.
@@ -66,6 +68,8 @@ class RDP(Method):
     Args:
         group: the rule for groups of examples; see the module docstring.
         complement: use the bound on complements too; tighter, not in the paper.
+        class_weights: weights of the votes by label; the prediction is the label with the largest weight x votes. See
+            docs/theory.md, section 5.
 
     References: Liu et al. 2023 (AAAI), theorem "Pointwise-certified robustness by outcomes guarantee"; Mironov 2017
     (arXiv 1702.07476), Propositions 2 and 10; Mironov, Talwar, Zhang 2019 (arXiv 1908.10530).
@@ -75,6 +79,7 @@ class RDP(Method):
     complement: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _validate.one_of(tuple(_GROUPS), group=self.group)
 
     name = "rdp"
@@ -85,10 +90,11 @@ class RDP(Method):
         """What `group="paper"` takes for granted."""
         if self.group == "paper":
             return (
+                *super().assumptions,
                 "assumes bounded group sensitivity: that all changed examples together move the clipped gradient sum "
                 "by at most one clipping norm. DP-SGD does not ensure this; do not rely on these radii.",
             )
-        return ()
+        return super().assumptions
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Divergences are computed as radii are asked for; nothing is kept on disk."""
@@ -139,7 +145,7 @@ class RdpAccountant(Accountant):
         if self._complement:
             lower = np.maximum(lower, 1 - margins.miss.map(lambda x: largest_after(orders, eps, x)))
             upper = np.minimum(upper, 1 - margins.rival.map(lambda x: smallest_after(orders, eps, 1 - x)))
-        return lower > upper
+        return lower > margins.in_top_votes(upper)
 
 
 def largest_after(orders: FloatArray, eps: FloatArray, x: FloatArray) -> FloatArray:
@@ -324,7 +330,7 @@ CONVERSION_ORDERS: FloatArray = np.concatenate([ORDERS, np.geomspace(66.0, 256.0
 
 
 @dataclass(frozen=True)
-class ADP(Method):
+class ADP(Weighted, Method):
     """Certify by (eps, delta)-differential privacy, as in the paper.
 
     Guarantee: as `FDP`.
@@ -333,6 +339,8 @@ class ADP(Method):
 
     Args:
         delta: the delta of one example, in (0, 1).
+        class_weights: weights of the votes by label; the prediction is the label with the largest weight x votes. See
+            docs/theory.md, section 5.
 
     References: Liu et al. 2023 (AAAI); Balle et al. 2020 (arXiv 1905.09982), Theorem 21; Balle, Barthe, Gaboardi 2018
     (arXiv 1807.01647) for `Subsampled`.
@@ -341,6 +349,7 @@ class ADP(Method):
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _validate.number_in(0, 1, low_open=True, high_open=True, delta=self.delta)
         object.__setattr__(self, "delta", float(self.delta))
 
@@ -394,7 +403,7 @@ class AdpAccountant(Accountant):
             return np.zeros(len(margins), dtype=np.bool_)
         lower = margins.top.map(lambda p: (p - delta) * np.exp(-eps))
         upper = margins.rival.map(lambda x: np.exp(eps) * x + delta)
-        return lower * (1 - 1e-12) > upper * (1 + 1e-12)
+        return lower * (1 - 1e-12) > margins.in_top_votes(upper) * (1 + 1e-12)
 
     def _group(self, changes: int) -> tuple[float, float]:
         eps = changes * self._eps

@@ -63,12 +63,14 @@ class _Bagging:
     """Every size of D' and every number of examples it shares with D, without rounding that could matter.
 
     With k draws, n examples in D, n' in D' and m in both, the label stays on top if
-    `(n'/n)^k - 2 (m/n)^k + (1 - p1) + p2 < 0`. The powers are taken with 60 decimals.
+    `(n'/n)^k - 2 (m/n)^k + (1 - p1) + p2 < 0`; with a weight v of the label and w of a rival, if
+    `w (n'/n)^k - (v + w) (m/n)^k + v (1 - p1) + w p2 < 0`. The powers are taken with 60 decimals.
 
     A ball has as many sizes as its radius. Up to `_EVERY_SIZE` each is tried. Beyond that only those at both ends are,
     and those where the left side stops rising as n' and m grow: with n' - m fixed its slope is
-    k n'^(k-1) - 2 k m^(k-1), positive as long as n' / m, which falls, is large enough; with n' = 2m + const it is
-    2k n'^(k-1) - 2k m^(k-1), never negative.
+    w k n'^(k-1) - (v + w) k m^(k-1), positive as long as n' / m, which falls, is large enough; with n' = 2m + r - n it
+    is 2 w k n'^(k-1) - (v + w) k m^(k-1), never negative if w >= v. Else n' / m rises for r < n, so that the left side
+    falls before it rises and is largest at one of the ends; for r >= n nothing of D may be left, and all is lost.
     """
 
     _EVERY_SIZE = 1 << 10
@@ -78,18 +80,31 @@ class _Bagging:
         self._exact = Context(prec=60, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[InvalidOperation, DivisionByZero])
 
     def __call__(self, radius: int, limits: Limits) -> BoolArray:
-        worst = Decimal(-2)
-        for size, shared in self._neighbouring(radius):
-            worst = max(worst, self._lead_lost(size, shared))
-            if worst >= 0:  # Lost whatever the votes.
-                return np.zeros(len(limits.top_lower), dtype=np.bool_)
-        add = self._exact.add
-        needed = [add(Decimal(miss), Decimal(rival)) for miss, rival in zip(*_shares(limits), strict=True)]
-        return np.array([add(add(worst, share), _SIXTIETH) < 0 for share in needed], dtype=np.bool_)
+        weights = np.stack(np.broadcast_arrays(limits.weight, limits.rival_weight, limits.top_lower)[:2], axis=1)
+        shown = np.zeros(len(weights), dtype=np.bool_)
+        miss, rival = _shares(limits)
+        for pair in np.unique(weights, axis=0):
+            own, other = (Decimal(int(each)) for each in pair)
+            worst = self._worst(radius, own, other)
+            for row in np.flatnonzero((weights == pair).all(axis=1)):
+                needed = self._exact.fma(own, Decimal(float(miss[row])), worst)
+                needed = self._exact.fma(other, Decimal(float(rival[row])), needed)
+                shown[row] = self._exact.add(needed, _SIXTIETH * max(own, other)) < 0
+        return shown
 
-    def _lead_lost(self, size: int, shared: int) -> Decimal:
-        """`(n'/n)^k - 2 (m/n)^k`."""
-        return self._exact.subtract(self._power(size), self._exact.multiply(Decimal(2), self._power(max(shared, 0))))
+    def _worst(self, radius: int, own: Decimal, other: Decimal) -> Decimal:
+        """The most that a D' of the ball takes from the lead before anyone has voted."""
+        worst = -own - other
+        for size, shared in self._neighbouring(radius, own, other):
+            worst = max(worst, self._lead_lost(size, shared, own, other))
+            if worst >= 0:  # Lost whatever the votes.
+                break
+        return worst
+
+    def _lead_lost(self, size: int, shared: int, own: Decimal, other: Decimal) -> Decimal:
+        """`w (n'/n)^k - (v + w) (m/n)^k`."""
+        kept = self._exact.multiply(self._exact.add(own, other), self._power(max(shared, 0)))
+        return self._exact.subtract(self._exact.multiply(other, self._power(size)), kept)
 
     def _power(self, part: int) -> Decimal:
         if part == 0:
@@ -99,15 +114,15 @@ class _Bagging:
         exponent = self._exact.multiply(Decimal(self._draws), log_ratio)
         return self._exact.exp(min(max(exponent, Decimal(-1000)), Decimal(1000)))
 
-    def _neighbouring(self, radius: int) -> Iterator[tuple[int, int]]:
+    def _neighbouring(self, radius: int, own: Decimal, other: Decimal) -> Iterator[tuple[int, int]]:
         """Sizes of D' and of what it shares with D: every one, or of many those among which is the worst."""
         n = self._total
         match self._threat:
             case Threat.EDIT:
                 # Fewer examples than D has, at least n - radius of them shared, do less than as many as D has.
-                yield from self._every(lambda size: (size, size - radius), n, n + radius)
+                yield from self._every(lambda size: (size, size - radius), n, n + radius, own, other)
             case Threat.SYMMETRIC_DIFFERENCE:  # As many insertions as the deletions leave: more are worse.
-                yield from self._every(lambda kept: (2 * kept + radius - n, kept), n - min(radius, n), n)
+                yield from self._every(lambda kept: (2 * kept + radius - n, kept), n - min(radius, n), n, own, other)
             case Threat.ADD:
                 yield n + radius, n
             case Threat.REMOVE:
@@ -115,7 +130,9 @@ class _Bagging:
             case _:
                 yield n, n - min(radius, n)
 
-    def _every(self, split: Callable[[int], tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    def _every(
+        self, split: Callable[[int], tuple[int, int]], first: int, last: int, own: Decimal, other: Decimal
+    ) -> Iterator[tuple[int, int]]:
         """Splits at the whole numbers from `first` to `last`, of many those where the damage can be largest."""
         yield split(last)
         yield split(first)
@@ -125,7 +142,7 @@ class _Bagging:
         low, high = first, last  # It rises at `low`, or nowhere, and does not at `high`, or only there.
         while high - low > 1:
             middle = (low + high) // 2
-            rises = self._lead_lost(*split(middle + 1)) > self._lead_lost(*split(middle))
+            rises = self._lead_lost(*split(middle + 1), own, other) > self._lead_lost(*split(middle), own, other)
             low, high = (middle, high) if rises else (low, middle)
         yield from map(split, range(max(first, low - 4), min(last, high + 4) + 1))
 

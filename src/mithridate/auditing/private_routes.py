@@ -62,7 +62,7 @@ class _TradeoffRoute:
         rest = np.flatnonzero(~held)
         for first, last in ((fewest, middle), (middle + 1, most)):
             if len(rest):
-                held[rest] = self._block(radius, first, last, Limits(*(field[rest] for field in limits)))
+                held[rest] = self._block(radius, first, last, limits.take(rest))
                 # A point that fails at one split has failed: the other half is not asked about it.
                 rest = rest[held[rest]]
         return held
@@ -71,15 +71,18 @@ class _TradeoffRoute:
         x = np.concatenate([limits.miss_upper, limits.rival_upper])
         if self._training.keep is not None and max(split) > _MANY_KEPT:
             # Thousands of curves are not computed for a claim that one of them refutes.
-            held = self._below_one(self._at_least(self._training.keep, split, x))
+            held = self._below_one(self._at_least(self._training.keep, split, x), limits)
             if not held.any():
                 return held
-        return self._below_one(self._largest(split, x))
+        return self._below_one(self._largest(split, x), limits)
 
     @staticmethod
-    def _below_one(largest: FloatArray) -> BoolArray:
+    def _below_one(largest: FloatArray, limits: Limits) -> BoolArray:
         points = len(largest) // 2
-        return largest[:points] + largest[points:] < 1 - TOLERANCE
+        left = limits.weight * (1 - largest[:points])
+        # Weights are whole numbers: either product is off by its last digit at most, far less than the tolerance.
+        tolerance = TOLERANCE * np.maximum(limits.weight, limits.rival_weight)
+        return limits.rival_weight * largest[points:] < left - tolerance
 
     def _at_least(self, keep: float, split: Difference, x: FloatArray) -> FloatArray:
         """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.
@@ -225,7 +228,7 @@ class _RenyiRoute:
         if self._complement:
             lower = np.maximum(lower, 1 - _after_upper(orders, eps, limits.miss_upper))
             upper = np.minimum(upper, 1 - _after_lower(orders, eps, 1 - limits.rival_upper))
-        return lower > upper
+        return limits.weight * lower > limits.rival_weight * upper
 
     def _orders(self, radius: int, limits: Limits) -> FloatArray:
         """The best order of each point for its upper and for its lower bound."""
@@ -234,7 +237,7 @@ class _RenyiRoute:
         if not len(orders):
             return orders
         upper, lower = (orders - 1) / orders, orders / (orders - 1)
-        best = [np.argmin((np.log(np.maximum(x, 1e-300))[:, None] + eps) * upper, axis=1) for x in limits[1:]]
+        best = [np.argmin((np.log(np.maximum(x, 1e-300))[:, None] + eps) * upper, axis=1) for x in limits[1:3]]
         best += [
             np.argmax(np.log(np.maximum(p, 1e-300))[:, None] * lower - eps, axis=1)
             for p in (limits.top_lower, 1 - limits.rival_upper)
@@ -302,7 +305,8 @@ class _ApproximateRoute:
             return np.zeros(len(limits.top_lower), dtype=np.bool_)
         delta = self._delta * sum(np.exp(i * self._eps) for i in range(changes))
         factor = np.exp(changes * self._eps)
-        return (limits.top_lower - delta) / factor > (factor * limits.rival_upper + delta) * (1 + 1e-13)
+        rival = (factor * limits.rival_upper + delta) * limits.rival_weight * (1 + 1e-13)
+        return limits.weight * (limits.top_lower - delta) / factor > rival
 
 
 def _after_upper(orders: FloatArray, eps: FloatArray, x: FloatArray) -> FloatArray:

@@ -21,6 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[int, int], None]
+_ONE: FloatArray = np.ones(())
 
 
 class Limits(NamedTuple):
@@ -30,11 +31,19 @@ class Limits(NamedTuple):
         top_lower: lower bounds on the share of the label.
         miss_upper: upper bounds on the share of all other labels together.
         rival_upper: upper bounds on the share of any one other label.
+        weight: what a vote for the label counts.
+        rival_weight: what a vote for that other label counts.
     """
 
     top_lower: FloatArray
     miss_upper: FloatArray
     rival_upper: FloatArray
+    weight: FloatArray = _ONE
+    rival_weight: FloatArray = _ONE
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Limits:
+        """Those of some rows."""
+        return Limits(*(np.broadcast_to(each, self.top_lower.shape)[rows] for each in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +59,8 @@ class Claim:
         counts: votes, examples x labels.
         options: the options of the rule, by name.
         evidence: what else the mechanism shows of each example, by name.
-        limits: bounds on the votes; None for a deterministic mechanism, whose votes are exact.
+        limits: bounds on the votes, an entry for each example, or with class weights one for each example and rival;
+            None for a deterministic mechanism, whose votes are exact.
         progress: called with the number of radii done and their total.
     """
 
@@ -71,6 +81,20 @@ class Claim:
         return self.mechanism.to_dict()
 
     @property
+    def weights(self) -> list[int]:
+        """What a vote counts, by its label.
+
+        Raises:
+            ArtifactError: the weights are not whole numbers from 1 on, one for each label.
+        """
+        labels, found = self.counts.shape[1], self.options.get("class_weights")
+        if found is None:
+            return [1] * labels
+        if len(found) != labels or not all(type(each) is int and each > 0 for each in found):
+            raise ArtifactError(f"The class weights {found!r:.80} are not those of {labels} labels.")
+        return list(found)
+
+    @property
     def radii(self) -> list[int]:
         """The distinct radii to check: above 0, and none that nobody searches for, since a file may claim anything."""
         return np.unique(self.radius[(self.radius > 0) & (self.radius <= SEARCH_LIMIT)]).tolist()
@@ -86,9 +110,10 @@ class Claim:
         wrong = self.radius > SEARCH_LIMIT
         for number, radius in enumerate(self.radii):
             members = np.flatnonzero(self.radius == radius)
-            points = np.stack([bound[members] for bound in self.limits], axis=1)
-            distinct, inverse = np.unique(points, axis=0, return_inverse=True)
-            wrong[members] = ~holds(radius, Limits(*distinct.T))[inverse.reshape(-1)]
+            points = np.stack(self.limits.take(members), axis=-1)
+            distinct, inverse = np.unique(points.reshape(-1, points.shape[-1]), axis=0, return_inverse=True)
+            held = holds(radius, Limits(*distinct.T))[inverse.reshape(-1)]
+            wrong[members] = ~held.reshape(len(members), -1).all(axis=1)
             if self.progress is not None:
                 self.progress(number + 1, len(self.radii))
         return wrong

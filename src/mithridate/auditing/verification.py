@@ -195,13 +195,18 @@ def _check_size(certificate: Certificate) -> Iterator[Check]:
 
 def _check_labels(certificate: Certificate) -> Check:
     on_votes = certificate.on == "votes"
-    scores = certificate.votes.counts if on_votes else np.asarray(certificate.votes.score_sums)
+    scores = certificate.votes.counts * _weights(certificate) if on_votes else np.asarray(certificate.votes.score_sums)
     best = scores[np.arange(len(scores)), np.clip(certificate.label, 0, scores.shape[1] - 1)]
     # The label has the largest score, and no smaller label has as much.
     smaller = np.arange(scores.shape[1]) < certificate.label[:, None]
     wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
     wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
     return _counted("labels", wrong, "have the most votes or the largest mean score, ties to the smaller label")
+
+
+def _weights(certificate: Certificate) -> IntArray:
+    """What a vote for each label counts."""
+    return np.array(_claim(certificate).weights, dtype=np.int64)
 
 
 def _check_decisions(certificate: Certificate) -> Check:
@@ -215,7 +220,8 @@ def _check_decisions(certificate: Certificate) -> Check:
 
 def _check_statuses(certificate: Certificate, limits: Limits) -> Check:
     abstained = certificate.status == Status.NOT_SEPARATED.value
-    separated = limits.top_lower > limits.rival_upper
+    ahead = limits.weight * limits.top_lower > limits.rival_weight * limits.rival_upper
+    separated = ahead.reshape(len(abstained), -1).all(axis=1)
     wrong = abstained != (certificate.radius == -1)
     wrong |= (certificate.radius < -1) | (certificate.radius > SEARCH_LIMIT)
     wrong |= ~abstained & ~separated
@@ -390,7 +396,11 @@ def _limits_of(certificate: Certificate) -> Limits:
     share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
     if certificate.on == "votes":
         tail = {"simultaneous": share / (2 * votes.classes), "simuem": share / votes.classes, "pointwise": share / 4}
-        return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
+        if certificate.method.to_dict().get("class_weights") is None:
+            return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
+        if certificate.bounds != "simultaneous":
+            raise NumericalError("class weights rest on simultaneous bounds, and the certificate names others")
+        return _weighed_limits(certificate, tail["simultaneous"])
     if votes.score_sums is None:
         raise NumericalError("the certificate is on scores but carries none")
     if certificate.bounds == "betting":
@@ -415,6 +425,20 @@ def _vote_limits(counts: IntArray, total: int, tail: float) -> Limits:
     # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
     miss = binomial_upper(total - values, total, tail)[place_top]
     return Limits(lower[place_top], miss, np.minimum(upper[place_second], miss))
+
+
+def _weighed_limits(certificate: Certificate, tail: float) -> Limits:
+    """Bounds on the label and on each of its rivals, examples x rivals."""
+    votes, weights = certificate.votes, _weights(certificate)
+    label = np.clip(certificate.label, 0, votes.classes - 1)
+    numbers = np.arange(votes.instances + 1)
+    upper, lower = binomial_upper(numbers, votes.instances, tail), binomial_lower(numbers, votes.instances, tail)
+    top = votes.counts[np.arange(votes.examples), label]
+    rivals = np.stack([np.delete(np.arange(votes.classes), each) for each in label])
+    miss = upper[votes.instances - top][:, None]
+    theirs = upper[np.take_along_axis(votes.counts, rivals, axis=1)]
+    columns = (lower[top][:, None], miss, np.minimum(theirs, miss), weights[label][:, None], weights[rivals])
+    return Limits(*(np.broadcast_to(each, rivals.shape).astype(np.float64) for each in columns))
 
 
 def _score_limits(certificate: Certificate, tail: float) -> Limits:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate.auditing.routes import BoolArray, Claim, IntArray, Route, differences, second_route
+from mithridate.auditing.routes import BoolArray, Claim, Difference, IntArray, Route, differences, second_route
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError
 
@@ -27,6 +27,7 @@ class _VoteTable:
 
     def __init__(self, claim: Claim, total: int | None = None) -> None:
         self._counts: list[list[int]] = claim.counts.tolist()
+        self._weights = claim.weights  # what a vote counts, by its label
         self._threat = claim.threat
         if total is not None and any(sum(row) != total for row in self._counts):
             raise ArtifactError(
@@ -35,7 +36,7 @@ class _VoteTable:
 
     def winner(self, example: int) -> int:
         """What the rule predicts."""
-        return _first(self._counts[example])
+        return _first([weight * count for weight, count in zip(self._weights, self._counts[example], strict=True)])
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         """Whether the winner `label` still wins after the worst poisoning of this size, 1 or more."""
@@ -52,7 +53,8 @@ class _Majority(_VoteTable):
         counts = self._counts[example]
         for rival in _rivals(counts, label):
             turned = min(self._threat.changes(radius), counts[label])
-            if not _beats(counts[label] - turned, label, counts[rival] + turned, rival):
+            theirs = self._weights[rival] * (counts[rival] + turned)
+            if not _beats(self._weights[label] * (counts[label] - turned), label, theirs, rival):
                 return False
         return True
 
@@ -76,17 +78,19 @@ class _Spread(_VoteTable):
         counts, predictions = self._counts[example], self._predictions[example]
         spoiled = min(self._threat.changes(radius), len(predictions))
         for rival in _rivals(counts, label):
-            # A vote for the label that goes to the rival closes the gap by two, a vote for a third label by one.
-            damage = np.ones(len(predictions), dtype=np.int32)
-            damage[predictions == label] = 2
+            # A vote for the label that goes to the rival closes the gap by both weights (two, if they are one), a vote
+            # for a third label by that of the rival.
+            mine, theirs = self._weights[label], self._weights[rival]
+            damage = np.full(len(predictions), theirs, dtype=np.int64)
+            damage[predictions == label] = mine + theirs
             damage[predictions == rival] = 0
             # Bucket 0, 1, ... is seen by the models offset, offset + 1, ..., and behind the last comes the first again.
             around = np.concatenate([damage, damage])
-            of_bucket = np.zeros(len(damage), dtype=np.int32)
+            of_bucket = np.zeros(len(damage), dtype=np.int64)
             for offset in self._offsets:
                 of_bucket += around[offset : offset + len(damage)]
-            worst = _sum_of_largest(np.bincount(of_bucket), spoiled)
-            if not _beats(counts[label] - worst, label, counts[rival], rival):
+            worst = sum(sorted(of_bucket.tolist(), reverse=True)[:spoiled])
+            if not _beats(mine * counts[label] - worst, label, theirs * counts[rival], rival):
                 return False
         return True
 
@@ -169,6 +173,8 @@ class _Neighbours(_VoteTable):
         super().__init__(claim)
         self._scales = _scales_by_label(claim, len(self._counts[0]))
         self._neighbours = self._scales[0][0]
+        if len(self._scales) > 1 and set(self._weights) != {1}:
+            raise ArtifactError("Class weights are proved for one number of neighbours, but there are several.")
         self._order = _evidence(claim, "order", (None,), below=len(self._counts[0]))
         wanted, num_train = 2 * self._neighbours, claim.constants["num_train"]
         if num_train is not None and num_train < wanted:
@@ -184,6 +190,7 @@ class _Neighbours(_VoteTable):
     def winner(self, example: int) -> int:
         for neighbours, leads in self._scales:
             counts = _histogram(self._order[example, :neighbours], len(self._counts[example]))
+            counts = [weight * count for weight, count in zip(self._weights, counts, strict=True)]
             first = _first(counts)
             needed = counts[first] - leads[first]
             if all(_beats(needed, first, counts[rival], rival) for rival in _rivals(counts, first)):
@@ -202,17 +209,18 @@ class _Neighbours(_VoteTable):
             # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than
             # are deleted, that is too far; but then the label has lost already, to whoever is left.
             reach = np.clip(neighbours - inserted + deleted, 0, len(order))
-            mine = _left(order, label, reach, deleted)
+            mine = self._weights[label] * _left(order, label, reach, deleted)
             answers = np.ones(len(inserted), dtype=np.bool_)
             for rival in rivals:
-                won = _seen((order == rival) | (order == -1))[reach] + inserted
+                won = self._weights[rival] * (_seen((order == rival) | (order == -1))[reach] + inserted)
                 wrong = undecided & _may_beat(won - leads[rival], rival, mine, label)
                 # The rival answers only where it may lead everybody by enough, third labels as well.
                 for third in rivals:
                     if not wrong.any():
                         break
                     if third != rival:
-                        wrong &= _may_beat(won - leads[rival], rival, _left(order, third, reach, deleted), third)
+                        others = self._weights[third] * _left(order, third, reach, deleted)
+                        wrong &= _may_beat(won - leads[rival], rival, others, third)
                 if wrong.any():
                     return False
                 answers &= ~_may_beat(won, rival, mine - leads[label], label)
@@ -246,24 +254,43 @@ class _Kernel(_VoteTable):
         super().__init__(claim)
         self._full_weight: int = claim.constants["full_weight"]
         self._own: npt.NDArray[np.integer[Any]] | None = None
-        # An insertion does as much harm as any deletion: where it may stand in for one, no weights are needed.
-        if "own" in claim.evidence or self._threat not in (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE):
+        # An insertion does as much harm as any deletion: where it may stand in for one, no weights are needed, unless
+        # a vote for the label counts more than one for a rival.
+        stands_in = self._threat is Threat.SYMMETRIC_DIFFERENCE and len(set(self._weights)) == 1
+        if "own" in claim.evidence or not (self._threat is Threat.ADD or stands_in):
             self._own = _evidence(claim, "own", (self._full_weight + 1,), below=1 << 53)
             for example, counts in enumerate(self._counts):
                 own = self._own[example]
-                if _sum_of_largest(own, sum(own.tolist())) != counts[_first(counts)]:
+                if _sum_of_largest(own, sum(own.tolist())) != counts[self.winner(example)]:
                     raise ArtifactError(f"The weights of example {example} do not add up to the score of its label.")
 
     def holds(self, example: int, label: int, radius: int) -> bool:
-        counts = self._counts[example]
-        if self._threat is Threat.SYMMETRIC_DIFFERENCE:
-            won, lost = radius * self._full_weight, 0
-        else:
-            ((inserted, deleted),) = differences(self._threat, radius)
-            won, lost = inserted * self._full_weight, 0
-            if self._own is not None:
-                lost = _sum_of_largest(self._own[example], deleted)
-        return all(_beats(counts[label] - lost, label, counts[rival] + won, rival) for rival in _rivals(counts, label))
+        counts, rivals = self._counts[example], _rivals(self._counts[example], label)
+        if self._own is None:
+            inserted = radius  # which do the most harm
+            return all(self._wins(label, counts[label], rival, counts[rival], inserted) for rival in rivals)
+        for inserted, deleted in self._splits(radius, self._own[example]):
+            left = counts[label] - _sum_of_largest(self._own[example], deleted)
+            if not all(self._wins(label, left, rival, counts[rival], inserted) for rival in rivals):
+                return False
+        return True
+
+    def _splits(self, radius: int, own: npt.NDArray[np.integer[Any]]) -> list[Difference]:
+        """Insertions and deletions to try.
+
+        From one number of deletions to the next the harm changes by as much as long as the examples that go weigh the
+        same: only those numbers are tried at which all of a weight are gone.
+        """
+        if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
+            return differences(self._threat, radius)
+        if len(set(self._weights)) == 1:
+            return [Difference(radius, 0)]
+        gone = {0, *(min(radius, number) for number in np.cumsum(own[::-1], dtype=np.float64).tolist())}
+        return [Difference(radius - int(deleted), int(deleted)) for deleted in sorted(gone)]
+
+    def _wins(self, label: int, left: int, rival: int, had: int, inserted: int) -> bool:
+        won = self._weights[rival] * (had + inserted * self._full_weight)
+        return _beats(self._weights[label] * left, label, won, rival)
 
 
 def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:

@@ -15,7 +15,7 @@ from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify
 from mithridate.core.certificate import Advice, Certificate, Scope
 from mithridate.core.mechanism import Private
-from mithridate.core.rule import Rule
+from mithridate.core.rule import Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.errors import UnsupportedMechanismError
 
@@ -54,7 +54,7 @@ def advise(
     (['adp'], [4000])
     """
     usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
-    chosen = usual if methods is None else tuple(methods)
+    chosen = tuple(_weighing(method, certificate.method) for method in (usual if methods is None else methods))
     others: list[Certificate] = []
     left_out: list[str] = []
     for done, method in enumerate(chosen, start=1):
@@ -66,6 +66,13 @@ def advise(
         if progress is not None:
             progress(done, len(chosen))
     return Advice(tuple(others), tuple(left_out), _unanimous(certificate))
+
+
+def _weighing(method: Rule, own: Rule) -> Rule:
+    """A method with the class weights of the certificate, so that its claim is about the same predictions."""
+    if not isinstance(method, Weighted) or not isinstance(own, Weighted):
+        return method
+    return replace(method, class_weights=own.class_weights)
 
 
 def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
@@ -110,12 +117,16 @@ def _unanimous(certificate: Certificate) -> dict[int, int | None]:
 def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None:
     """The radius of a prediction on which so many instances agree, all else equal; None if it is too far to search."""
     votes = certificate.votes
-    agreed = Votes.from_counts([[instances] + [0] * (votes.classes - 1)], mechanism=votes.mechanism)
+    method = cast("Method", certificate.method)
+    # With class weights, that of the label that is the hardest to certify.
+    label = int(method.weights(votes.classes).argmin()) if isinstance(method, Weighted) else 0
+    counts = [instances if each == label else 0 for each in range(votes.classes)]
+    agreed = Votes.from_counts([counts], mechanism=votes.mechanism)
     share = votes.examples if certificate.scope is Scope.ALL else 1
     try:
         found = bounded(
             replace(agreed, size=votes.size),
-            cast("Method", certificate.method),
+            method,
             certificate.threat,
             certificate.failure_prob / share,
             on="votes",

@@ -13,13 +13,20 @@ import scipy
 from mithridate import _validate
 from mithridate._version import VERSION
 from mithridate.accounting import Accountant, Margins, Method
-from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS, LabelBounds, bound_scores, bound_votes
+from mithridate.core.bounds import (
+    SCORE_BOUNDS,
+    VOTE_BOUNDS,
+    LabelBounds,
+    bound_scores,
+    bound_votes,
+    bound_weighed_votes,
+)
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule, Rule, default_rule, rule_from_dict
+from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict, weighed_votes
 from mithridate.core.votes import Votes
-from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
+from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
 
 IntArray = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
@@ -82,7 +89,7 @@ def certify(
     """
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected votes to be Votes, got {type(votes).__name__}; see Votes.from_counts.")
-    rule = _own_rule(votes) if method is None else method
+    rule = own_rule(votes) if method is None else method
     threat = votes.mechanism.threat if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)
     _validate.one_of(tuple(Scope), scope=scope)
@@ -96,12 +103,20 @@ def certify(
     return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
 
 
-def _own_rule(votes: Votes) -> Rule:
+def own_rule(votes: Votes) -> Rule:
     """The rule of the defence that voted, where the votes record it; else the usual one of their mechanism."""
     recorded: Any = (votes.recipe or {}).get("rule")
     if not isinstance(recorded, dict):
         return default_rule(votes.mechanism)
     return rule_from_dict(cast("dict[str, Any]", recorded))
+
+
+def most_voted(votes: Votes) -> IntArray:
+    """The label with most votes on each example, by the class weights that the votes record; ties to the smaller."""
+    try:
+        return weighed_votes(votes, own_rule(votes)).argmax(axis=1)
+    except MithridateError:  # a rule that needs what only the user knows has no weights
+        return votes.counts.argmax(axis=1)
 
 
 class BeyondLimitError(Exception):
@@ -134,13 +149,14 @@ def bounded(
             "out."
         )
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
-    limits = bound(votes, on=on, kind=bounds, failure_prob=share)
+    limits = _bound_for(method, votes, on=on, kind=bounds, failure_prob=share)
     accountant = method.accountant(votes.mechanism, threat)
     most = _most(votes, threat)
-    radius, status = _within(most, *_largest_radii(accountant, limits, most, farthest, progress))
+    found = _nearest_rival(votes.examples, *_largest_radii(accountant, limits, most, farthest, progress))
+    radius, status = _within(most, *found)
     return Certificate(
         _used(votes, on),
-        label=limits.label,
+        label=limits.label[: votes.examples],
         radius=radius,
         status=status,
         method=method,
@@ -212,6 +228,45 @@ def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBoun
     )
 
 
+def _bound_for(method: Method, votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBounds:
+    """The bounds that a method needs: with class weights, those on all rivals at once.
+
+    Raises:
+        ConfigError: class weights are proved for simultaneous bounds on votes only.
+    """
+    if not isinstance(method, Weighted) or method.class_weights is None:
+        return bound(votes, on=on, kind=kind, failure_prob=failure_prob)
+    if on != "votes" or kind != VOTE_BOUNDS[0]:
+        raise ConfigError(
+            f"Class weights are for votes with {VOTE_BOUNDS[0]} bounds, not for {on} with {kind} bounds; leave one of "
+            "the two out."
+        )
+    method.weighed(votes.counts)  # or it says what is wrong
+    return bound_weighed_votes(votes.counts, method.weights(votes.classes), failure_prob=failure_prob)
+
+
+def separated_margins(method: Method, votes: Votes, *, kind: str, failure_prob: float) -> Margins | None:
+    """The margins of votes, against the rivals of each weight; None where some are not separated."""
+    limits = _bound_for(method, votes, on="votes", kind=kind, failure_prob=failure_prob)
+    if not _separated(limits).all():
+        return None
+    return Margins.of(limits.top_lower, limits.top_miss_upper, limits.rival_upper, limits.ratio)
+
+
+def _separated(limits: LabelBounds) -> npt.NDArray[np.bool_]:
+    rival = limits.rival_upper if limits.ratio is None else limits.rival_upper * limits.ratio
+    return limits.top_lower > rival
+
+
+def _nearest_rival(
+    examples: int, radius: IntArray, status: npt.NDArray[np.str_]
+) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """The smallest radius of each example, where there is one for rivals of each weight."""
+    by_weight = radius.reshape(-1, examples)
+    nearest = by_weight.argmin(axis=0), np.arange(examples)
+    return by_weight[nearest], status.reshape(-1, examples)[nearest]
+
+
 def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
     """What a certificate takes for granted, a sentence each, including what the training of its votes did."""
     if isinstance(method, ExactRule):
@@ -244,11 +299,21 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
 
 def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
     """The distinct margins among the chosen examples, and which of them each example has."""
+    if limits.ratio is not None:
+        return _distinct_weighed(limits, chosen)
     pairs, inverse = _distinct_pairs(limits.top_miss_upper[chosen], limits.rival_upper[chosen])
     # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
     top = np.full(pairs.shape[1], np.inf)
     np.minimum.at(top, inverse, limits.top_lower[chosen])
     return Margins.of(top, pairs[0], pairs[1]), inverse
+
+
+def _distinct_weighed(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple[Margins, npt.NDArray[np.intp]]:
+    """The same where rivals have weights of their own."""
+    assert limits.ratio is not None
+    columns = (limits.top_lower, limits.top_miss_upper, limits.rival_upper, limits.ratio)
+    rows, inverse = np.unique(np.stack([each[chosen] for each in columns]), axis=1, return_inverse=True)
+    return Margins.of(*rows), inverse.reshape(-1)
 
 
 def _distinct_pairs(
@@ -272,7 +337,7 @@ def _largest_radii(
     """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`."""
     radius = np.full(len(limits.label), -1, dtype=np.int64)
     status = np.full(len(limits.label), Status.NOT_SEPARATED.value, dtype="U16")
-    separated = np.flatnonzero(limits.top_lower > limits.rival_upper)
+    separated = np.flatnonzero(_separated(limits))
     if len(separated):
         margins, inverse = distinct_margins(limits, separated)
         try:

@@ -1,7 +1,8 @@
 """What the exact rules have in common.
 
 Ties go to the smaller label. So label a wins against rival c exactly where its *lead*, `score_a - score_c - [c < a]`,
-is 0 or more, and the prediction stays a as long as no lead is negative.
+is 0 or more, and the prediction stays a as long as no lead is negative. Where labels have weights, a score is the
+weight times the votes (`Weighted.weighed`), and the lead is in units of one vote of weight 1.
 """
 
 from collections.abc import Iterator

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from mithridate import _validate
-from mithridate.accounting import FDP, Margins, Method
-from mithridate.certifying.certification import SEARCH_LIMIT, certify, default_bounds
-from mithridate.core.bounds import bound_votes
+from mithridate.accounting import FDP, Method
+from mithridate.certifying.certification import SEARCH_LIMIT, certify, default_bounds, separated_margins
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.core.rule import Weighted
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError
 
@@ -39,7 +39,8 @@ class Plan:
         bounds: confidence bounds on the votes.
         max_radius: the radius of a prediction on which all instances agree.
         radius_by_top_share: the radius by the share of votes for the label, the other votes all for one rival; -1
-            where nothing is certified.
+            where nothing is certified. With class weights it is that of the label with the smallest weight, whose
+            rival has the largest.
         radius: the radius that was asked for, or None.
         needed_instances: the fewest instances with which unanimous votes reach it, all else equal.
         needed_noise_multiplier: the least noise with which they do, all else equal (to 1 part in 1000, rounded up).
@@ -112,7 +113,8 @@ def plan(
         if radius > SEARCH_LIMIT:
             raise ConfigError(f"Expected radius of at most {SEARCH_LIMIT}, the largest that is searched, got {radius}.")
     method, kind = FDP() if method is None else method, default_bounds("votes") if bounds is None else bounds
-    counts = [_counts(share, instances, classes) for share in TOP_SHARES]
+    label, rival = _hardest(method, classes)
+    counts = [_counts(share, instances, classes, label, rival) for share in TOP_SHARES]
     certificate = certify(
         Votes.from_counts(counts, mechanism=mechanism),
         method=method,
@@ -120,17 +122,28 @@ def plan(
         failure_prob=failure_prob,
         bounds=kind,
     )
-    radii = dict(zip(TOP_SHARES, certificate.radius.tolist(), strict=True))
+    radii = dict(zip(TOP_SHARES, np.where(certificate.label == label, certificate.radius, -1).tolist(), strict=True))
     result = Plan(
         mechanism, instances, classes, method, Threat(threat), failure_prob, kind, radii[1.0], radius_by_top_share=radii
     )
     return result if radius is None else _with_needs(result, radius)
 
 
-def _counts(share: float, instances: int, classes: int) -> list[int]:
-    """Votes with a given share for the first label, all others for the second, which is the hardest case."""
+def _hardest(method: Method, classes: int) -> tuple[int, int]:
+    """The label that is the hardest to certify, and its hardest rival: by their weights, else the first two."""
+    if not isinstance(method, Weighted) or method.class_weights is None:
+        return 0, 1
+    weights = method.weights(classes)
+    label = int(weights.argmin())
+    return label, int(np.where(np.arange(classes) == label, 0, weights).argmax())
+
+
+def _counts(share: float, instances: int, classes: int, label: int, rival: int) -> list[int]:
+    """Votes with a given share for a label, all others for one rival, which is the hardest case."""
     top = math.floor(share * instances + 1e-9)
-    return [top, instances - top] + [0] * (classes - 2)
+    counts = [0] * classes
+    counts[label], counts[rival] = top, instances - top
+    return counts
 
 
 def _with_needs(asked: Plan, radius: int) -> Plan:
@@ -149,20 +162,19 @@ def _with_needs(asked: Plan, radius: int) -> Plan:
 
 def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bool:
     """Whether unanimous votes are certified at the radius."""
-    limits = bound_votes(
-        np.array([_counts(1.0, instances, asked.classes)]), failure_prob=asked.failure_prob, kind=asked.bounds
-    )
-    if not limits.top_lower[0] > limits.rival_upper[0]:
+    counts = [_counts(1.0, instances, asked.classes, *_hardest(asked.method, asked.classes))]
+    unanimous = Votes.from_counts(counts, mechanism=mechanism)
+    margins = separated_margins(asked.method, unanimous, kind=asked.bounds, failure_prob=asked.failure_prob)
+    if margins is None:
         return False
-    margins = Margins.of(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
     method = replace(asked.method, cached=False) if isinstance(asked.method, FDP) else asked.method
     try:
         # The two pure splits are quick and nearly always decide; all splits are asked only when they hold.
         quick = (Threat.ADD, Threat.REMOVE) if asked.threat is Threat.SYMMETRIC_DIFFERENCE else ()
         for threat in quick:
-            if not method.accountant(mechanism, threat).holds(radius, margins)[0]:
+            if not method.accountant(mechanism, threat).holds(radius, margins).all():
                 return False
-        return bool(method.accountant(mechanism, asked.threat).holds(radius, margins)[0])
+        return bool(method.accountant(mechanism, asked.threat).holds(radius, margins).all())
     except NumericalError:
         return False
 

@@ -2,9 +2,11 @@
 
 import argparse
 import csv
+import dataclasses
 import io
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,9 @@ from rich.table import Table
 
 from mithridate._io.files import PathLike, write_atomically
 from mithridate._text import counted, fraction, printable
-from mithridate.accounting import Method
+from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certifying.advice import advise
-from mithridate.certifying.certification import certify
+from mithridate.certifying.certification import certify, own_rule
 from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _shared
 from mithridate.cli.train import accuracy, accuracy_summary
@@ -25,7 +27,7 @@ from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status, confidence
 from mithridate.core.conditions import in_json
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
-from mithridate.core.rule import Rule
+from mithridate.core.rule import Rule, Weighted
 from mithridate.core.votes import Votes, read_votes
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.defences.prediction import predict, source_of
@@ -100,6 +102,13 @@ def add_method(parser: argparse.ArgumentParser, *, private: bool = False) -> Non
             "--max-change", type=float, metavar="DISTANCE", help="feature-smoothing: how far one input may have moved"
         )
     group.add_argument("--delta", type=float, help="adp: delta of one example (default 1e-5)")
+    group.add_argument(
+        "--class-weights",
+        type=int,
+        nargs="+",
+        metavar="W",
+        help="votes for each label count so many times (default: as the votes record it); declared beforehand",
+    )
 
 
 def method_from(arguments: argparse.Namespace) -> Rule | None:
@@ -116,6 +125,20 @@ def method_from(arguments: argparse.Namespace) -> Rule | None:
     if "max_change" in kind_of(method).options() and "max_change" not in constants:
         raise ConfigError(f"--method {method} needs --max-change DISTANCE, which nobody but you can know.")
     return defence(method, **constants).rule()
+
+
+def _weighing(votes: Votes, method: Rule | None, weights: Sequence[int] | None) -> Rule | None:
+    """A method with the class weights of the flags, else with those that the votes record."""
+    said: Any = (votes.recipe or {}).get("rule")
+    found = weights or (said.get("class_weights") if isinstance(said, dict) else None)
+    if found is None:
+        return method
+    rule = own_rule(votes) if method is None else method
+    if isinstance(rule, Weighted):
+        return dataclasses.replace(rule, class_weights=tuple(found))
+    if weights:
+        raise ConfigError(f"The method {rule.name} has no class weights; leave --class-weights out.")
+    return method
 
 
 def add_claim(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +176,7 @@ def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace,
     with _shared.progress_bar("certifying") as progress:
         return certify(
             votes,
-            method=method,
+            method=_weighing(votes, method, arguments.class_weights),
             threat=arguments.threat,
             failure_prob=arguments.failure_prob,
             on=getattr(arguments, "on", None) or _recorded(votes).get("on", "votes"),
@@ -191,7 +214,9 @@ def run_plan(arguments: argparse.Namespace) -> int:
     """Plan and print."""
     mechanism, method = mechanism_from(arguments), method_from(arguments)
     assert mechanism is not None  # The parser requires its flags,
-    assert method is None or isinstance(method, Method)  # and knows no others.
+    assert isinstance(method, FDP | RDP | ADP | None)  # and knows no others.
+    if arguments.class_weights:
+        method = dataclasses.replace(method or FDP(), class_weights=tuple(arguments.class_weights))
     result = plan(
         mechanism,
         instances=arguments.instances,

@@ -16,6 +16,7 @@ import mithridate
 from mithridate._io.artifacts import write_npz
 from mithridate._io.files import read_file, write_atomically
 from mithridate._text import capitalised
+from mithridate.certifying.certification import most_voted
 from mithridate.cli import _ending, _shared
 from mithridate.cli._shared import Clock, shown
 from mithridate.core.conditions import in_json
@@ -353,7 +354,7 @@ def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _P
 
 def accuracy(votes: Votes) -> float | None:
     """Share of the examples whose majority label is the true one, None where it is not known."""
-    return None if votes.labels is None else float(np.mean(votes.counts.argmax(axis=1) == votes.labels))
+    return None if votes.labels is None else float(np.mean(most_voted(votes) == votes.labels))
 
 
 def accuracy_summary(votes: Votes) -> dict[str, Any]:
@@ -361,7 +362,7 @@ def accuracy_summary(votes: Votes) -> dict[str, Any]:
     return {
         "accuracy": accuracy(votes),
         "baseline": None if votes.labels is None else commonest(votes.labels).share,
-        "single_label": single_label(votes.counts.argmax(axis=1)) is not None,
+        "single_label": single_label(most_voted(votes)) is not None,
     }
 
 
@@ -369,5 +370,5 @@ def accuracy_sentences(votes: Votes) -> list[str]:
     """The same in words: that there is but one label first, where that is so."""
     correct = accuracy(votes)
     said = [] if correct is None else [f"The majority is correct on {_shared.percent(correct)} of them."]
-    opening = words.one_label(votes, votes.counts.argmax(axis=1))  # with the baseline
+    opening = words.one_label(votes, most_voted(votes))  # with the baseline
     return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]

@@ -45,6 +45,8 @@ SCORE_BOUNDS = ("empirical-bernstein", "hoeffding", "betting")
 
 # Relative distance by which every bound is moved outward, so that the rounding of our own arithmetic cannot hurt.
 _WIDEN = 1e-12
+# What rounding may take from a ratio of weights and from one product with it, and more.
+_RATIO_ROUNDING = 2.0**-48
 # Softmax in single precision may sum to a little more than one; the bound on 1 - score gives that much away.
 _EXCESS = 2.0**-20
 # Candidate means m = sin^2: spaced like the standard deviation of a mean, so dense near 0 and 1 where bounds are small.
@@ -69,12 +71,14 @@ class LabelBounds:
         top_lower: lower bound on the score of that label.
         top_miss_upper: upper bound on one minus that score, with full relative accuracy when it is near zero.
         rival_upper: upper bound on the largest score of any other label; never above `top_miss_upper`.
+        ratio: what that label weighs by the weight of `label`, rounded up; None: all labels weigh the same.
     """
 
     label: IntArray
     top_lower: FloatArray
     top_miss_upper: FloatArray
     rival_upper: FloatArray
+    ratio: FloatArray | None = None
 
 
 # --- votes ----------------------------------------------------------------------------------------------------------
@@ -200,6 +204,51 @@ def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "simultane
     top_miss_upper = _per_distinct(clopper_pearson_upper, total - top, total, tail)
     rival_upper = np.minimum(_per_distinct(clopper_pearson_upper, second, total, tail), top_miss_upper)
     return LabelBounds(label, _per_distinct(clopper_pearson_lower, top, total, tail), top_miss_upper, rival_upper)
+
+
+def bound_weighed_votes(counts: IntArray, weights: IntArray, *, failure_prob: float) -> LabelBounds:
+    """Bound the probability of the label with the largest weight x votes, and those of its rivals by their weight.
+
+    Guarantee: as `simultaneous` of `bound_votes`. All 2L one-sided bounds hold at once, so they hold for the label
+    that was picked, by whatever rule, and for every rival; which one comes closest depends on what is asked of the
+    bounds, so that there is an entry for every weight.
+
+    Args:
+        counts: as for `bound_votes`.
+        weights: of the labels, whole numbers of 1 or more.
+        failure_prob: allowed probability of a wrong bound, for one example.
+
+    Returns:
+        The bounds for all examples and the rivals of the smallest weight, then for all examples and the rivals of the
+        next larger weight, and so on. Of one weight, the rival with most votes has the largest bound. Where there is
+        no rival of a weight, `rival_upper` and `ratio` are 0.
+    """
+    _check_kind("simultaneous", failure_prob, VOTE_BOUNDS, "votes")
+    votes, total = _checked_counts(counts)
+    tail = failure_prob / (2 * votes.shape[1])
+    label = (votes * weights).argmax(axis=1)
+    top = _pick(votes, label)
+    miss = _per_distinct(clopper_pearson_upper, total - top, total, tail)
+    rivals: list[FloatArray] = []
+    ratios: list[FloatArray] = []
+    for weight in np.unique(weights):
+        mine = (weights == weight) & (np.arange(len(weights)) != label[:, None])
+        there = mine.any(axis=1)
+        most = np.where(mine, votes, 0).max(axis=1)
+        upper = np.minimum(_per_distinct(clopper_pearson_upper, most, total, tail), miss)
+        rivals.append(np.where(there, upper, 0.0))
+        ratios.append(np.where(there, weight_ratio(weight, weights[label]), 0.0))
+    times = len(rivals)
+    lower = _per_distinct(clopper_pearson_lower, top, total, tail)
+    return LabelBounds(
+        np.tile(label, times), np.tile(lower, times), np.tile(miss, times), np.concatenate(rivals),
+        np.concatenate(ratios),
+    )  # fmt: skip
+
+
+def weight_ratio(rival: npt.ArrayLike, top: IntArray) -> FloatArray:
+    """Weights of rivals by the weights of labels, rounded up by so much that products with them are, too."""
+    return np.where(np.equal(rival, top), 1.0, np.divide(rival, top) * (1 + _RATIO_ROUNDING))
 
 
 def _per_distinct(

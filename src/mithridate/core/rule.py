@@ -8,15 +8,17 @@ from the votes alone (`ExactRule`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _validate
+from mithridate._text import shown
 from mithridate.core import registry
 from mithridate.core.mechanism import Mechanism, Threat
-from mithridate.errors import ArtifactError
+from mithridate.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from mithridate.core.votes import Votes
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 IndexArray = npt.NDArray[np.intp]
+IntArray = npt.NDArray[np.int64]
 
 
 class Rule(registry.Tagged, table=registry.rules):
@@ -57,9 +60,80 @@ class Rule(registry.Tagged, table=registry.rules):
         """In a word or two, to stand beside a line in a chart."""
         return self.title
 
+    @property
+    def choice(self) -> str:
+        """How the label is chosen among the `{voters}`, where that is not by most votes."""
+        return ""
+
     def in_words(self) -> str:
         """With its options, for people."""
         return self.title
+
+
+@dataclass(frozen=True)
+class Weighted(Rule):
+    """A rule that can weigh votes by their label, for labels that are rare.
+
+    The prediction is the label l with the largest w_l x votes_l, of equal ones the smallest.
+
+    Attributes:
+        class_weights: w, a whole number from 1 to a million for each label; None: all labels weigh the same.
+    """
+
+    class_weights: tuple[int, ...] | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.class_weights is not None:
+            _validate.whole_weights(class_weights=self.class_weights)
+            object.__setattr__(self, "class_weights", tuple(int(each) for each in self.class_weights))
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """That the weights are constants."""
+        if self.class_weights is None:
+            return ()
+        said = shown(list(self.class_weights))
+        return (
+            f"The votes for each label are multiplied by its class weight, {said}, which was declared before anyone "
+            "looked at the training data or at the votes.",
+        )
+
+    @property
+    def choice(self) -> str:
+        """By weight, where there are weights."""
+        return "" if self.class_weights is None else "the one with the largest number of votes x class weight"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Name and options as plain JSON values; weights only where there are some."""
+        said = super().to_dict()
+        return said if self.class_weights is not None else {n: v for n, v in said.items() if n != "class_weights"}
+
+    def weights(self, classes: int) -> IntArray:
+        """The weight of each of so many labels.
+
+        Raises:
+            ConfigError: there are weights for another number of labels.
+        """
+        if self.class_weights is None:
+            return np.ones(classes, dtype=np.int64)
+        _validate.whole_weights(classes, class_weights=self.class_weights)
+        return np.array(self.class_weights, dtype=np.int64)
+
+    def weighed(self, counts: IntArray) -> IntArray:
+        """Votes times weights.
+
+        Raises:
+            ConfigError: there are weights for another number of labels, or a product would be too large.
+        """
+        weights = self.weights(counts.shape[1])
+        if int(counts.max()) * int(weights.max()) >= 1 << 62:
+            raise ConfigError(f"The votes are too many for class weights up to {weights.max():,}; use smaller ones.")
+        return counts * weights
+
+
+def weighed_votes(votes: Votes, rule: Rule) -> IntArray:
+    """The counts, times the class weights where the rule has some."""
+    return rule.weighed(votes.counts) if isinstance(rule, Weighted) else votes.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +151,6 @@ class Decision:
 
 class ExactRule(Rule):
     """A rule that decides from votes alone, such as `MajorityRule()`: no count is a sample, and nothing can fail."""
-
-    # How the label is chosen among the voters, where that is not by most votes.
-    choice: ClassVar[str] = ""
 
     def reads(self, threat: Threat) -> tuple[str, ...]:
         """Names of the evidence that it needs beside counts; a certificate carries no other."""
@@ -125,34 +196,41 @@ class Margins:
         top: lower bounds on the score of the top label.
         miss: upper bounds on one minus that score.
         rival: upper bounds on the largest score of any other label; shares its distinct values with `miss`.
+        ratio: what that label weighs by the weight of the top label, rounded up; None: both weigh the same.
     """
 
     top: DistinctValues
     miss: DistinctValues
     rival: DistinctValues
+    ratio: FloatArray | None = None
 
     @classmethod
-    def of(cls, top: FloatArray, miss: FloatArray, rival: FloatArray) -> Margins:
+    def of(cls, top: FloatArray, miss: FloatArray, rival: FloatArray, ratio: FloatArray | None = None) -> Margins:
         """Margins from plain arrays."""
         shared = DistinctValues.of(np.concatenate([miss, rival]))
         everyone = np.arange(len(miss))
-        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)))
+        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)), ratio)
 
     def __len__(self) -> int:
         return len(self.top.index)
 
     def take(self, chosen: IndexArray) -> Margins:
         """The margins of some of the points."""
-        return Margins(self.top.take(chosen), self.miss.take(chosen), self.rival.take(chosen))
+        ratio = None if self.ratio is None else self.ratio[chosen]
+        return Margins(self.top.take(chosen), self.miss.take(chosen), self.rival.take(chosen), ratio)
+
+    def in_top_votes(self, rival: FloatArray) -> FloatArray:
+        """Scores of rivals in units of the weight of the top label, rounded up."""
+        return rival if self.ratio is None else rival * self.ratio
 
     def sum_of(self, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
-        """`function(miss) + function(rival)` at every point."""
+        """`function(miss) + function(rival)` at every point, the latter in units of the weight of the top label."""
         values, miss, rival = self.miss.values, self.miss.index, self.rival.index
         if len(values) <= 2 * len(miss):
             results = function(values)
-            return results[miss] + results[rival]
+            return results[miss] + self.in_top_votes(results[rival])
         results = function(values[np.concatenate([miss, rival])])
-        return results[: len(miss)] + results[len(miss) :]
+        return results[: len(miss)] + self.in_top_votes(results[len(miss) :])
 
 
 class Accountant(Protocol):

@@ -49,6 +49,9 @@ class TrainedDefence(Defence):
     pixel_mean: Any = option(None, "of 8-bit images, one or one a channel", float, "X", count="+")
     pixel_std: Any = option(None, "likewise", float, "X", count="+")
     score_bins: int | None = option(None, "bins of the score histograms, 0: none", int, "N")
+    loss_weights: Any = option(
+        None, "for rare labels: the loss of an example times a number by its label", float, "W", count="+"
+    )
 
     needs_torch = True
     # Whether preferences between labels are counted beside votes.
@@ -56,6 +59,8 @@ class TrainedDefence(Defence):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.weighs_losses and self.class_weights is not None and self.loss_weights is not None:
+            raise ConfigError(f"The class_weights of {self.name} are its loss_weights; give one of the two.")
         if isinstance(self.model, str):
             _validate.one_of(choosing.MODELS, model=self.model)
         elif not callable(self.model):
@@ -70,6 +75,8 @@ class TrainedDefence(Defence):
         """Those of its constants that are decided, by the names of a configuration."""
         names = {one.name for one in fields(kind)}
         decided = {one.name: getattr(self, one.name) for one in fields(self) if one.name in names}
+        if self.weighs_losses and self.class_weights is not None:
+            decided["loss_weights"] = self.class_weights
         return {name: value for name, value in decided.items() if value is not None}
 
     @property

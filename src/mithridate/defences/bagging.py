@@ -19,20 +19,28 @@ The label keeps the largest score under D' if K(1 - p1) + K(p2) < 1, that is, if
 
 (Beyond s the curve is 1: the condition fails there with or without the cap.) K is concave, so mean scores obey it too.
 
+*Weights.* If votes for label l weigh w_l and c = w_rival / w_top, the condition is K(1 - p1) + c K(p2) < 1, that is,
+
+    (1 - p1) + c p2  <  (1 + c) ((n - d) / n)^k - c (n' / n)^k  =:  room(d, a).
+
+(As p2 <= 1 - p1, a rival beyond s means that K(1 - p1) is 1: again the cap changes nothing.)
+
 *Tight.* Let the top label own all tuples that D' lacks and the rival all those that D lacks; what remains of p1 and p2
 lies on shared tuples and fits there, as p1 + p2 <= 1. Both bounds are then met at once: where the condition fails, a
 learner with these scores exists whose label changes (up to ties and to the size of a single tuple).
 
 *The worst D' of a ball.* room falls in a. With m = n - d, its slope in m at fixed a has the sign of
-2 m^(k-1) - (m + a)^(k-1).
+(1 + c) m^(k-1) - c (m + a)^(k-1).
 
 * `ADD`: room(0, r). `REMOVE`: room(r, 0) = ((n - r) / n)^k. `REPLACE`, and what it contains: room(r, r). Each falls
   in r, so fewer changes are covered.
-* `SYMMETRIC_DIFFERENCE`: with a = r - d, the slope in d is 2k ((n + r - 2d)^(k-1) - (n - d)^(k-1)) / n^k, not
-  negative for d <= r. So insertions alone are worst: room(0, r), the same as `ADD`.
+* `SYMMETRIC_DIFFERENCE`: with a = r - d, the slope in d has the sign of 2c (n + r - 2d)^(k-1) - (1 + c) (n - d)^(k-1).
+  For c >= 1 it is not negative for d <= r, so insertions alone are worst: room(0, r), the same as `ADD`. For c < 1 and
+  r < n, (n + r - 2d) / (n - d) falls in d, so room rises and then falls, and one of the ends is worst: room(0, r) or
+  room(r, 0). For r >= n all of D may be deleted, and nothing is shown.
 * `EDIT` (each of r examples inserted, deleted or changed: d <= r and a <= r): a = r, and m in [n - r, n] where
-  m = r / (t - 1), t = 2^(1/(k-1)), clipped to the range: below it room falls, above it room rises. At k = 1 it only
-  rises, so m = n - r. With n' = m + r this is the condition of Jia et al.
+  m = r / (t - 1), t = ((1 + c) / c)^(1/(k-1)), clipped to the range: below it room falls, above it room rises. At
+  k = 1 it only rises, so m = n - r. With n' = m + r and c = 1 this is the condition of Jia et al.
 """
 
 from __future__ import annotations
@@ -46,7 +54,7 @@ import numpy as np
 
 from mithridate import _validate
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
-from mithridate.core.rule import Accountant, BoolArray, Margins, Method, Rule
+from mithridate.core.rule import Accountant, BoolArray, Margins, Method, Rule, Weighted
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
@@ -143,7 +151,7 @@ class Bootstrap(ViewPlan):
 
 
 @dataclass(frozen=True)
-class BaggingRule(Method):
+class BaggingRule(Weighted, Method):
     """Certify votes of instances that trained on examples drawn with replacement.
 
     Guarantee: for every D' within the certified radius, the label has the largest score under D' too, provided that
@@ -186,47 +194,62 @@ class BaggingAccountant(Accountant):
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
-        splits = _worst_splits(self._mechanism, self._threat, radius)
-        room, charge = min(_room(self._mechanism, *split) for split in splits)
+        needed = margins.sum_of(lambda x: x) * (1 + _ROUNDING)
+        if margins.ratio is None:
+            return needed < self._room(radius, 1.0)
+        ratios, index = np.unique(margins.ratio, return_inverse=True)
+        return needed < np.array([self._room(radius, ratio) for ratio in ratios.tolist()])[index]
+
+    def _room(self, radius: int, ratio: float) -> float:
+        """A lower bound on the room that the worst D' leaves; 0 where there is none."""
+        splits = _worst_splits(self._mechanism, self._threat, radius, ratio)
+        room, charge = min(_room(self._mechanism, *split, ratio) for split in splits)
         if room > 0:
             self._largest_charge = max(self._largest_charge, charge)
-        return margins.sum_of(lambda x: x) * (1 + _ROUNDING) < room
+        return room
 
 
-def _worst_splits(mechanism: Bagged, threat: Threat, radius: int) -> list[tuple[int, int]]:
+def _worst_splits(mechanism: Bagged, threat: Threat, radius: int, ratio: float) -> list[tuple[int, int]]:
     """Numbers of deleted and inserted examples, among which is the worst D' of the ball."""
     total = mechanism.num_train
     deleted = min(radius, total)
     match threat:
-        case Threat.SYMMETRIC_DIFFERENCE | Threat.ADD:
+        case Threat.ADD:
             return [(0, radius)]
+        case Threat.SYMMETRIC_DIFFERENCE:
+            return [(0, radius), (deleted, radius - deleted)]
         case Threat.REMOVE:
             return [(deleted, 0)]
         case Threat.REPLACE | Threat.LABELS | Threat.FEATURES:
             return [(deleted, deleted)]
         case Threat.EDIT:
-            return [(total - kept, radius) for kept in _worst_kept(mechanism, total - deleted, radius)]
+            return [(total - kept, radius) for kept in _worst_kept(mechanism, total - deleted, radius, ratio)]
 
 
-def _worst_kept(mechanism: Bagged, fewest: int, inserted: int) -> list[int]:
+def _worst_kept(mechanism: Bagged, fewest: int, inserted: int, ratio: float) -> list[int]:
     """How many examples of D the worst D' keeps if it has so many others: one of these."""
     most = mechanism.num_train
-    if mechanism.draws == 1:
+    if mechanism.draws == 1 or ratio == 0:
         return [fewest]
-    # m = r / (t - 1), t = 2^(1/(k-1)).
-    stationary = inserted / math.expm1(math.log(2) / (mechanism.draws - 1))
+    # m = r / (t - 1), t = ((1 + c) / c)^(1/(k-1)).
+    stationary = inserted / math.expm1(math.log1p(1 / ratio) / (mechanism.draws - 1))
     centre = math.floor(min(max(stationary, fewest), most))
     near = range(max(fewest, centre - _NEIGHBOURS), min(most, centre + 1 + _NEIGHBOURS) + 1)
     return sorted({fewest, *near, most})
 
 
-def _room(mechanism: Bagged, deleted: int, inserted: int) -> tuple[float, float]:
-    """A lower bound on room(d, a) = 2 ((n - d) / n)^k - (n' / n)^k, and by how much it may be too low."""
+def _room(mechanism: Bagged, deleted: int, inserted: int, ratio: float) -> tuple[float, float]:
+    """A lower bound on room(d, a) = (1 + c) ((n - d) / n)^k - c (n' / n)^k, and by how much it may be too low."""
     total, draws = mechanism.num_train, mechanism.draws
     shared = _power(total - deleted, total, draws)
     size = _power(total - deleted + inserted, total, draws)
-    room, highest = 2 * shared[0] - size[1], 2 * shared[1] - size[0]
-    return room - _ROUNDING * abs(room), highest - room
+    if ratio == 1:
+        room, highest = 2 * shared[0] - size[1], 2 * shared[1] - size[0]
+        return room - _ROUNDING * abs(room), highest - room
+    # It is shared + c (shared - size), and shared <= size: a ratio that was rounded up makes it smaller.
+    gains, costs = [(1 + ratio) * each for each in shared], [ratio * each if ratio else 0.0 for each in size]
+    room, highest = gains[0] - costs[1], gains[1] - costs[0]
+    return room - _ROUNDING * (abs(room) + gains[0] + costs[1]), highest - room
 
 
 def _power(part: int, whole: int, exponent: int) -> tuple[float, float]:
@@ -258,6 +281,7 @@ class Bagging(PlainDefence):
     """
 
     name = "bagging"
+    weighs_votes = True
     summary = "Each model trains on examples drawn with replacement; the majority wins."
     threats = (Threat.EDIT, *(threat for threat in Threat if threat is not Threat.EDIT))
     mechanisms = (Bagged,)
@@ -282,4 +306,4 @@ class Bagging(PlainDefence):
 
     def rule(self) -> Rule:
         """See `BaggingRule`."""
-        return BaggingRule()
+        return BaggingRule(class_weights=self.class_weights)

@@ -68,8 +68,13 @@ class Defence:
         per_prediction: whether it says something about each prediction, and not only about all of them on average.
         mechanisms: of which its votes can be.
         needs_torch: whether it trains models.
+        weighs_votes: whether its rule can weigh votes by their label.
+        weighs_losses: whether class weights are those of the losses in training, as its rule has none.
         num_train: the number of training examples, where it is fixed or public; else what follows it is capped.
         classes: the number of labels, where it is known; else it is read off the data, which is a condition.
+        class_weights: for rare labels: a whole number from 1 to a million for each; the prediction is the label with
+            the largest weight x votes. Declared, and not found by looking at the training data. Where `weighs_losses`,
+            they weigh the examples of the label in training instead.
     """
 
     name: ClassVar[str]
@@ -78,12 +83,32 @@ class Defence:
     per_prediction: ClassVar[bool] = True
     mechanisms: ClassVar[tuple[type[Mechanism], ...]]
     needs_torch: ClassVar[bool] = False
+    weighs_votes: ClassVar[bool] = False
+    weighs_losses: ClassVar[bool] = False
 
     num_train: int | None = option(None, "number of training examples, where it is fixed or public", int, "N")
     classes: int | None = option(None, "number of labels, where it is known", int, "L")
+    class_weights: Any = option(
+        None,
+        "for rare labels: votes for each label count so many times, such as 1 10 (run-off, smoothing: losses)",
+        int,
+        "W",
+        count="+",
+    )
 
     def __post_init__(self) -> None:
         check_declared(self.num_train, self.classes)
+        if self.class_weights is not None:
+            self._check_weights()
+
+    def _check_weights(self) -> None:
+        if not (self.weighs_votes or self.weighs_losses):
+            raise ConfigError(
+                f"The rule of {self.name} has no class_weights; leave them out, or use a method whose rule weighs "
+                "votes, such as nearest-neighbours or dpa."
+            )
+        _validate.whole_weights(self.classes, class_weights=self.class_weights)
+        object.__setattr__(self, "class_weights", tuple(int(each) for each in self.class_weights))
 
     # --- what those who write a defence say --------------------------------------------------------------------------
 
@@ -159,7 +184,8 @@ class Defence:
     @property
     def training_key(self) -> dict[str, Any]:
         """How it trains, without how it certifies: defences of equal recipes can share votes."""
-        return self.to_dict()
+        own = () if self.weighs_losses else ("class_weights",)
+        return {name: value for name, value in self.to_dict().items() if name not in own}
 
     def order(self, training_set: Any, test_set: Any, **more: Any) -> Order:
         """The order to train it on a pair of inputs and labels; see `compose`."""

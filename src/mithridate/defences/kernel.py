@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -14,7 +14,7 @@ from mithridate import _validate
 from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, mechanism_of, most_within, winners
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
-from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import (
@@ -208,6 +208,7 @@ def kernel_votes(
     kernel: Kernel | None = None,
     mirrored: bool = False,
     own: bool = True,
+    class_weights: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Votes:
     """Scores of labels: each training example adds to its label what the kernel makes of its cosine to the input.
@@ -229,6 +230,7 @@ def kernel_votes(
             mirror image, left and right exchanged, whichever is nearer.
         own: also count by weight the examples of the predicted label, `evidence["own"]`, which threats without
             insertions need.
+        class_weights: by which the predicted label is the one with the largest weight x score.
         progress: called with the number of inputs that are done and their total.
 
     Raises:
@@ -241,12 +243,14 @@ def kernel_votes(
         statements = (*statements, *_about_kernel(examples))
     table = _table(kernel, examples.scale)
     sorted_rows = _ByLabel.of(examples.rows, examples.labels)
+    rule = KernelRule(class_weights=None if class_weights is None else tuple(class_weights))
     scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
     histograms = np.zeros((len(inputs), FULL_WEIGHT + 1), dtype=np.uint32) if own else None
     for part in chunks_of(len(inputs), CHUNK_INPUTS, progress):
         scores[part] = _scores(inputs.views[:, part], sorted_rows, table, examples.classes)
         if histograms is not None:
-            histograms[part] = _own_weights(inputs.views[:, part], sorted_rows, table, scores[part].argmax(axis=1))
+            predicted = winners(rule.weighed(scores[part]))
+            histograms[part] = _own_weights(inputs.views[:, part], sorted_rows, table, predicted)
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     evidence = {} if histograms is None else {"own": histograms}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
@@ -329,10 +333,13 @@ _KERNEL_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class KernelRule(ExactRule):
+class KernelRule(Weighted, ExactRule):
     """Every training example votes for its label by its weight; the label with the largest score wins.
 
-    Reads, for the threats that delete examples and for those that change them, the evidence `own`, examples x
+    Where labels have weights, too, the largest product of score and label weight wins.
+
+    Reads, for the threats that delete examples and for those that change them, and with label weights for the symmetric
+    difference, the evidence `own`, examples x
     (full_weight + 1): how many training examples of the predicted label have each weight from 0 to `full_weight`.
 
     Guarantee: the prediction stays the same whatever `radius` units of the threat change. No larger radius can be shown
@@ -351,6 +358,18 @@ class KernelRule(ExactRule):
 
     whichever the rival, so the one with the smallest lead decides: r is safe where this is at most its lead.
 
+    With weights v of the labels, the lead of a over c is v_a score_a - v_c score_c - [c < a]. An insertion takes at
+    most v_c f from it, the deletion of an example of a, of weight w_j, v_a w_j, and both can be done without regard to
+    each other. So r units take at most
+
+        ADD                                r v_c f
+        REMOVE                             v_a (w_1 + ... + w_r)
+        SYMMETRIC_DIFFERENCE               max(v_a w_1, v_c f) + ... + max(v_a w_r, v_c f)
+        REPLACE, EDIT, LABELS, FEATURES    r v_c f + v_a (w_1 + ... + w_r)
+
+    for the third line: of r changes those j should be deletions, the heaviest first, that cost more than insertions.
+    Every rival is looked at by itself.
+
     References: the threshold on sums of Jia, Liu, Cao, Gong 2022 (arXiv 2012.03765), with weights.
     """
 
@@ -359,26 +378,54 @@ class KernelRule(ExactRule):
 
     def reads(self, threat: Threat) -> tuple[str, ...]:
         """The weights of the label's own examples, where they may be deleted and are not outweighed by insertions."""
-        return () if threat in (Threat.SYMMETRIC_DIFFERENCE, Threat.ADD) else ("own",)
+        unneeded = (Threat.ADD,) if self._differ else (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE)
+        return () if threat in unneeded else ("own",)
+
+    @property
+    def _differ(self) -> bool:
+        return self.class_weights is not None and len(set(self.class_weights)) > 1
 
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         full = mechanism_of(votes, KernelSum, self).full_weight
-        label = winners(votes.counts)
-        lead = leads(votes.counts, label).min(axis=1)
-        if threat in (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE):
-            return Decision(label, np.minimum(lead // full, SEARCH_LIMIT))
+        scores, by_label = self.weighed(votes.counts), self.weights(votes.classes)
+        label = winners(scores)
+        lead = leads(scores, label)
+        if not self.reads(threat):
+            return Decision(label, np.minimum((lead // (full * by_label)).min(axis=1), SEARCH_LIMIT))
         own = evidence_of(votes, "own", self, (full + 1,))
-        inserted = 0 if threat is Threat.REMOVE else full
         weights = np.arange(full, -1, -1)
-        radius = np.empty(votes.examples, dtype=np.int64)
+        radius = np.full(votes.examples, SEARCH_LIMIT, dtype=np.int64)
         for rows in chunks(votes.examples, full + 1):
             numbers = own[rows, ::-1].astype(np.int64)
-            _check_own(numbers, weights, votes.counts[rows].max(axis=1))
+            _check_own(numbers, weights, np.take_along_axis(votes.counts[rows], label[rows, None], axis=1)[:, 0])
             # When all examples of the label are gone, a deletion takes nothing, like that of an example of weight 0.
             numbers[:, -1] = SEARCH_LIMIT
-            radius[rows] = most_within(lead[rows], weights + inserted, numbers)
+            for mine, rival, budget in _by_weights(label[rows], lead[rows], by_label):
+                costs = _costs(weights * by_label[label[rows][mine[0]]], full * rival, threat)
+                found = most_within(budget, costs, numbers[mine])
+                radius[rows][mine] = np.minimum(radius[rows][mine], found)
         return Decision(label, radius)
+
+
+def _by_weights(label: IntArray, lead: IntArray, weights: IntArray) -> Iterator[tuple[IntArray, int, IntArray]]:
+    """Examples whose label has a weight, the weight of a rival, and the smallest lead over rivals of that weight."""
+    for own in np.unique(weights[label]):
+        mine = np.flatnonzero(weights[label] == own)
+        for rival in np.unique(weights):
+            # The label is no rival of its own: its lead is the largest number.
+            yield mine, int(rival), lead[mine][:, weights == rival].min(axis=1)
+
+
+def _costs(deletions: IntArray, insertion: int, threat: Threat) -> IntArray:
+    """What one unit of the threat takes from a lead, by the example of the label that may be deleted."""
+    match threat:
+        case Threat.REMOVE:
+            return deletions
+        case Threat.SYMMETRIC_DIFFERENCE:
+            return np.maximum(deletions, insertion)
+        case _:
+            return deletions + insertion
 
 
 def _check_own(numbers: IntArray, weights: IntArray, scores: IntArray) -> None:
@@ -404,6 +451,7 @@ class KernelVote(NearDefence):
     name = "kernel-vote"
     summary = "Every training example votes, with a weight that falls with its distance; nothing is trained."
     mechanisms = (KernelSum,)
+    weighs_votes = True
 
     kernel: Kernel | None = None
 
@@ -453,8 +501,20 @@ class KernelVote(NearDefence):
 
     def rule(self) -> Rule:
         """See `KernelRule`."""
-        return KernelRule()
+        return KernelRule(class_weights=self.class_weights)
 
     def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
         """How the examples vote on some inputs."""
-        return kernel_votes(examples, test_set, kernel=self.kernel, mirrored=self.mirrored, progress=progress)
+        return kernel_votes(
+            examples,
+            test_set,
+            kernel=self.kernel,
+            mirrored=self.mirrored,
+            class_weights=self.class_weights,
+            progress=progress,
+        )
+
+    @property
+    def training_key(self) -> dict[str, Any]:
+        """With class weights: the votes show the examples of the label that is predicted."""
+        return self.to_dict()

@@ -24,7 +24,7 @@ from mithridate.certifying.exact import (
     winners,
 )
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
-from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import (
@@ -296,7 +296,7 @@ Scales = Sequence[tuple[int, IntArray]]
 
 
 @dataclass(frozen=True)
-class NeighbourRule(ExactRule):
+class NeighbourRule(Weighted, ExactRule):
     """The k nearest training examples vote; where there are fewer than k, those that are there.
 
     Reads the evidence `order`, examples x min(2 k, n): the labels of the nearest of the n training examples, nearest
@@ -331,6 +331,24 @@ class NeighbourRule(ExactRule):
         REPLACE, EDIT, LABELS, FEATURES    i = r, d = r, so m = k
 
     and r is safe where the smallest lead is 0 or more. Relabelling r voters does what r replaced ones do.
+
+    *One scale with weights* w of the labels. Each new one takes at most w_b from the lead of a over b, and each deleted
+    one at most w_a, so it is at least
+
+        w_a A(p) - w_b B(p) - u w_b - e w_a - [b < a].
+
+    Let u grow by 1: p falls by 1, which adds w_b if that example is of b, takes w_a if it is of a, and nothing else;
+    with the w_b of the new one, the bound does not rise. Let e grow by 1: p rises by 1, which adds at most w_a, and the
+    deleted one takes w_a: again it does not rise. Where p is beyond 0 or n, the first part stays as it is. So u = i and
+    e = d is the worst as before, whatever the weights, and the same attack reaches it:
+
+        lead(i, d) = w_a A(m) - w_b B(m) - i w_b - d w_a - [b < a],    m = k - i + d.
+
+    For the symmetric difference, with r = i + d and s = d - i, twice the lead is
+
+        2 (w_a A(k + s) - w_b B(k + s) - [b < a]) - s (w_a - w_b) - r (w_a + w_b),
+
+    so that the smallest of the first two terms over s = -r, -r + 2, ..., r is compared with the third.
 
     *Several scales*, k_1 > k_2 > ..., of which scale j answers a if a leads every other label there by t_j(a) or more,
     0 at the last. Let L_j(a, b) be a's lead over b. One of [a < b] and [b < a] is 1, so L_j(a, b) = -L_j(b, a) - 1, and
@@ -371,13 +389,23 @@ class NeighbourRule(ExactRule):
                 f"Expected votes of at most {neighbours} neighbours, but the counts hold {votes.instances}."
             )
         in_counts = threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
+        if self.class_weights is not None and mechanism.leads:
+            raise ConfigError(
+                "Class weights are for one number of neighbours, not for several in turn; give one, or use leads by "
+                "label instead of the weights."
+            )
+        scores, weights = self.weighed(votes.counts), self.weights(votes.classes)
         if in_counts and not mechanism.leads:
-            label = winners(votes.counts)
-            return Decision(label, in_units(leads(votes.counts, label).min(axis=1), threat))
+            label = winners(scores)
+            # Each of r units inserts one and deletes one.
+            changes = leads(scores, label) // (weights[label][:, None] + weights)
+            return Decision(label, np.minimum(changes.min(axis=1), SEARCH_LIMIT))
         order = evidence_of(votes, "order", self, (None,))
         _check_order(order, votes, mechanism)
-        # Where all n vote, n + 1 inserted rivals always win: room for more voters than these changes nothing.
-        neighbours = min(neighbours, 2 * order.shape[1] + 1)
+        # Where all n vote, n + 1 inserted rivals always win, or more where they weigh less: room for more voters than
+        # these changes nothing.
+        needed_to_win = order.shape[1] * (weights.max() // weights.min() + 1) + 1
+        neighbours = min(neighbours, order.shape[1] + int(needed_to_win))
         # Of several scales, none exceeds n.
         voters = [min(count, neighbours) for count, _ in mechanism.scales]
         scales = list(zip(voters, map(np.array, mechanism.needed(votes.classes)), strict=True))
@@ -388,6 +416,11 @@ class NeighbourRule(ExactRule):
         # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
         complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
         for rows in chunks(votes.examples, 2 * neighbours * votes.classes):
+            if self.class_weights is not None:
+                label[rows] = winners(scores[rows])
+                seen = _tables(order[rows], votes.counts[rows], neighbours)
+                radius[rows] = _withstood_weighed(seen, label[rows], weights, threat, complete=complete)
+                continue
             label[rows] = _predictions(order[rows], votes.counts[rows], scales)
             lead = _combined_lead(order[rows], votes.counts[rows], label[rows], scales)
             if in_counts:
@@ -485,12 +518,55 @@ def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
             rest = lead[:, -1].astype(np.int64) - neighbours
             return np.where(rest >= 0, neighbours + rest // (1 if complete else 2), radius)
         case _:
-            worst = np.minimum(inserted, deleted)
-            for parity in (0, 1):
-                # From r to r + 2 the same values of m stay possible, and one comes at either end.
-                same = worst[:, parity::2]
-                np.minimum.accumulate(same, axis=1, out=same)
-            return _last_safe(worst >= radii)
+            return _last_safe(_worst_shift(lead) >= radii)
+
+
+def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> IntArray:
+    """How many of the first m = 0, ..., 2 k have each label, labels x examples x m; all there are, beyond the last."""
+    tables = np.zeros((counts.shape[1], len(order), 2 * neighbours + 1), dtype=np.int64)
+    for label, table in enumerate(tables):
+        table[:, 1 : order.shape[1] + 1] = order == label
+        np.cumsum(table, axis=1, out=table)
+        if (table[:, neighbours] != counts[:, label]).any():
+            raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
+    return tables
+
+
+def _withstood_weighed(
+    tables: IntArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
+) -> IntArray:
+    """The largest r that is safe against every rival, with weights of the labels."""
+    neighbours = tables.shape[2] // 2
+    own, mine = tables[label, np.arange(len(label))] * weights[label][:, None], weights[label][:, None]
+    radii, shift = np.arange(neighbours + 1), np.arange(-neighbours, neighbours + 1)
+    radius = np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
+    for rival, theirs in enumerate(weights):
+        lead = own - theirs * tables[rival] - (rival < label)[:, None]
+        match threat:
+            case Threat.ADD:
+                safe = _last_safe(lead[:, neighbours::-1] >= radii * theirs)
+            case Threat.REMOVE:
+                safe = _last_safe(lead[:, neighbours:] >= radii * mine)
+                rest = lead[:, -1] - neighbours * mine[:, 0]
+                # As without weights: beyond what is shown comes nothing, or for all we know another rival each time.
+                more = rest // (mine[:, 0] + (0 if complete else theirs))
+                safe = np.where(rest >= 0, neighbours + more, safe)
+            case _:
+                twice = 2 * lead - shift * (mine - theirs)
+                safe = _last_safe(_worst_shift(twice) >= radii * (mine + theirs))
+        radius = np.where(label == rival, radius, np.minimum(radius, safe))
+    return radius
+
+
+def _worst_shift(lead: AnyArray) -> AnyArray:
+    """From the lead for d - i = -k, ..., k, the smallest over all splits i + d = r, for r = 0, ..., k."""
+    neighbours = lead.shape[1] // 2
+    worst = np.minimum(lead[:, neighbours::-1], lead[:, neighbours:])
+    for parity in (0, 1):
+        # From r to r + 2 the same values of m stay possible, and one comes at either end.
+        same = worst[:, parity::2]
+        np.minimum.accumulate(same, axis=1, out=same)
+    return worst
 
 
 def _last_safe(safe: npt.NDArray[np.bool_]) -> IntArray:
@@ -534,6 +610,7 @@ class NearestNeighbours(NearDefence):
     name = "nearest-neighbours"
     summary = "The training examples nearest to an input vote with their labels; nothing is trained."
     mechanisms = (NearestExamples,)
+    weighs_votes = True
 
     neighbours: int | Sequence[int] | None = option(
         None, "nearest-neighbours: how many vote, such as 500 or 2400,100", _numbers, "K"
@@ -551,6 +628,8 @@ class NearestNeighbours(NearDefence):
         neighbours, leads = checked_scales(self.neighbours, self.leads)
         object.__setattr__(self, "neighbours", neighbours)
         object.__setattr__(self, "leads", leads)
+        if leads and self.class_weights is not None:
+            raise ConfigError("class_weights are for one number of neighbours; leave leads out, or the weights.")
 
     @property
     def title(self) -> str:
@@ -581,7 +660,7 @@ class NearestNeighbours(NearDefence):
 
     def rule(self) -> Rule:
         """See `NeighbourRule`."""
-        return NeighbourRule()
+        return NeighbourRule(class_weights=self.class_weights)
 
     def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
         """How the examples vote on some inputs."""

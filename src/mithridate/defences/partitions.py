@@ -28,7 +28,7 @@ from mithridate.certifying.exact import (
     winners,
 )
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Mechanism, Threat, Voters
-from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.data.partition import Hashes, IndexArray, canonical_order, parts
 from mithridate.defences._trained import PlainDefence
@@ -236,16 +236,18 @@ def _check_partitions(partitions: int, num_train: int) -> None:
 
 
 @dataclass(frozen=True)
-class MajorityRule(ExactRule):
-    """Deep Partition Aggregation: the label with most votes wins.
+class MajorityRule(Weighted, ExactRule):
+    """Deep Partition Aggregation: the label with most votes wins, each times the weight of its label.
 
     Guarantee: the prediction stays the same whatever `radius` units of the threat change. No larger radius can be
     shown from the counts: with one change more, some behaviour of the touched models changes the prediction.
 
     Assumes: nothing beyond `Partitioned`.
 
-    One change spoils one model. It moves at most one vote from the label to a rival, so that its lead falls by 2, and
-    the lead may fall to 0: the number of changes is `lead // 2`, for the rival with the smallest lead.
+    One change spoils one model. It moves at most one vote from the label a to a rival b, so that the lead
+    `w_a n_a - w_b n_b - [b < a]` falls by `w_a + w_b`, and it may fall to 0: the number of changes is
+    `lead // (w_a + w_b)`, for the rival with the smallest such number. Without weights that is `lead // 2`. The attack
+    needs as many votes for a: where there are fewer, w_a n_a falls to 0 and a has lost to b, which has a vote.
 
     References: Levine & Feizi 2021 (arXiv 2006.14768), Theorem 1.
     """
@@ -256,13 +258,15 @@ class MajorityRule(ExactRule):
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         check_voters(votes, mechanism_of(votes, Partitioned, self).partitions)
-        label = winners(votes.counts)
-        return Decision(label, in_units(leads(votes.counts, label).min(axis=1) // 2, threat))
+        scores, weights = self.weighed(votes.counts), self.weights(votes.classes)
+        label = winners(scores)
+        changes = leads(scores, label) // (weights[label][:, None] + weights)
+        return Decision(label, in_units(changes.min(axis=1), threat))
 
 
 @dataclass(frozen=True)
-class SpreadRule(ExactRule):
-    """Finite Aggregation: the label with most votes of models whose parts overlap wins.
+class SpreadRule(Weighted, ExactRule):
+    """Finite Aggregation: the label with most votes of models whose parts overlap wins, each times its weight.
 
     Reads the evidence `predictions`, examples x models: the label that each model votes for.
 
@@ -272,7 +276,8 @@ class SpreadRule(ExactRule):
     Assumes: nothing beyond `SpreadPartitions`.
 
     One change spoils one bucket, and so the models that see it. A spoiled model lowers the lead over rival c by at most
-    `1 + [it votes for the label] - [it votes for c]`, a bucket by the sum of this over its models: its impact. Changes
+    `w_a [it votes for the label a] + w_c (1 - [it votes for c])`: a vote for a that goes to c costs both weights, one
+    for a third label w_c, one for c nothing. A bucket lowers it by the sum of this over its models: its impact. Changes
     to the same bucket spoil nothing more, so r changes do no more than the r largest impacts together, and r is safe
     where this sum is at most the lead, for every rival.
 
@@ -291,12 +296,16 @@ class SpreadRule(ExactRule):
         mechanism = mechanism_of(votes, SpreadPartitions, self)
         check_voters(votes, mechanism.models)
         predictions = evidence_of(votes, "predictions", self, (mechanism.models,))
-        label = winners(votes.counts)
-        lead = leads(votes.counts, label)
+        scores, weights = self.weighed(votes.counts), self.weights(votes.classes)
+        label = winners(scores)
+        lead = leads(scores, label)
         changes = np.empty(votes.examples, dtype=np.int64)
         for rows in chunks(votes.examples, mechanism.models * votes.classes):
             backers = _backers(predictions[rows], votes.counts[rows], mechanism)
-            changes[rows] = _spread_changes(backers, label[rows], lead[rows], mechanism.spread)
+            if self.class_weights is None:
+                changes[rows] = _spread_changes(backers, label[rows], lead[rows], mechanism.spread)
+            else:
+                changes[rows] = _weighed_changes(backers, label[rows], lead[rows], mechanism.spread, weights)
         return Decision(label, in_units(changes, threat))
 
 
@@ -325,6 +334,17 @@ def _spread_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: 
         # Impacts are small numbers: counting how often each occurs takes the place of sorting them.
         occurrences = np.bincount((bins - (losable - gained)).reshape(-1), minlength=len(label) * len(impacts))
         withstood = most_within(lead[:, rival], impacts, occurrences.reshape(len(label), -1))
+        changes = np.where(label == rival, changes, np.minimum(changes, withstood))
+    return changes
+
+
+def _weighed_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: int, weights: IntArray) -> IntArray:
+    """The same with weights, whose impacts are too many different numbers to be counted: they are sorted."""
+    own = backers[label, np.arange(len(label))] * weights[label][:, None]
+    changes = np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
+    for rival, gained in enumerate(backers):
+        impacts = -np.sort(-(own + weights[rival] * (spread - gained.astype(np.int64))), axis=1)
+        withstood = (np.cumsum(impacts, axis=1) <= lead[:, rival, None]).sum(axis=1)
         changes = np.where(label == rival, changes, np.minimum(changes, withstood))
     return changes
 
@@ -362,7 +382,11 @@ class RunOffRule(ExactRule):
 
     name = "run-off-election"
     title = "Run-Off Election"
-    choice = "the one that more of the {voters} prefer, of the two with most votes among them"
+
+    @property
+    def choice(self) -> str:
+        """In two rounds."""
+        return "the one that more of the {voters} prefer, of the two with most votes among them"
 
     def reads(self, threat: Threat) -> tuple[str, ...]:
         """How often one label is preferred to another."""
@@ -463,6 +487,7 @@ class DPA(PlainDefence):
     """
 
     name = "dpa"
+    weighs_votes = True
     summary = "A deterministic model for each part of the data; the majority wins."
     mechanisms = (Partitioned,)
     sized = ("partitions",)
@@ -494,7 +519,7 @@ class DPA(PlainDefence):
 
     def rule(self) -> Rule:
         """See `MajorityRule`."""
-        return MajorityRule()
+        return MajorityRule(class_weights=self.class_weights)
 
 
 @register
@@ -502,12 +527,13 @@ class DPA(PlainDefence):
 class RunOffElection(DPA):
     """Partition aggregation in two rounds: the two labels with most votes meet in a run-off.
 
-    Guarantee: as `DPA`; the models are the same.
+    Guarantee: as `DPA`; the models are the same. Class weights are those of the losses in training.
 
     References: Rezaei, Banihashem, Chegini, Feizi 2023 (arXiv 2302.02300).
     """
 
     name = "run-off-election"
+    weighs_votes, weighs_losses = False, True
     summary = "DPA in two rounds: the two labels with most votes meet in a run-off."
 
     @property
@@ -544,6 +570,7 @@ class FiniteAggregation(PlainDefence):
     """
 
     name = "finite-aggregation"
+    weighs_votes = True
     summary = "DPA with small overlapping parts: each example is seen by several models."
     mechanisms = (SpreadPartitions,)
     sized = ("partitions",)
@@ -568,4 +595,4 @@ class FiniteAggregation(PlainDefence):
 
     def rule(self) -> Rule:
         """See `SpreadRule`."""
-        return SpreadRule()
+        return SpreadRule(class_weights=self.class_weights)

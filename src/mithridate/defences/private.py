@@ -22,7 +22,7 @@ from mithridate.recipes.choosing import Recipe
 from mithridate.training.config import TrainConfig
 from mithridate.training.order import Choice, Facts
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, FDP | RDP | ADP] = {
     "fdp": FDP(),
     "rdp": RDP("mixture", complement=True),
     "rdp-paper": RDP("paper"),
@@ -91,7 +91,7 @@ class PrivateDefence(TrainedDefence):
     @property
     def training_key(self) -> dict[str, Any]:
         """How it trains: alike for all that account for the same models."""
-        own = ("name", "method", "on", "delta")
+        own = ("name", "method", "on", "delta", "class_weights")
         return {"name": "private", **{name: value for name, value in self.to_dict().items() if name not in own}}
 
     @property
@@ -180,6 +180,7 @@ class PrivateEnsemble(PrivateDefence):
     """
 
     summary = "Many models trained by DP-SGD vote, and their privacy becomes a radius."
+    weighs_votes = True
 
     method: str = "fdp"
     on: str = option("votes", "what is certified: the majority of votes, or the mean of scores (votes)")
@@ -190,6 +191,8 @@ class PrivateEnsemble(PrivateDefence):
         _validate.one_of(("votes", "scores"), on=self.on)
         if self.delta is not None and self.method != "adp":
             raise ConfigError(f"delta belongs to the method adp, not to {self.method}; leave it out.")
+        if self.class_weights is not None and self.on != "votes":
+            raise ConfigError("class_weights weigh votes; certify on='votes', or leave them out.")
         self.accounting()  # checks its own constants
         super().__post_init__()
 
@@ -205,7 +208,8 @@ class PrivateEnsemble(PrivateDefence):
 
     def accounting(self) -> Method:
         """As named."""
-        return METHODS[self.method] if self.delta is None else ADP(self.delta)
+        method = METHODS[self.method] if self.delta is None else ADP(self.delta)
+        return replace(method, class_weights=self.class_weights)
 
     def rule(self) -> Rule:
         """As named."""

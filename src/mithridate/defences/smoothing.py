@@ -492,6 +492,7 @@ class LabelSmoothing(PlainDefence):
     """
 
     name = "label-smoothing"
+    weighs_losses = True
     summary = "Each model trains on labels of which some are replaced at random; certifies changed labels only."
     threats = (Threat.LABELS,)
     mechanisms = (NoisyLabels,)
@@ -540,6 +541,7 @@ class FeatureSmoothing(PlainDefence):
     """
 
     name = "feature-smoothing"
+    weighs_losses = True
     summary = "Each model trains on inputs with Gaussian noise; certifies small changes of inputs only."
     threats = (Threat.FEATURES,)
     mechanisms = (NoisyFeatures,)

@@ -260,6 +260,8 @@ def precise_claim(certificate: Certificate) -> str:
             "may be too many."
         )
     most = "more often than any other" if certificate.on == "votes" else "a larger score on average than any other"
+    if certificate.method.choice:
+        most = "so often that its share of all such models x class weight is larger than that of any other label"
     return (
         f"A radius r says: a model trained on this data gives this label {most}, and would also "
         f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
@@ -271,9 +273,10 @@ def _chosen(certificate: Certificate) -> str:
     """How a label is predicted."""
     kind = certificate.votes.mechanism.words
     if not kind.voters:
-        return f"the one with the largest sum over all {kind.in_full}"
+        times = " x class weight" if certificate.method.choice else ""
+        return f"the one with the largest sum{times} over all {kind.in_full}"
     voters = f"{certificate.votes.instances:,} {kind.in_full}"
-    if isinstance(certificate.method, ExactRule) and certificate.method.choice:
+    if certificate.method.choice:
         return certificate.method.choice.format(voters=voters)
     most = "most votes" if certificate.on == "votes" else "the largest mean score"
     return f"the one with {most} among the {voters}{certificate.votes.mechanism.tie_break()}"

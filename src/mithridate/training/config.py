@@ -14,6 +14,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from mithridate import _validate
+from mithridate._text import shown
 from mithridate.core import registry
 from mithridate.core.conditions import step_of
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled
@@ -27,6 +28,7 @@ _MOST_INSTANCES = 10_000_000
 _LARGEST = 1e30  # single precision ends at 3e38
 # Between these the clipping bound holds with all roundings (see `clipping`).
 _SHORTEST_NORM, _LONGEST_NORM = 1e-12, 1e12
+_LIGHTEST, _HEAVIEST = 1e-6, 1e6
 PRECISIONS = ("auto", "float32", "tf32")
 
 
@@ -38,11 +40,13 @@ class GradientRule:
         longest: largest norm of the gradient of one example; longer ones are scaled down to it.
         noise: standard deviation of the noise in every coordinate, 0 for none.
         divisor: what the sum is divided by.
+        loss_weights: what the gradient of an example is multiplied by before anything else, by its label; None: 1.
     """
 
     longest: float
     noise: float
     divisor: float
+    loss_weights: tuple[float, ...] | None = None
 
 
 class Learning:
@@ -64,6 +68,7 @@ class Learning:
     pixel_mean: tuple[float, ...] | None
     pixel_std: tuple[float, ...] | None
     score_bins: int
+    loss_weights: tuple[float, ...] | None
 
     def _check_learning(self) -> None:
         """Require constants that models can be trained with."""
@@ -77,6 +82,19 @@ class Learning:
         self._check_classes()
         self._check_scaling()
         self._check_bins()
+        self._check_loss_weights()
+
+    def _check_loss_weights(self) -> None:
+        found: Any = self.loss_weights
+        if found is None:
+            return
+        if not isinstance(found, list | tuple) or len(cast("list[Any]", found)) < 2:
+            raise ConfigError(f"Expected loss_weights as a list with one number for each label, got {shown(found)}.")
+        if self.classes not in (None, len(found)):
+            raise ConfigError(f"Expected loss_weights for {self.classes} labels, got {len(found)}; give one for each.")
+        for each in found:
+            _validate.number_in(_LIGHTEST, _HEAVIEST, loss_weights=each)
+        object.__setattr__(self, "loss_weights", tuple(float(each) for each in found))
 
     def _check_optimizer(self) -> None:
         _validate.one_of(OPTIMIZERS, optimizer=self.optimizer)
@@ -188,6 +206,8 @@ class TrainConfig(Learning):
             constant of the named model.
         pixel_std: what the difference is divided by; likewise.
         score_bins: number of equal bins of [0, 1] in which the scores are counted, a power of two; 0 for none.
+        loss_weights: what the loss of an example is multiplied by, from 1e-6 to 1e6, one number for each label, for
+            labels that are rare; before its gradient is clipped. By default 1.
     """
 
     instances: int
@@ -209,6 +229,7 @@ class TrainConfig(Learning):
     pixel_mean: tuple[float, ...] | None = None
     pixel_std: tuple[float, ...] | None = None
     score_bins: int = 32
+    loss_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(instances=self.instances)
@@ -252,11 +273,12 @@ class TrainConfig(Learning):
     def gradient_rule(self) -> GradientRule:
         """Clipped sums with noise, divided by the constant; once the configuration is resolved."""
         assert self.divisor is not None
-        return GradientRule(self.max_grad_norm, self.noise_multiplier * self.max_grad_norm, self.divisor)
+        noise = self.noise_multiplier * self.max_grad_norm
+        return GradientRule(self.max_grad_norm, noise, self.divisor, self.loss_weights)
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain JSON values."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return _plain(asdict(self))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
@@ -265,6 +287,12 @@ class TrainConfig(Learning):
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
         return cls(**plain)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Constants as plain JSON values; loss weights only where there are some."""
+    said = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return said if said["loss_weights"] is not None else {n: v for n, v in said.items() if n != "loss_weights"}
 
 
 _MOST_PIXELS = 64
@@ -391,6 +419,8 @@ class PlainConfig(Learning):
             constant of the named model.
         pixel_std: what the difference is divided by; likewise.
         score_bins: number of equal bins of [0, 1] in which the scores are counted, a power of two; 0 for none.
+        loss_weights: what the loss of an example is multiplied by, from 1e-6 to 1e6, one number for each label, for
+            labels that are rare; before its gradient is clipped. By default 1.
     """
 
     steps: int = 250
@@ -408,6 +438,7 @@ class PlainConfig(Learning):
     pixel_mean: tuple[float, ...] | None = None
     pixel_std: tuple[float, ...] | None = None
     score_bins: int = 0
+    loss_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(batch_size=self.batch_size)
@@ -423,7 +454,7 @@ class PlainConfig(Learning):
     def gradient_rule(self) -> GradientRule:
         """The mean of gradients, clipped where that is asked for, without noise."""
         longest = _NO_CLIPPING if self.max_grad_norm is None else self.max_grad_norm
-        return GradientRule(longest, 0.0, float(self.batch_size))
+        return GradientRule(longest, 0.0, float(self.batch_size), self.loss_weights)
 
 
 @dataclass(frozen=True)
@@ -486,7 +517,7 @@ class PlainRecipe(PlainConfig):
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain JSON values; `num_train` only where the mechanism speaks of it."""
         values = {one.name: getattr(self, one.name) for one in fields(PlainConfig)}
-        plain: dict[str, Any] = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+        plain = _plain(values)
         if self.num_train is not None:
             plain["num_train"] = self.num_train
         return {**plain, "instances": self.instances, "plan": self.plan.to_dict()}
@@ -500,7 +531,10 @@ class PlainRecipe(PlainConfig):
             TypeError: a constant is of another kind.
             ConfigError: a constant is not what it should be.
         """
-        found: dict[str, Any] = {one.name: values[one.name] for one in fields(PlainConfig)}
+        found: dict[str, Any] = {
+            one.name: values[one.name] for one in fields(PlainConfig) if one.name != "loss_weights"
+        }
+        found["loss_weights"] = values.get("loss_weights")
         constants: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in found.items()}
         plan = plan_from_dict(values["plan"], values["instances"])
         return cls(**constants, plan=plan, num_train=values.get("num_train"))

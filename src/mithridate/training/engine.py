@@ -131,6 +131,8 @@ class Engine:
         self.shapes = self.network.shapes
         self._source = source_of(recipe, data, device, parts)
         self._rule = recipe.gradient_rule
+        if self._rule.loss_weights is not None:
+            self.network.loss_weights = torch.tensor(self._rule.loss_weights, dtype=torch.float32, device=device)
         assert recipe.classes is not None
         self._counter = Counter(self.network, recipe.classes, recipe.score_bins, device, evidence)
         self._resident: _Resident | None = None

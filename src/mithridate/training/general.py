@@ -77,6 +77,7 @@ class GeneralNetwork:
         # What grows with the batch is its inputs: gradients are formed in chunks of bounded size.
         self.bytes_per_example = 4 * math.prod(input_shape)
         self.bytes_per_model = 4 * 6 * self.size
+        self.loss_weights: Tensor | None = None
         self._buffers: dict[torch.device, Parameters] = {}
         example, self._classes = _accepted_example(self._module, tuple(input_shape))
         self._takes_integers = not example.is_floating_point()
@@ -169,7 +170,8 @@ class GeneralNetwork:
         return tuple(torch.stack(parts) for parts in zip(*map(of_model, *batches), strict=True))
 
     def _loss(self, parameters: Parameters, buffers: Parameters, example: Tensor, label: Tensor) -> Tensor:
-        return F.cross_entropy(self._answer(parameters, buffers, example)[None], label[None])
+        loss = F.cross_entropy(self._answer(parameters, buffers, example)[None], label[None])
+        return loss if self.loss_weights is None else loss * self.loss_weights.index_select(0, label[None])[0]
 
     def _answer(self, parameters: Parameters, buffers: Parameters, example: Tensor) -> Tensor:
         """Logits of one model for one example, run as a batch of one."""

@@ -60,6 +60,7 @@ class FastNetwork:
         box = "0." if layers.layer_of(module) is not None else ""
         self._slices = _slices({f"{box}{name}": shape for name, shape in self.shapes.items()})
         self._shapes = {f"{box}{name}": shape for name, shape in self.shapes.items()}
+        self.loss_weights: Tensor | None = None
         traced = trace(nn.Sequential(module) if box else module)
         self._traced = traced
         self._layers = layers_of(traced)
@@ -98,7 +99,7 @@ class FastNetwork:
         with torch.enable_grad():
             logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
         with torch.no_grad():
-            errors = _loss_gradients(logits, labels.flatten(), present.flatten())
+            errors = _loss_gradients(logits, labels.flatten(), present.flatten(), self.loss_weights)
             gradients = torch.autograd.grad(logits, [tap.outputs for tap in taps], errors)
             return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
 
@@ -266,11 +267,16 @@ def kernels_for(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-def _loss_gradients(logits: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Gradient of the summed cross-entropy with respect to the logits: softmax minus the label, 0 where absent."""
+def _loss_gradients(logits: Tensor, labels: Tensor, present: Tensor, weights: Tensor | None) -> Tensor:
+    """Gradient of the summed cross-entropy with respect to the logits: softmax minus the label, 0 where absent.
+
+    Each example times the weight of its label, where there are weights.
+    """
     # Classes first: a CPU works along the examples then, and not along a handful of classes.
     errors = torch.softmax(logits.detach().t().contiguous(), dim=0)
     errors.scatter_add_(0, labels.unsqueeze(0), errors.new_full((1, 1), -1.0).expand(1, len(labels)))
+    if weights is not None:
+        errors *= weights[labels]
     return torch.where(present, errors, 0.0).t()
 
 
