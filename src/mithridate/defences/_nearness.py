@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from mithridate import _validate
 from mithridate.core.conditions import classes_read_off, of_user
@@ -46,6 +47,8 @@ from mithridate.features import (
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+# Rows of whole numbers: dense, or sparse with places in order and no zeros.
+Rows = FloatArray | csr_array
 Progress = Callable[[int, int], None]
 
 # Norm that no row of whole numbers exceeds: products of two rows stay within 2^24, exact in single precision.
@@ -80,7 +83,7 @@ class StoredExamples:
         statements: what is taken for granted.
     """
 
-    rows: FloatArray
+    rows: Rows
     labels: IntArray
     classes: int
     preparation: Preparation
@@ -115,7 +118,7 @@ class StoredExamples:
         prepare = Preparation(x.shape[1:], kind_of(x), encoder=_encoder(features, kind_of(x)))
         assert prepare.encoder is not None
         # An encoder may sum a row in the order in which it lies in memory: always the same one.
-        inputs = prepare(np.ascontiguousarray(x), "training")
+        inputs = prepare.compared(np.ascontiguousarray(x), "training")
         _require_exact_products()
         rows, scale = _whole_rows(inputs)
         trusted = isinstance(prepare.encoder, Frozen)
@@ -126,7 +129,7 @@ class StoredExamples:
             prepare,
             scale,
             # Of an encoder that is trusted we know only what it does: its features count as data, too.
-            fingerprint=fingerprint(x, y, *([inputs] if trusted else [])),
+            fingerprint=fingerprint(x, y, *([inputs] if trusted and not isinstance(inputs, csr_array) else [])),
             statements=(
                 *of_user(assumptions),
                 *_assumptions(prepare.encoder, count if classes is None else None),
@@ -143,7 +146,7 @@ class StoredExamples:
             self.fingerprint,
             votes.assumptions,
             votes.size,
-            {"rows": self.rows.astype(np.int16), "labels": self.labels.astype(np.int32)},
+            {**_kept(self.rows), "labels": self.labels.astype(np.int32)},
         )
 
     @classmethod
@@ -159,13 +162,13 @@ class StoredExamples:
             KeyError: something is missing.
             ValueError: something is not what it should be.
         """
-        rows, labels = run.arrays["rows"].astype(np.float32), run.arrays["labels"].astype(np.int64)
+        rows, labels = _of_kept(run.arrays), run.arrays["labels"].astype(np.int64)
         classes = int(run.recipe["classes"])
-        if rows.ndim != 2 or labels.shape != rows.shape[:1] or not len(rows):
+        if rows.ndim != 2 or labels.shape != rows.shape[:1] or not len(labels):
             raise ValueError("examples and labels do not fit")
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError("there are labels beyond the classes")
-        if np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() > LARGEST_NORM**2:
+        if _longest(rows) > LARGEST_NORM**2:
             raise ValueError("a row is too long for exact products")
         encoder = _encoder_of_run(run.recipe["features"], features)
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
@@ -187,8 +190,8 @@ class StoredExamples:
         test, true_labels = split_inputs(test_set, "test", self.classes)
         seen = [test, _mirror_images(test, self.preparation.kind)] if mirrored else [test]
         _require_exact_products()
-        views = [_whole_rows(self.preparation(np.ascontiguousarray(view), "test"))[0] for view in seen]
-        return Inputs(np.stack(views), true_labels, fingerprint(test))
+        views = (_whole_rows(self.preparation.compared(np.ascontiguousarray(view), "test"))[0] for view in seen)
+        return Inputs(tuple(views), true_labels, fingerprint(test))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
         """Features and classes, as the recipes of votes name them; mirror images only where they count."""
@@ -201,17 +204,21 @@ class Inputs:
     """Inputs to vote on.
 
     Attributes:
-        views: their rows, 1 x inputs x columns; with their mirror images, 2 x inputs x columns.
+        views: their rows; with their mirror images, first those of the inputs, then those of the images.
         true_labels: where known.
         fingerprint: of the inputs as they were given.
     """
 
-    views: FloatArray
+    views: tuple[Rows, ...]
     true_labels: IntArray | None
     fingerprint: str
 
     def __len__(self) -> int:
-        return self.views.shape[1]
+        return self.views[0].shape[0]
+
+    def part(self, which: slice) -> tuple[Rows, ...]:
+        """The views of some inputs."""
+        return tuple(view[which] for view in self.views)
 
 
 def check_mirrored(mirrored: Any) -> None:
@@ -290,7 +297,7 @@ def chunks_of(total: int, size: int, progress: Progress | None) -> Iterator[slic
 # --- exact dot products ---------------------------------------------------------------------------------------------
 
 
-def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
+def _whole_rows(features: npt.NDArray[Any] | csr_array) -> tuple[Rows, int]:
     """Features as rows of whole numbers of norm at most 2^12, in single precision, and what a feature of 1 became.
 
     Dot products of such rows are exact in single precision, in any order of summation and with fused or separate
@@ -303,14 +310,65 @@ def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
     The norm: a row of `UnitNorm` has norm at most 1 + 2^-20, for only its rounding to single precision can exceed 1.
     Multiplied by `scale` and rounded to whole numbers, every entry moves by at most 1/2 (and by the rounding of the
     multiplication, 2^-24 of it), the row by at most sqrt(columns) / 2. The norm is then at most
-    `scale + 1 + sqrt(columns) / 2`.
+    `scale + 1 + sqrt(columns) / 2`. Sparse rows have norm 1, likewise to their rounding, when they come here; what
+    holds for all columns holds for those that are not zero.
     """
-    rows = _UNIT_ROWS.transform(features)
-    scale = _scale(rows.shape[1])
-    rows *= np.float32(scale)
-    np.rint(rows, out=rows)
-    assert np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() <= LARGEST_NORM**2
+    if isinstance(features, csr_array):
+        rows, scale = features.copy(), _scale(features.shape[1])
+        rows.data = np.rint(rows.data * np.float32(scale))
+        rows.eliminate_zeros()
+    else:
+        rows = _UNIT_ROWS.transform(features)
+        scale = _scale(rows.shape[1])
+        rows *= np.float32(scale)
+        np.rint(rows, out=rows)
+    assert _longest(rows) <= LARGEST_NORM**2
     return rows, scale
+
+
+def _longest(rows: Rows) -> float:
+    """The largest squared norm of a row."""
+    if isinstance(rows, csr_array):
+        squares = rows.astype(np.float64).power(2)
+        return float(squares.sum(axis=1).max())
+    return float(np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max())
+
+
+def _kept(rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    """Rows as arrays of a file."""
+    if not isinstance(rows, csr_array):
+        return {"rows": rows.astype(np.int16)}
+    return {
+        "data": rows.data.astype(np.int16),
+        "indices": rows.indices.astype(np.int32),
+        "indptr": rows.indptr.astype(np.int64),
+        "columns": np.array([rows.shape[1]]),
+    }
+
+
+def _of_kept(arrays: Mapping[str, npt.NDArray[Any]]) -> Rows:
+    """What `_kept` wrote, checked: places that are out of range, out of order or there twice would not be exact."""
+    if "rows" in arrays:
+        return arrays["rows"].astype(np.float32)
+    (columns,) = arrays["columns"]
+    parts = arrays["data"].astype(np.float32), arrays["indices"], arrays["indptr"]
+    rows = csr_array(parts, shape=(len(arrays["indptr"]) - 1, int(columns)))
+    rows.check_format(full_check=True)
+    if not rows.has_canonical_format or not rows.data.all():
+        raise ValueError("sparse rows are not in order")
+    return rows
+
+
+def content_hashes(rows: Rows, labels: IntArray) -> list[bytes]:
+    """A hash of each example: of its row, for a sparse one its places and what stands there, and of its label."""
+    if isinstance(rows, csr_array):
+        parts = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+        places, values = rows.indices.astype("<i4"), rows.data.astype("<i2")
+        contents = (places[start:end].tobytes() + values[start:end].tobytes() for start, end in parts)
+    else:
+        contents = (row.tobytes() for row in rows.astype("<i2"))
+    both = zip(contents, labels.astype("<i8"), strict=True)
+    return [hashlib.blake2b(content + label.tobytes(), digest_size=32).digest() for content, label in both]
 
 
 def _scale(columns: int) -> int:
@@ -320,12 +378,19 @@ def _scale(columns: int) -> int:
     return LARGEST_NORM - 1 - math.ceil(math.sqrt(columns) / 2)
 
 
-def products(views: FloatArray, rows: FloatArray) -> FloatArray:
+def products(views: Sequence[Rows], rows: Rows) -> FloatArray:
     """Dot products of inputs and rows, inputs x rows; of several views of an input, the largest."""
-    products = views[0] @ rows.T
+    products = _products(views[0], rows)
     for view in views[1:]:
-        np.maximum(products, view @ rows.T, out=products)
+        np.maximum(products, _products(view, rows), out=products)
     return products
+
+
+def _products(view: Rows, rows: Rows) -> FloatArray:
+    if isinstance(view, csr_array) and isinstance(rows, csr_array):
+        # This way round it is the few inputs that are transposed, and sums are kept for as many.
+        return np.ascontiguousarray((rows @ view.T.tocsr()).toarray().T)
+    return view @ rows.T
 
 
 def _require_exact_products() -> None:
