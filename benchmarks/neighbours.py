@@ -96,7 +96,7 @@ def measure(name: str, folder: Path | None, *, held_out: bool) -> dict[str, Any]
 
 
 def stored(train: Examples) -> StoredExamples:
-    return StoredExamples.of((train.x, train.y), features=OrientedGradients(), classes=10)
+    return StoredExamples.of(train, OrientedGradients(), 10)
 
 
 def certified(votes: Votes) -> list[float]:

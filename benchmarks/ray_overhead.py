@@ -26,7 +26,7 @@ from train import machine  # the benchmark beside this one
 
 from mithridate import Ray, TrainConfig, Votes, train
 from mithridate._version import VERSION
-from mithridate.training.ray_connection import connected
+from mithridate.training.ray_cluster import connected
 
 CLASSES = 10
 SHAPES = {"mlp": (100,), "lenet5": (1, 28, 28)}  # what the models of long shards see

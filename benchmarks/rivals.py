@@ -24,9 +24,9 @@ from train import Memory, machine  # the benchmark beside this one
 from mithridate.core.votes import Votes
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
-from mithridate.training.config import PRECISIONS
-from mithridate.training.plain_config import PlainConfig, ViewPlan
-from mithridate.training.run import train_plain
+from mithridate.training.config import PRECISIONS, PlainConfig, PlainRecipe, ViewPlan
+from mithridate.training.order import RuntimeOptions
+from mithridate.training.run import by_hand, carry_out
 
 CLASSES = 10
 MODELS = {"dpa": 1200, "finite-aggregation": 1200, "bagging": 1000}
@@ -72,18 +72,10 @@ def benchmark(arguments: argparse.Namespace) -> dict[str, Any]:
     training_set, test_set = load(arguments.data)
     memory = Memory(torch.device(arguments.device))
     start = time.perf_counter()
-    votes = train_plain(
-        training_set,
-        test_set,
-        model="lenet5",
-        plan=plan,
-        config=config,
-        run_dir=arguments.run_dir,
-        device=arguments.device,
-        in_flight=arguments.in_flight,
-        precision=arguments.precision,
-        root_seed=None if plan.is_deterministic else ROOT_SEED,
-    )
+    seed = None if plan.is_deterministic else ROOT_SEED
+    order = by_hand(training_set, test_set, model="lenet5", config=PlainRecipe.of(config, plan), root_seed=seed)
+    runtime = RuntimeOptions(arguments.run_dir, arguments.device, arguments.in_flight, arguments.precision)
+    votes = carry_out(order, runtime)
     seconds = time.perf_counter() - start
     return {
         "what": arguments.what,

@@ -41,7 +41,7 @@ from mithridate.recipes.choosing import Recipe, choose
 from mithridate.training import models
 from mithridate.training.config import TrainConfig
 from mithridate.training.engine import Engine
-from mithridate.training.initialisation import initial_weights
+from mithridate.training.models import initial_weights
 from mithridate.training.randomness import Seeds
 
 ROOT = Path(__file__).parents[1]
@@ -238,7 +238,7 @@ def config_of(case: Case, classes: int) -> TrainConfig:
     """Noise, clipping and step size are any: no timing depends on them."""
     rate = case.batch / case.examples
     config = TrainConfig(case.instances, 4.0, rate, case.steps, 1.0, 0.1, average_iterates=case.model == "linear")
-    return config.resolve(num_train=case.examples, classes=classes)[0]
+    return config.resolve(num_train=case.examples, classes=classes)
 
 
 def random_data(kind: Kind, examples: int, distinct: int = 10_000) -> Dataset:

@@ -34,8 +34,8 @@ from torch import nn
 
 from mithridate.data.examples import Dataset
 from mithridate.training import models
-from mithridate.training.arithmetic import products
 from mithridate.training.config import PRECISIONS, TrainConfig
+from mithridate.training.devices import products
 from mithridate.training.engine import Engine
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import plan_ranges
@@ -188,7 +188,7 @@ def training_config(recipe: Recipe, batch: float, arguments: argparse.Namespace)
         schedule=recipe.schedule,
         average_iterates=recipe.average_iterates,
     )
-    return config.resolve(num_train=recipe.examples, classes=CLASSES)[0]
+    return config.resolve(num_train=recipe.examples, classes=CLASSES)
 
 
 def recipe_of(recipe: Recipe, batch: float) -> dict[str, Any]:

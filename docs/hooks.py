@@ -14,7 +14,7 @@ from unittest import mock
 import griffe
 from latex2mathml.converter import convert
 
-from mithridate.cli import _parser
+from mithridate.cli._shared import new_parser
 
 COMMANDS = "<!-- commands -->"
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
@@ -45,7 +45,7 @@ def _mathml(found: re.Match[str]) -> str:
 
 def command_reference() -> str:
     """One section for every command, each with the help that the command prints."""
-    parser = _parser()
+    parser = new_parser()
     with mock.patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"):
         sections = [_section("mithridate", parser)]
         sections += [_section(f"mithridate {name}", command) for name, command in commands(parser).items()]

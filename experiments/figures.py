@@ -23,7 +23,7 @@ from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
 
 from mithridate.accounting import RDP
-from mithridate.reporting.comparison_chart import COLOURS
+from mithridate.reporting.comparison import COLOURS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")

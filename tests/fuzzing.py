@@ -40,11 +40,10 @@ from mithridate import ADP, FDP, RDP, Certificate, SampledGaussian, Subsampled, 
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.fdp import CurveFamily
 from mithridate.cli import main
-from mithridate.cli.predict import read_alike
+from mithridate.cli.certifying import read_alike
 from mithridate.data import Images, named, published_files, read
 from mithridate.errors import MithridateError
 from mithridate.projects import read_comparison, read_project
-from mithridate.training import prediction
 from mithridate.training import run as training
 from mithridate.training.run_directory import Manifest, RunDirectory, read_models, read_seed
 
@@ -323,7 +322,7 @@ def prepared() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         os.environ["MITHRIDATE_CACHE"] = f"{folder}/cache"
         os.environ.pop("MITHRIDATE_DATA", None)
-        training.Engine = prediction.Engine = FakeEngine  # type: ignore[misc,assignment]
+        training.Engine = FakeEngine  # type: ignore[misc,assignment]
         for name, published in list(named.PUBLISHED.items()):
             named.PUBLISHED[name] = replace(published, hosts=("http://127.0.0.1:9/",))
         before = os.getcwd()

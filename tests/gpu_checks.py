@@ -44,13 +44,12 @@ from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
 from mithridate.data import Dataset
-from mithridate.training.arithmetic import products
 from mithridate.training.clipping import Clipping
+from mithridate.training.devices import Optimiser, products
 from mithridate.training.engine import Engine
 from mithridate.training.layers import Conv
 from mithridate.training.models import BasicBlock, build
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
-from mithridate.training.optimisers import Optimiser
 from mithridate.training.randomness import Seeds
 
 Check = Callable[[torch.device], None]
@@ -828,7 +827,7 @@ def engine(device: torch.device, model: str = "lenet5", precision: str = "float3
     config = TrainConfig(max_grad_norm=0.5, learning_rate=constants.pop("learning_rate", 0.5), **constants)
     labels = torch.randint(CLASSES, (500,), generator=torch.Generator().manual_seed(1)).numpy()
     inputs = draw(2, 500, *shape).numpy()
-    config, _ = config.resolve(num_train=500, classes=CLASSES)
+    config = config.resolve(num_train=500, classes=CLASSES)
     data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64), "")
     return Engine(build(model, shape, CLASSES), data, config, device=device, precision=precision)
 
@@ -873,8 +872,8 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
 def check_widening_batches(device: torch.device) -> None:
     # Batches of about one example: whole blocks may be empty, and a rare batch needs a wider graph than any before.
     trained = engine(device, "linear", noise_multiplier=1e-9, sample_rate=0.002, steps=3000, learning_rate=0.01)
-    from mithridate.training.graphs import ReplayedStep
-    from mithridate.training.sampling import Block
+    from mithridate.training.batch_source import Block
+    from mithridate.training.devices import ReplayedStep
 
     here = trained.train(SEEDS, range(2)).cpu()
     there = engine(
@@ -950,11 +949,10 @@ def check_tally(device: torch.device) -> None:
     inputs = random_inputs(module, (50, 1, 16, 18), seed=2).numpy()
     here = engine(device).tally(weights.to(device), inputs)
     there = engine(torch.device("cpu")).tally(weights, inputs)
-    require(bool((here.counts == there.counts).all()), "other votes")
-    np.testing.assert_allclose(here.score_sums, there.score_sums, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(here.score_squares, there.score_squares, rtol=1e-4, atol=1e-4)
-    assert here.score_histograms is not None
-    require(bool((here.score_histograms.sum(axis=2) == 6).all()), "histograms that do not count every model")
+    require(bool((here["counts"] == there["counts"]).all()), "other votes")
+    np.testing.assert_allclose(here["score_sums"], there["score_sums"], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(here["score_squares"], there["score_squares"], rtol=1e-4, atol=1e-4)
+    require(bool((here["score_histograms"].sum(axis=2) == 6).all()), "histograms that do not count every model")
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from test_train_cli import everything_in
 from training_doubles import TEST, TRAIN, FakeEngine
 
 from mithridate import ADP, SampledGaussian, Votes, certify
-from mithridate.cli import _parser, main
+from mithridate.cli import main
+from mithridate.cli._shared import new_parser
 from mithridate.data import named
-from mithridate.training import prediction
-from mithridate.training import run as training
+from mithridate.training import task
 
 # Longer than any of these commands takes on a slow machine; a loop without end takes longer.
 pytestmark = pytest.mark.more
@@ -94,8 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (bad / "folder").mkdir()
     (bad / "loop").symlink_to(bad / "loop")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Engine", FakeEngine)
-        patch.setattr(prediction, "Engine", FakeEngine)
+        patch.setattr(task, "Engine", FakeEngine)
         patch.setattr("mithridate.certifying.advice.METHODS", (ADP(),))
         patch.delenv("MITHRIDATE_DATA", raising=False)
         for name, published in named.PUBLISHED.items():
@@ -203,7 +202,7 @@ def test_the_commands_that_others_are_made_of_work(world: Path) -> None:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    for action in _parser()._actions:
+    for action in new_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             return dict(action.choices)
     raise AssertionError("there are no commands")

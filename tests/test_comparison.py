@@ -32,14 +32,14 @@ from hypothesis import strategies as st
 
 import mithridate
 from mithridate import RDP, Certificate, ConfigError, Status, Threat, Votes, certify, verify
-from mithridate.comparing.result import Comparison, Entry, Stretch, axis_ticks, certificate_file, covers
+from mithridate.comparing.entry import Entry, certificate_file, covers
+from mithridate.comparing.result import Comparison, Stretch, axis_ticks
 from mithridate.comparing.running import compare
-from mithridate.comparing.sentences import notes_on
 from mithridate.core.conditions import classes_read_off
 from mithridate.core.mechanism import SEARCH_LIMIT
 from mithridate.defences.partitions import Partitioned
 from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures
-from mithridate.reporting.comparison_chart import COLOURS, DASHES
+from mithridate.reporting.comparison import COLOURS, DASHES
 
 DATA = (TRAIN, TEST)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -245,7 +245,7 @@ def test_a_claim_about_bounded_moves_is_ranked_against_none() -> None:
         claim = certify(votes, method=FeatureNoiseRule(distance))
         entry = Entry("smoothing", "feature-smoothing", claim, Threat.FEATURES, 0.0, 0.0)
         assert not entry.ranked
-        assert f"up to {distance:g} only" in " ".join(notes_on(entry))
+        assert f"up to {distance:g} only" in " ".join(entry.warnings)
 
 
 def test_bagging_is_matched_with_what_certifies_predictions() -> None:

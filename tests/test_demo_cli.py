@@ -14,10 +14,10 @@ from test_cli import Outcome, run
 from test_train_cli import everything_in, refused
 
 from mithridate import Certificate, Votes, verify
-from mithridate.cli import demo as command
+from mithridate.cli import starting as command
 from mithridate.data import named
 from mithridate.data.named import load_named
-from mithridate.training import run as training
+from mithridate.training.engine import Engine
 
 pytest.importorskip("sklearn")
 
@@ -112,7 +112,7 @@ def test_a_finished_demo_is_not_trained_again(
     def again(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(training.Engine, "train", again)
+    monkeypatch.setattr(Engine, "train", again)
     assert run(capsys, *QUICK, "--json").code == 0
     assert "belongs to another run" in refused(run(capsys, "demo", "--instances", "61", "--device", "cpu"))
 

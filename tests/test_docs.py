@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mithridate.cli import _parser, main
+from mithridate.cli import main
+from mithridate.cli._shared import new_parser
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -99,7 +100,7 @@ def test_few_blocks_do_not_run() -> None:
 def test_the_commands_of_a_page_exist(page: Path) -> None:
     for block in blocks(page):
         for command in commands(block):
-            assert callable(_parser().parse_args(command).run), command
+            assert callable(new_parser().parse_args(command).run), command
 
 
 @pytest.mark.more
@@ -162,7 +163,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert outcome.returncode == 0, outcome.stderr
     shown = {page.stem: page.read_text(encoding="utf-8") for page in (tmp_path / "site").glob("*.html")}
     # The help of every command is there, formulas are drawn without a script, and nothing comes from the network.
-    for command in re.findall(r"^ {4}(\w+) ", _parser().format_help(), flags=re.MULTILINE):
+    for command in re.findall(r"^ {4}(\w+) ", new_parser().format_help(), flags=re.MULTILINE):
         assert f"usage: mithridate {command}" in shown["cli"]
     assert "<math" in shown["theory"]
     assert "arithmatex" not in shown["theory"]

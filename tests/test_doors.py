@@ -98,7 +98,7 @@ def by_object(method: str) -> Votes:
 
 def by_estimator(method: str) -> Votes:
     """`CertifiedClassifier(method=...).fit(...)`, which votes when it is asked."""
-    fitted = CertifiedClassifier(defence(method, **CONSTANTS[method]), device="cpu").fit(*TRAINING)
+    fitted = CertifiedClassifier(method, **CONSTANTS[method], device="cpu").fit(*TRAINING)
     return fitted.votes(*TEST)
 
 
@@ -213,6 +213,7 @@ def test_methods_that_share_models_share_a_run_that_either_can_certify(capsys: p
         (["--model", "linear", "--instances", "40"], "fdp", "a network is named"),
         (["--radius", "5"], "nearest-neighbours", "a radius of 5"),
         (["--radius", "100"], "kernel-vote", "a radius of 100 is much"),
+        (["--model", "auto", "--features", "auto"], "nearest-neighbours", "without any training"),
     ],
 )
 def test_auto_decides_by_public_facts_and_prints_its_reason(

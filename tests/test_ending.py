@@ -17,7 +17,7 @@ import pytest
 from test_cli import run
 from training_doubles import TRAIN
 
-from mithridate.cli import main, plan
+from mithridate.cli import certifying, main
 
 # Seconds after which something hangs.
 pytestmark = pytest.mark.more
@@ -66,7 +66,7 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.parametrize(
-    "name", ["mithridate.cli._ending", "argparse", "mithridate.cli._output", "numpy", "scipy.special", "rich.progress"]
+    "name", ["mithridate.cli._ending", "argparse", "mithridate.cli._shared", "numpy", "scipy.special", "rich.progress"]
 )
 def test_while_modules_are_imported(name: str) -> None:
     outcome = ended(ON_IMPORT.format(name=name), *PLAN)
@@ -111,13 +111,13 @@ def test_what_was_printed_before_is_not_lost() -> None:
 def test_errors_that_follow_from_an_interruption_are_not_shown() -> None:
     """As where a library makes something else of it."""
     code = """
-import mithridate.cli.plan as command
+import mithridate.cli.certifying as command
 def run(arguments):
     try:
         interrupt()
     except BaseException as error:
         raise ValueError("lost") from error
-command.run = run
+command.run_plan = run
 """
     outcome = ended(code, *PLAN)
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (130, "", INTERRUPTED)
@@ -188,7 +188,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(arguments: Any) -> int:
         raise error
 
-    monkeypatch.setattr(plan, "run", fail)
+    monkeypatch.setattr(certifying, "run_plan", fail)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_too_little_memory_is_nobodys_mistake(
 
 
 def test_a_program_that_fails_has_that_status_too() -> None:
-    outcome = ended("import mithridate.cli.plan as command\ncommand.run = lambda arguments: 1 / 0\n", *PLAN)
+    outcome = ended("import mithridate.cli.certifying as c\nc.run_plan = lambda arguments: 1 / 0\n", *PLAN)
     assert (outcome.returncode, outcome.stdout) == (70, "")
     assert outcome.stderr.startswith("mithridate: an error of its own, ZeroDivisionError: division by zero")
     assert outcome.stderr.count("\n") == 1
@@ -251,7 +251,9 @@ def test_a_program_that_fails_has_that_status_too() -> None:
 
 def test_a_library_does_not_choose_the_status() -> None:
     """For 1 says that a certificate does not hold."""
-    outcome = ended("import mithridate.cli.plan as command\ncommand.run = lambda arguments: sys.exit(1)\n", *PLAN)
+    outcome = ended(
+        "import mithridate.cli.certifying as command\ncommand.run_plan = lambda arguments: sys.exit(1)\n", *PLAN
+    )
     assert outcome.returncode == 70
 
 
@@ -266,13 +268,13 @@ def test_a_program_that_cannot_even_start() -> None:
 
 
 PRINTING = """
-from mithridate.cli import _output, plan
-plan.run = lambda arguments: {} or 0
+from mithridate.cli import _shared, certifying
+certifying.run_plan = lambda arguments: {} or 0
 """
 
 
 @pytest.mark.parametrize(
-    "printing", ["_output.console().print('x')", "_output.print_json({'x': 'x' * 10**6})", "print('x', flush=True)"]
+    "printing", ["_shared.console().print('x')", "_shared.print_json({'x': 'x' * 10**6})", "print('x', flush=True)"]
 )
 def test_a_reader_that_goes_away(printing: str) -> None:
     """Not status 1, which says that a certificate does not hold."""
@@ -325,7 +327,7 @@ def test_signals_belong_to_whoever_calls_main(monkeypatch: pytest.MonkeyPatch) -
         return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), sys.unraisablehook
 
     seen = []
-    monkeypatch.setattr(plan, "run", lambda arguments: seen.append(handlers()) or 0)
+    monkeypatch.setattr(certifying, "run_plan", lambda arguments: seen.append(handlers()) or 0)
     before = handlers()
     assert main(PLAN) == 0
     assert seen == [before]

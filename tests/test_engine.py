@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from mithridate import ConfigError, MithridateError, TrainConfig
 from mithridate.data import Dataset
 from mithridate.data.named import load_named
+from mithridate.training.batch_source import blocks
+from mithridate.training.devices import on_threads
 from mithridate.training.engine import Engine, initial_weights
 from mithridate.training.models import build
 from mithridate.training.randomness import Seeds
-from mithridate.training.sampling import blocks
-from mithridate.training.threads import on_threads
 
 SEEDS = Seeds.of(bytes(range(32)))
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def recipe(**changes: Any) -> TrainConfig:
         "instances": 6, "noise_multiplier": 1.0, "sample_rate": 0.2, "steps": 8, "max_grad_norm": 0.7,
         "learning_rate": 0.5, **changes,
     }  # fmt: skip
-    return TrainConfig(**constants).resolve(num_train=EXAMPLES, classes=CLASSES)[0]
+    return TrainConfig(**constants).resolve(num_train=EXAMPLES, classes=CLASSES)
 
 
 def small() -> nn.Module:
@@ -466,9 +466,9 @@ def test_a_diverged_instance_still_votes() -> None:
     weights = trainer.train(SEEDS, range(4))
     assert not weights.isfinite().all()
     tally = trainer.tally(weights, dataset(7, seed=5).inputs)
-    assert (tally.counts.sum(axis=1) == 4).all()
-    assert (tally.counts[:, 0] == 4).all()
-    assert np.isfinite(tally.score_sums).all()
+    assert (tally["counts"].sum(axis=1) == 4).all()
+    assert (tally["counts"][:, 0] == 4).all()
+    assert np.isfinite(tally["score_sums"]).all()
 
 
 def test_votes_are_those_of_the_weights() -> None:
@@ -482,9 +482,8 @@ def test_votes_are_those_of_the_weights() -> None:
             labels = with_weights(module, row)(torch.from_numpy(inputs).double()).argmax(dim=1)
         expected[np.arange(9), labels.numpy()] += 1
     tally = trainer.tally(weights, inputs)
-    assert np.array_equal(tally.counts, expected)
-    assert tally.score_histograms is not None
-    assert tally.score_histograms.shape == (9, CLASSES, 8)
+    assert np.array_equal(tally["counts"], expected)
+    assert tally["score_histograms"].shape == (9, CLASSES, 8)
 
 
 # --- learning ---------------------------------------------------------------------------------------------------------
@@ -492,7 +491,7 @@ def test_votes_are_those_of_the_weights() -> None:
 
 def accuracy(trainer: Engine, instances: int, inputs: Any, labels: Any) -> float:
     tally = trainer.tally(trainer.train(SEEDS, range(instances)), inputs)
-    return float((tally.counts.argmax(axis=1) == labels).mean())
+    return float((tally["counts"].argmax(axis=1) == labels).mean())
 
 
 @pytest.mark.parametrize(
@@ -524,7 +523,7 @@ def test_lenet5_learns_digits() -> None:
     large = [np.kron(part.x, np.ones((3, 3))) for part in (train, test)]
     margin = [np.pad(images, ((0, 0), (0, 0), (2, 2), (2, 2))) for images in large]
     inputs, unseen = (((images / 255.0 - 0.1307) / 0.3081).astype(np.float32) for images in margin)
-    config, _ = TrainConfig(
+    config = TrainConfig(
         instances=2,
         noise_multiplier=0.5,
         sample_rate=0.04,
@@ -541,7 +540,7 @@ def test_lenet5_learns_digits() -> None:
 def test_batches_that_are_too_large_to_be_added_up_are_refused() -> None:
     count = 2**21 + 1
     data = Dataset(np.zeros((1, 2), np.float32).repeat(count, axis=0), np.zeros(count, np.int64), "")
-    config, _ = recipe(sample_rate=1.0).resolve(num_train=count, classes=2)
+    config = recipe(sample_rate=1.0).resolve(num_train=count, classes=2)
     with pytest.raises(ConfigError, match="too large"):
         Engine(nn.Linear(2, 2), data, config, device=torch.device("cpu"))
     Engine(nn.Linear(2, 2), data, replace(config, sample_rate=0.5), device=torch.device("cpu"))

@@ -31,6 +31,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from mithridate import RDP, ConfigError, Threat, certify, predict
 from mithridate.core.conditions import Size, conditions_of
+from mithridate.defences.registry import kind_of, names
 from mithridate.estimator import CertifiedClassifier
 from mithridate.features import Frozen, UnitNorm
 
@@ -87,9 +88,28 @@ def test_two_estimators_share_nothing() -> None:
     assert second.method == "auto"
 
 
+def test_the_constants_of_every_method_are_parameters() -> None:
+    known = {name for method in names() for name in kind_of(method).options()}
+    assert known <= set(CertifiedClassifier().get_params())
+    original = CertifiedClassifier("nearest-neighbours", neighbours=50)
+    assert (clone(original).neighbours, repr(original)) == (50, repr(clone(original)))
+    assert "partitions" not in repr(original)
+    near: Any = original.fit(POINTS, LABELS).defence_
+    assert near.neighbours == 50
+    near = original.set_params(neighbours=20).fit(POINTS, LABELS).defence_
+    assert near.neighbours == 20
+    with pytest.raises(ConfigError, match="no option 'partitions'"):
+        original.set_params(partitions=5).fit(POINTS, LABELS)
+
+
+def test_an_unknown_parameter_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(ConfigError, match="no argument 'neigbours'; did you mean 'neighbours'"):
+        CertifiedClassifier("nearest-neighbours", neigbours=50)
+
+
 def test_a_clone_has_equal_parameters_and_no_models(fitted: CertifiedClassifier) -> None:
     original = small(method=RDP(group="mixture"), threat=Threat.ADD, features=UnitNorm(bias=0.5), classes=[0, 1, 2])
-    twin = clone(original)
+    twin: Any = clone(original)
     assert twin.get_params() == original.get_params()
     assert not hasattr(clone(fitted), "defence_")
 
@@ -419,6 +439,7 @@ class NoTorch:
 sys.meta_path.insert(0, NoTorch())
 from mithridate.core.conditions import conditions_of
 from mithridate.core.conditions import Size
+from mithridate.defences.registry import kind_of, names
 from mithridate.estimator import CertifiedClassifier
 print(CertifiedClassifier().fit([[-1.0], [1.0]] * 20, [0, 1] * 20).predict([[-1.0], [1.0]]).tolist())
 try:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mithridate.training.graphs import ReplayedStep
-from mithridate.training.sampling import Block
+from mithridate.training.batch_source import Block
+from mithridate.training.devices import ReplayedStep
 
 
 class Graph:

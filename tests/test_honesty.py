@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from test_cli import run, run_json
 
 from mithridate import Certificate, CertifiedClassifier, ConfigError, SampledGaussian, Threat, Votes, certify, plan
-from mithridate.cli import _parser
-from mithridate.comparing.result import Comparison, Entry
+from mithridate.cli._shared import new_parser
+from mithridate.comparing.entry import Entry
+from mithridate.comparing.result import Comparison
 from mithridate.comparing.running import compare
 from mithridate.core.labels import single_label
 from mithridate.data import Examples
@@ -364,7 +365,7 @@ def test_defaults_have_one_value_each() -> None:
         "compare": ["c.toml"],
     }
     for command, flags in given_flags.items():
-        arguments = vars(_parser().parse_args([command, *flags]))
+        arguments = vars(new_parser().parse_args([command, *flags]))
         for name, default in python[command].items():
             # What the command line leaves out is left to the function.
             if arguments.get(name) is not None and not callable(default):

@@ -5,7 +5,7 @@ import torch
 from torch import fx, nn
 
 from mithridate import ConfigError
-from mithridate.training import suitability
+from mithridate.training import models
 from mithridate.training.models import MODELS, build, scaling
 
 HOME = {
@@ -81,10 +81,9 @@ def test_answers_logits_and_can_be_traced(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_is_suitable_and_can_start_afresh(name: str) -> None:
     module = build(name, HOME[name], 3)
-    suitability.check(module)
-    assert not suitability.has_tied_parameters(module)
+    models.check_module(module)
     before = [parameter.detach().clone() for parameter in module.parameters()]
-    suitability.reset_for_fresh_start(module)
+    models.reset_for_fresh_start(module)
     # Scales and shifts of norms start at constants; every matrix and filter is drawn.
     drawn = [(old, new) for old, new in zip(before, module.parameters(), strict=True) if new.dim() > 1]
     assert drawn

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mithridate.training.kernels import native
-from mithridate.training.kernels.native import Library, Stage
+from mithridate.training.kernels import cpu as native
+from mithridate.training.kernels.cpu import Library, Stage
 
 Pairs = list[tuple[Tensor, Tensor]]
 
@@ -472,7 +472,7 @@ def test_a_folder_that_cannot_be_written_means_none(fresh: Path) -> None:
 
 
 def test_two_processes_may_compile_at_the_same_time(fresh: Path) -> None:
-    code = "from mithridate.training.kernels import native; print(native.library() is not None)"
+    code = "from mithridate.training.kernels import cpu; print(cpu.library() is not None)"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Decision, ExactRule
 from mithridate.core.votes import Votes
+from mithridate.data.examples import as_examples
 from mithridate.defences import KernelVote, NearestNeighbours, _nearness
 from mithridate.defences import kernel as kernel_file
 from mithridate.defences import neighbours as neighbours_file
@@ -31,7 +32,7 @@ from mithridate.defences._nearness import StoredExamples
 from mithridate.defences.kernel import FULL_WEIGHT, Exponential, Kernel, KernelRule, KernelSum, Within
 from mithridate.defences.neighbours import Lead, NearestExamples, NeighbourRule
 from mithridate.errors import ConfigError
-from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm
+from mithridate.features import Frozen, HashedNgrams, OrientedGradients, UnitNorm, pick_encoder
 
 Array = npt.NDArray[Any]
 KERNELS: list[Kernel] = [Exponential(0.2), Exponential(0.1, full=0.8), Exponential(3.0), Within(0.3), Within(-1.0)]
@@ -40,9 +41,11 @@ TEXTS = ["a first text", "another one", "a first text!", "", "something else ent
 
 def voted(vote: Callable[..., Votes], training_set: Any, inputs: Any, **options: Any) -> Votes:
     """How examples vote, from the data on."""
-    names = ("features", "classes", "source", "assumptions")
-    examples = StoredExamples.of(training_set, **{name: options.pop(name) for name in names if name in options})
-    return vote(examples, inputs, **options)
+    classes = options.pop("classes", None)
+    training = as_examples(training_set, "training", need_labels=True, classes=classes)
+    assert training.y is not None
+    encoder = pick_encoder(options.pop("features", None))
+    return vote(StoredExamples.of(training, encoder, classes or int(training.y.max()) + 1), inputs, **options)
 
 
 kernel_votes = partial(voted, kernel_file.kernel_votes)
@@ -527,9 +530,7 @@ def small(**options: Any) -> Votes:
 
 
 def test_votes_say_where_they_come_from(tmp_path: Path) -> None:
-    votes = small(
-        features=UnitNorm(), kernel=Within(0.5), own=True, source={"file": "a.csv"}, assumptions=["Read as is."]
-    )
+    votes = small(features=UnitNorm(), kernel=Within(0.5), own=True)
     assert votes.recipe == {
         "method": "kernel-vote",
         "features": UnitNorm().to_dict(),
@@ -539,9 +540,7 @@ def test_votes_say_where_they_come_from(tmp_path: Path) -> None:
     assert json.loads(json.dumps(votes.recipe)) == votes.recipe
     assert votes.labels is not None
     assert votes.labels.tolist() == [0, 1]
-    assert votes.assumptions[0] == "Read as is."
-    assert "classes = 3 was read off the training data" in votes.assumptions[1]
-    assert not small(classes=3).assumptions
+    assert not votes.assumptions
     votes.save(tmp_path / "votes.npz")
     assert Votes.load(tmp_path / "votes.npz") == votes
 
@@ -564,17 +563,26 @@ def test_the_fingerprint_is_of_data_and_recipe() -> None:
     prints = [call().data_fingerprint for call in calls]
     assert len(set(prints)) == len(prints)
     assert all(printed is not None and printed.startswith("sha256:") for printed in prints)
-    assert kernel_votes((x, y), (inputs, [0, 1]), source={"file": "a"}).data_fingerprint == prints[0]
+    assert kernel_votes((x, y), (inputs, [0, 1])).data_fingerprint == prints[0]
+
+
+def test_what_an_order_says_is_repeated() -> None:
+    data = (drawn(0, 9, 3), np.arange(9) % 3)
+    votes = KernelVote(features="none").train(data, drawn(1, 2, 3), assumptions=["Read as is."])
+    assert votes.assumptions[0] == "Read as is."
+    assert "classes = 3 was read off the training data" in votes.assumptions[1]
+    assert not any("read off" in each for each in KernelVote(classes=3).train(data, drawn(1, 2, 3)).assumptions)
 
 
 def test_a_trusted_encoder_is_named_among_the_assumptions() -> None:
     trusted = Frozen(function=lambda x: x * 2.0, title="doubling", trained_on="nothing")
-    votes = small(features=trusted, classes=3)
-    assert votes.counts.tolist() == small(classes=3).counts.tolist()
+    x, y, inputs = drawn(0, 9, 3), np.arange(9) % 3, drawn(1, 2, 3)
+    votes = KernelVote(features=trusted, classes=3).train((x, y), inputs)
+    assert votes.counts.tolist() == KernelVote(features="none", classes=3).train((x, y), inputs).counts.tolist()
     assert trusted.assumption in votes.assumptions
     assert any("bit for bit" in each for each in votes.assumptions)
     shifted = Frozen(function=lambda x: x + 2.0, title="doubling", trained_on="nothing")
-    assert small(features=shifted, classes=3).data_fingerprint != votes.data_fingerprint
+    assert KernelVote(features=shifted, classes=3).train((x, y), inputs).data_fingerprint != votes.data_fingerprint
 
 
 def test_progress_counts_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -608,9 +616,8 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: kernel_votes((X, Y[:3]), INPUTS), "one label for each"),
         (lambda: kernel_votes((X, Y), (INPUTS, [0])), "one label for each"),
         (lambda: kernel_votes((X, Y), (INPUTS, [0, 7])), "labels go from 0 to 1"),
-        (lambda: kernel_votes((X, Y), INPUTS, classes=1), "classes=1"),
-        (lambda: kernel_votes((X, Y * 0), INPUTS), "at least 2"),
-        (lambda: kernel_votes((X, Y), INPUTS, classes=2.5), "whole number"),
+        (lambda: KernelVote(classes=1), "at least 2"),
+        (lambda: KernelVote(classes=2.5), "whole number"),  # pyright: ignore[reportArgumentType]
         (lambda: kernel_votes(X, INPUTS), "a pair"),
         (lambda: kernel_votes((X[:0], Y[:0]), INPUTS), "empty"),
         (lambda: kernel_votes((X, Y), INPUTS[:0]), "empty"),
@@ -636,8 +643,8 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=(4, 2)), "a lead for every number"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=0), "neighbours"),
         (lambda: neighbour_votes((X, Y), INPUTS, neighbours=1.5), "neighbours"),
-        (lambda: neighbour_votes((X, Y), INPUTS, neighbours=2, assumptions="One."), "as a list of sentences"),
-        (lambda: kernel_votes((X, Y), INPUTS, assumptions=[" "]), "as a list of sentences"),
+        (lambda: KernelVote().train((X, Y), INPUTS, assumptions="One."), "as a list of sentences"),
+        (lambda: KernelVote().train((X, Y), INPUTS, assumptions=[" "]), "as a list of sentences"),
         (lambda: Exponential(0.0), "width"),
         (lambda: Exponential(math.nan), "width"),
         (lambda: Exponential(0.2, full=1.5), "full"),

@@ -29,9 +29,8 @@ from torch.nn import functional as F
 
 from mithridate import ConfigError, TrainConfig
 from mithridate.data import Dataset
-from mithridate.training.conversion import checked_shapes, layers_of, trace
+from mithridate.training.conversion import Fusion, checked_shapes, fusion_of, layers_of, trace
 from mithridate.training.engine import Engine
-from mithridate.training.fusion import Fusion, fusion_of
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.models import ResNet18
 from mithridate.training.network import FastNetwork, NotConvertible
@@ -574,7 +573,7 @@ def test_converted_to_the_same_function_or_refused(name: str) -> None:
 def engine_of(module: nn.Module, shape: tuple[int, ...]) -> Engine:
     inputs = random_inputs(module, (3, *shape), seed=3).numpy()
     data = Dataset(inputs, np.zeros(3, np.int64), "")
-    config, _ = TrainConfig(1, 1.0, 0.5, 1, 1.0, 0.1).resolve(num_train=3, classes=CLASSES)
+    config = TrainConfig(1, 1.0, 0.5, 1, 1.0, 0.1).resolve(num_train=3, classes=CLASSES)
     return Engine(module, data, config, device=torch.device("cpu"))
 
 

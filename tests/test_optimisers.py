@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mithridate import TrainConfig
-from mithridate.training.optimisers import Optimiser
+from mithridate.training.devices import Optimiser
 
 MODELS, SIZE, STEPS = 3, 17, 12
 Maker = Callable[[list[Tensor]], torch.optim.Optimizer]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mithridate.cli._output import check_apart, check_writable, percent, printable
+from mithridate._text import printable
+from mithridate.cli._shared import check_apart, check_writable, percent
 from mithridate.errors import ArtifactError
 
 

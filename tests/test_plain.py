@@ -14,24 +14,26 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor, nn
 from torch.func import functional_call
+from training_doubles import train_plain
 
 from mithridate import ConfigError, predict
 from mithridate.core.conditions import Size
 from mithridate.data import Dataset
 from mithridate.data.partition import content_hashes, parts
+from mithridate.defences import defence
 from mithridate.defences.bagging import Bagged, Bootstrap
 from mithridate.defences.partitions import Partitioned, Parts, SpreadPartitions, SpreadParts
 from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures, NoisyFeatures, NoisyLabels
 from mithridate.features import Frozen
 from mithridate.training import engine as engines
 from mithridate.training import run as training
+from mithridate.training import task
 from mithridate.training.batch_source import Seen, Views, add_normals, moved, visits
+from mithridate.training.config import PlainConfig, PlainRecipe, ViewPlan
 from mithridate.training.engine import Engine
-from mithridate.training.initialisation import initial_weights
-from mithridate.training.models import build
-from mithridate.training.plain_config import PlainConfig, PlainRecipe, ViewPlan
+from mithridate.training.models import build, initial_weights
+from mithridate.training.order import RuntimeOptions
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.run import train_plain
 
 SEED = bytes(range(32))
 SEEDS, PUBLIC_SEEDS = Seeds.of(SEED), Seeds.of(PUBLIC_SEED)
@@ -68,7 +70,7 @@ def small_images() -> nn.Module:
 def engine(
     plan: ViewPlan, data: tuple[np.ndarray, np.ndarray] = TRAIN, module: nn.Module | None = None, **changes: Any
 ) -> Engine:
-    recipe = PlainRecipe.of(replace(CONFIG, **changes), plan).resolve(num_train=len(data[1]), classes=CLASSES)[0]
+    recipe = PlainRecipe.of(replace(CONFIG, **changes), plan).resolve(num_train=len(data[1]), classes=CLASSES)
     dataset = Dataset(data[0], data[1], "")
     members, test = plan.members(content_hashes(*data)), TEST[0] if data[0].ndim == 2 else data[0]
     return Engine(module or small(), dataset, recipe, parts=members, test=test, device=CPU)
@@ -253,7 +255,7 @@ def test_too_many_in_flight_are_halved_before_the_first_group(monkeypatch: pytes
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             super().rehearse()
 
-    monkeypatch.setattr(training, "Engine", Small)
+    monkeypatch.setattr(task, "Engine", Small)
     assert train(Parts(9), in_flight=9).equals(train(Parts(9), in_flight=2))
     assert asked[:3] == [9, 4, 2]
 
@@ -485,7 +487,7 @@ def test_runs_without_a_seed_differ_and_merge(plan: ViewPlan) -> None:
 
 @pytest.mark.parametrize("plan", [*RANDOM_PLANS, *FUNCTION_PLANS], ids=str)
 def test_votes_say_what_was_run(plan: ViewPlan) -> None:
-    votes = train(plan, assumptions=("The reader is right.",), source={"kind": "arrays"})
+    votes = train(plan, assumptions=("The reader is right.",))
     expected = {
         "Bootstrap": Bagged(60, 12),
         "FlippedLabels": NoisyLabels(0.3, CLASSES),
@@ -497,7 +499,6 @@ def test_votes_say_what_was_run(plan: ViewPlan) -> None:
     assert (votes.instances, votes.examples, votes.classes) == (6, 25, CLASSES)
     assert votes.assumptions[0] == "The reader is right."
     assert votes.recipe["config"]["plan"] == plan.to_dict()
-    assert votes.recipe["source"] == {"kind": "arrays"}
     assert np.array_equal(votes.labels, TEST[1])
     assert (votes.score_sums is None) == plan.is_deterministic
     assert votes.data_fingerprint is not None
@@ -524,18 +525,17 @@ def test_predictions_and_preferences_are_those_of_the_models() -> None:
 
 
 def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_label_0() -> None:
-    from mithridate.training.tally import Counter
+    from mithridate.training.engine import Counter
 
     class Script:
         def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
             return torch.tensor([[[1.0, 1.0, 2.0]], [[3.0, torch.nan, 4.0]]])
 
-    counter = Counter(Script(), 3, 0, CPU, ("predictions", "preferences"))
+    script: Any = Script()
+    counter = Counter(script, 3, 0, CPU, ("predictions", "preferences"))
     tally = counter.count(torch.zeros(2, 1), np.zeros((1, 1), np.float32))
-    assert tally.predictions is not None
-    assert tally.preferences is not None
-    assert tally.predictions.tolist() == [[2, 0]]
-    assert tally.preferences.tolist() == [[[0, 2, 1], [0, 0, 1], [1, 1, 0]]]
+    assert tally["predictions"].tolist() == [[2, 0]]
+    assert tally["preferences"].tolist() == [[[0, 2, 1], [0, 0, 1], [1, 1, 0]]]
 
 
 @pytest.mark.parametrize("plan", [*RANDOM_PLANS, *FUNCTION_PLANS], ids=str)
@@ -561,10 +561,11 @@ def test_shards_of_a_run_are_trained_one_by_one_and_merge(plan: ViewPlan, tmp_pa
     options: dict[str, Any] = {"in_flight": 2, "config": replace(CONFIG, score_bins=8)}
     if isinstance(plan, Parts):
         options["preferences"] = True
-    seed = {} if plan.is_deterministic else {"root_seed": SEED}
+    seed: dict[str, Any] = {} if plan.is_deterministic else {"root_seed": SEED}
     whole = train(plan, **options, **seed)
-    planned = {**options, "model": "mlp", "device": "cpu", "plan": plan}
-    assert training.prepare(TRAIN, TEST, run_dir=tmp_path, **planned, **seed).in_flight == 2
+    more: dict[str, Any] = {"preferences": True} if isinstance(plan, Parts) else {}
+    order = training.by_hand(TRAIN, TEST, model="mlp", config=PlainRecipe.of(options["config"], plan), **more, **seed)
+    assert training.prepare(order, RuntimeOptions(tmp_path, "cpu", in_flight=2)).in_flight == 2
     pieces = [train(plan, run_dir=tmp_path, shards=number, **options) for number in (2, 0, 1)]
     assert [piece.instances for piece in pieces] == [2, 2, 2]
     together = train(plan, run_dir=tmp_path, **options)
@@ -579,18 +580,13 @@ def test_shards_of_a_run_are_trained_one_by_one_and_merge(plan: ViewPlan, tmp_pa
 
 
 def test_what_a_defence_adds_is_kept_with_the_run(tmp_path: Path) -> None:
-    size, extra = Size.of(60), {"defence": {"name": "dpa"}}
-    votes = train(Parts(6), run_dir=tmp_path, keep_models=True, size=size, extra=extra)
-    assert votes.recipe["defence"] == {"name": "dpa"}
-    assert votes.size == size
+    options: dict[str, Any] = {"run_dir": tmp_path, "device": "cpu", "keep_models": True}
+    votes = defence("dpa", steps=3).train(TRAIN, TEST, **options)
+    assert votes.recipe is not None
+    assert votes.recipe["defence"]["name"] == "dpa"
+    assert votes.size == Size.of(60)
     assert predict(tmp_path, TEST, device="cpu").equals(votes)
-    # The same models may be certified by another method: the run is then one of that method, and nothing is trained.
-    other = train(
-        Parts(6), run_dir=tmp_path, keep_models=True, size=size, extra={"defence": {"name": "run-off-election"}}
-    )
-    assert other.recipe["defence"] == {"name": "run-off-election"}
-    assert predict(tmp_path, TEST, device="cpu").equals(other)
-    assert np.array_equal(other.counts, votes.counts)
+    assert train(Parts(6), size=Size.of(60)).size == Size.of(60)
     with pytest.raises(ConfigError, match=r"Size.of\(60\)"):
         train(Parts(6), size=Size.of(61))
 
@@ -601,7 +597,7 @@ def test_another_plan_or_computer_is_another_run(tmp_path: Path, monkeypatch: py
         train(Parts(5), run_dir=tmp_path)
     with pytest.raises(ConfigError, match="evidence"):
         train(Parts(6), run_dir=tmp_path, preferences=True)
-    monkeypatch.setattr(training, "computer_of", lambda *_: {"name": "another"})
+    monkeypatch.setattr(task, "computer_of", lambda *_: {"name": "another"})
     with pytest.raises(ConfigError, match="computer"):
         train(Parts(6), run_dir=tmp_path)
 

@@ -9,7 +9,18 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 from torch import nn
-from training_doubles import CLASSES, SEED, TEST, TRAIN, WIDTH, FakeEngine, make_config, make_data, same_votes
+from training_doubles import (
+    CLASSES,
+    SEED,
+    TEST,
+    TRAIN,
+    WIDTH,
+    FakeEngine,
+    make_config,
+    make_data,
+    same_votes,
+    train_plain,
+)
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, predict, train
 from mithridate.data.partition import content_hashes, parts
@@ -17,10 +28,9 @@ from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures
 from mithridate.features import Frozen, UnitNorm
-from mithridate.training import run as training
+from mithridate.training import task
+from mithridate.training.config import PlainConfig, ViewPlan
 from mithridate.training.network import FastNetwork
-from mithridate.training.plain_config import PlainConfig, ViewPlan
-from mithridate.training.run import train_plain
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +96,7 @@ def test_images_are_scaled_as_in_training(tmp_path: Path) -> None:
 def test_models_of_a_gpu_answer_on_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"config": make_config(instances=3), "run_dir": tmp_path, "keep_models": True}
     with monkeypatch.context() as patch:
-        patch.setattr(training, "Engine", FakeEngine)  # as if it had another precision than this machine
+        patch.setattr(task, "Engine", FakeEngine)  # as if it had another precision than this machine
         votes = train(TRAIN, TEST, model="linear", precision="tf32", device="cpu", **options)
     assert votes.recipe is not None
     assert votes.recipe["precision"] == "tf32"

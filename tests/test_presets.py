@@ -175,7 +175,7 @@ def test_a_preset_decides_everything() -> None:
     assert order.defence.name == "fdp"
     assert (order.defence.model, order.defence.features) == (found.model, found.features)
     assert order.defence.config == replace(found.config_for(67), classes=2)  # the size step of 120
-    assert order.statements == (classes_read_off(2), SAID)
+    assert order.statements == (classes_read_off(2), SAID, *found.features.statements((28, 28), 2))
     assert not [sentence for sentence in order.choice.warnings if "longer than" in sentence]
     assert any("mnist-strong" in reason for reason in order.choice.details["reasons"])
 

@@ -81,9 +81,9 @@ def test_absolute_paths_stay_absolute(tmp_path: Path) -> None:
 
 
 def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
-    from mithridate.cli import _parser
+    from mithridate.cli._shared import new_parser
 
-    arguments = vars(_parser().parse_args(["train"]))
+    arguments = vars(new_parser().parse_args(["train"]))
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
     no_options |= {"shards", "prepare"}  # of one process, not of the project
     assert arguments.keys() - no_options == set(known_options())
@@ -280,6 +280,11 @@ def test_without_a_method_the_examples_vote_and_the_reason_is_said() -> None:
     assert order.defence.name == "nearest-neighbours"
     assert order.choice.words.startswith("Method: nearest-neighbours, because ")
     assert order.choice.details["method"] == "nearest-neighbours"
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "auto"}, {"method": "nearest-neighbours"}, {"method": "fdp"}])
+def test_what_is_auto_is_as_if_it_were_left_out(options: dict[str, Any]) -> None:
+    assert ordered({**options, "model": "auto", "features": "auto"}).defence == ordered(options).defence
 
 
 @pytest.mark.parametrize(

@@ -20,16 +20,15 @@ import pytest
 from safetensors.numpy import load_file
 from test_public_api import loaded_by
 from test_train_cli import INTERRUPTED
-from training_doubles import SEED, TEST, TRAIN, make_config, same_votes
+from training_doubles import SEED, TEST, TRAIN, make_config, same_votes, train_plain
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
-from mithridate.cli._training import device_type
+from mithridate.cli.train import device_type
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures
 from mithridate.projects import Project
-from mithridate.training.backends import Local
-from mithridate.training.plain_config import PlainConfig
+from mithridate.training.config import PlainConfig
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
@@ -38,7 +37,6 @@ from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, 
 from ray_watch import MARK, watched  # noqa: E402
 
 from mithridate.training import ray_cluster  # noqa: E402
-from mithridate.training.run import train_plain  # noqa: E402
 
 pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
@@ -59,7 +57,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import ray
 from mithridate import Ray
-from mithridate.training.ray_connection import connected
+from mithridate.training.ray_cluster import connected
 from ray_watch import MARK, listening
 
 with connected(Ray(workers=2)):
@@ -391,7 +389,7 @@ def test_a_back_end_can_be_pickled() -> None:
 
 
 def test_flags_choose_the_back_end() -> None:
-    assert Project().backend() == Local()
+    assert Project().backend() is None
     wanted = {"backend": "ray", "address": "auto", "workers": 2}
     assert Project(options=wanted).backend() == Ray(address="auto", workers=2)
     assert device_type("auto", Ray(gpus_per_worker=1)) == "cuda"  # of the cluster, whatever is here

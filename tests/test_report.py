@@ -52,7 +52,8 @@ from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import MajorityRule
 from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
-from mithridate.reporting import FORMATS, Report, pictures, report_chart, summary, templating
+from mithridate.reporting import FORMATS, Report, rendering, report_page
+from mithridate.reporting import report as summary
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report_page import key_figures, packed
 
@@ -417,10 +418,10 @@ def test_a_tighter_method_is_named() -> None:
 def test_a_curve_that_goes_on_beyond_the_axis_is_not_drawn_to_an_end() -> None:
     status = np.array([Status.CERTIFIED.value, Status.SEARCH_LIMIT.value])
     report = made_up([7, 1 << 20], status=status).report(methods=())
-    described = report_chart.description(report)
+    described = report_page.description(report)
     assert "50.0% beyond 7" in described
     assert "none beyond" not in described
-    whole = report_chart.description(made_up([7, 9]).report(methods=()))
+    whole = report_page.description(made_up([7, 9]).report(methods=()))
     assert "none beyond 9" in whole
     assert ("largest radius, or more", f"{1 << 20:,}") in key_figures(report)
 
@@ -602,15 +603,15 @@ def _decoded(file: bytes) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 4, 4), (4, 2, 9)])
 def test_png_files_hold_the_pixels(shape: tuple[int, ...]) -> None:
     picture = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    np.testing.assert_array_equal(_decoded(pictures.png(picture)), picture)
+    np.testing.assert_array_equal(_decoded(rendering.png(picture)), picture)
 
 
 def test_large_pictures_are_averaged_down() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (3, 128, 100), dtype=np.uint8)
-    small = pictures.reduced(picture)
+    small = rendering.reduced(picture)
     assert small.shape == (3, 64, 50)
     assert abs(float(small[1, 2, 3]) - picture[1, 4:6, 6:8].mean()) <= 0.5
-    assert max(pictures.reduced(np.zeros((1, 1000, 3), dtype=np.uint8)).shape) <= 64
+    assert max(rendering.reduced(np.zeros((1, 1000, 3), dtype=np.uint8)).shape) <= 64
 
 
 def test_the_least_and_most_certain_get_pictures_and_the_budget_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -621,7 +622,7 @@ def test_the_least_and_most_certain_get_pictures_and_the_budget_holds(monkeypatc
     order = np.argsort(radius)
     assert set(order[:100]) | set(order[-100:]) | set(range(990, 1000)) == set(shown)
     np.testing.assert_array_equal(_decoded(shown[int(order[0])])[0], images[order[0]])
-    monkeypatch.setattr(pictures, "_BUDGET", 2000)
+    monkeypatch.setattr(rendering, "_BUDGET", 2000)
     few = certificate.report(methods=(), pictures=images).pictures
     assert sum(len(file) for file in few.values()) <= 2000
     assert {order[0], order[-1]} <= set(few)
@@ -711,7 +712,7 @@ def test_the_policy_allows_this_style_and_this_script_only() -> None:
 
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_embedded_json_cannot_end_its_script(value: Any) -> None:
-    text = templating.environment().from_string("{{ value|tojson }}").render(value=value)
+    text = rendering.environment().from_string("{{ value|tojson }}").render(value=value)
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == value
 
@@ -879,7 +880,7 @@ def test_notebooks_get_the_page_in_a_frame_of_its_own() -> None:
 
 def test_a_report_needs_neither_torch_nor_matplotlib_and_never_certifies() -> None:
     """And what certifies loads nothing that draws a page."""
-    room = "import sys; from mithridate.reporting import Report, markdown, report_chart, report_page, templating; "
+    room = "import sys; from mithridate.reporting import Report, rendering, report_page; "
     heavy = ("torch", "matplotlib", "pandas", "jinja2", "PIL", "mithridate.certifying", "mithridate.auditing")
     below = "import sys, mithridate.certifying.certification, mithridate.comparing.running, mithridate.defences; "
     for code, unwanted in ((room, heavy), (below, ("mithridate.reporting", "jinja2", "matplotlib"))):
@@ -889,7 +890,7 @@ def test_a_report_needs_neither_torch_nor_matplotlib_and_never_certifies() -> No
 
 
 def test_a_template_that_lacks_a_value_is_an_error_and_values_are_text() -> None:
-    environment = templating.environment()
+    environment = rendering.environment()
     assert environment.from_string("{{ name }}").render(name=HOSTILE[0]) == escape(HOSTILE[0])
     with pytest.raises(UndefinedError, match="'nobody' is undefined"):
         environment.from_string("{{ nobody }}").render()

@@ -13,7 +13,8 @@ import pytest
 from mithridate import ADP, Certificate, SampledGaussian, Status, Votes, certify
 from mithridate._text import percent
 from mithridate.core.certificate import is_correct
-from mithridate.reporting import Report, summary
+from mithridate.reporting import Report
+from mithridate.reporting import report as summary
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report_page import readout
 

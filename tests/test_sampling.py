@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from mithridate.training import sampling
+from mithridate.training import batch_source
+from mithridate.training.batch_source import Block, blocks, sample_batches
 from mithridate.training.randomness import Seeds
-from mithridate.training.sampling import Block, blocks, sample_batches
 
 # A right sampler fails a test with at most this probability.
 LEVEL = 1e-8
@@ -124,7 +124,7 @@ def test_sampled_batches_have_the_law_of_coins(examples: int, rate: float) -> No
 @pytest.mark.parametrize(("examples", "rate"), SETTINGS)
 def test_blocks_have_the_law_of_coins(examples: int, rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
     # Blocks of a few steps, so that neighbouring steps lie in one block and in two.
-    monkeypatch.setattr(sampling, "_DRAWS_PER_BLOCK", 5 * (examples * rate + 1))
+    monkeypatch.setattr(batch_source, "_DRAWS_PER_BLOCK", 5 * (examples * rate + 1))
     incidence = incidence_of_blocks(blocks(streams(20), examples, rate, 400), 20, examples)
     assert min(p_values(incidence, rate).values()) > LEVEL
 
@@ -269,7 +269,7 @@ def test_no_examples() -> None:
 
 
 def test_whole_blocks_may_be_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "_DRAWS_PER_BLOCK", 3)
+    monkeypatch.setattr(batch_source, "_DRAWS_PER_BLOCK", 3)
     found = list(blocks(streams(2), 100, 0.0005, 600))
     assert sum(len(block) for block in found) == 600
     empty = [block for block in found if block.sizes.sum() == 0]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from training_doubles import train_plain
 
 from mithridate import TrainConfig, Votes, predict, train
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts
 from mithridate.errors import ConfigError
-from mithridate.training.plain_config import PlainConfig, ViewPlan
-from mithridate.training.run import train_plain
+from mithridate.training.config import PlainConfig, ViewPlan
 
 X = np.random.default_rng(0).standard_normal((60, 6)).astype(np.float32)
 Y = np.arange(60) % 3

@@ -18,12 +18,13 @@ from test_cli import run as command
 from test_run_directory import DEVICE, SEED, make_manifest
 from test_train_cli import TRAIN_FLAGS
 from test_training import killing
-from training_doubles import TEST, TRAIN, FakeEngine, make_config, same_votes
+from training_doubles import TEST, TRAIN, FakeEngine, make_config, prepare, same_votes
 
 from mithridate import ArtifactError, ConfigError, Votes, certify, train
-from mithridate.cli.merge import _instances, _Source, _without_overlaps
-from mithridate.training import prediction, shared_run
+from mithridate.cli.parts import _instances, _Source, _without_overlaps
 from mithridate.training import run as training
+from mithridate.training import shared_run
+from mithridate.training import task as task_file
 from mithridate.training.run_directory import Manifest, RunDirectory, plan_ranges, propose_seed, run_id_of
 from mithridate.training.shared_run import (
     SharedRun,
@@ -43,8 +44,7 @@ OPTIONS: dict[str, Any] = {"model": "linear", "config": make_config(), "in_fligh
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeEngine]]:
     FakeEngine.reset()
-    monkeypatch.setattr(training, "Engine", FakeEngine)
-    monkeypatch.setattr(prediction, "Engine", FakeEngine)
+    monkeypatch.setattr(task_file, "Engine", FakeEngine)
     yield FakeEngine
     FakeEngine.reset()
 
@@ -224,11 +224,11 @@ def test_without_memory_the_remedy_is_named_and_nothing_is_replanned(tmp_path: P
 
 
 def test_a_run_that_is_there_is_prepared_as_it_is(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS)
+    prepare(tmp_path, **OPTIONS)
     before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(ConfigError, match=r"planned with 2 models in flight, not 4; leave .*--in-flight.* out"):
-        training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": 4})
-    assert training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": None}).in_flight == 2
+        prepare(tmp_path, **{**OPTIONS, "in_flight": 4})
+    assert prepare(tmp_path, **{**OPTIONS, "in_flight": None}).in_flight == 2
     assert (tmp_path / "run.json").read_bytes() == before
 
 
@@ -236,7 +236,7 @@ def test_the_number_that_memory_chose_may_be_asked_for(tmp_path: Path) -> None:
     FakeEngine.guess = 4
     task(tmp_path, 2, in_flight=None)
     before = (tmp_path / "run.json").read_bytes()
-    training.prepare(TRAIN, TEST, run_dir=tmp_path, **{**OPTIONS, "in_flight": 4})
+    prepare(tmp_path, **{**OPTIONS, "in_flight": 4})
     assert (tmp_path / "run.json").read_bytes() == before
 
 
@@ -256,7 +256,7 @@ def test_other_recipes_data_or_assumptions_are_refused(tmp_path: Path) -> None:
 def test_what_turns_out_to_be_assumed_is_added_by_preparing_again(tmp_path: Path) -> None:
     said = ("The moon is full.",)
     assert said[0] not in task(tmp_path, 0).assumptions
-    training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS, assumptions=said)
+    prepare(tmp_path, **OPTIONS, assumptions=said)
     assert said[0] in task(tmp_path, 1, assumptions=said).assumptions
     assert said[0] in train(TRAIN, TEST, run_dir=tmp_path, **OPTIONS).assumptions
 
@@ -385,7 +385,7 @@ def test_a_file_system_without_hard_links_asks_for_a_prepared_run(
     with pytest.raises(ArtifactError, match=r"hard links\. Prepare the run beforehand"):
         task(tmp_path, 0)
     assert not list(tmp_path.glob(".*"))
-    training.prepare(TRAIN, TEST, run_dir=tmp_path, **OPTIONS)
+    prepare(tmp_path, **OPTIONS)
     task(tmp_path, 0)
 
 
@@ -440,7 +440,7 @@ def test_results_without_a_plan_are_left_alone(tmp_path: Path, name: str) -> Non
 
 
 def test_copies_train_apart_and_merge(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     assert not list((tmp_path / "run" / "shards").iterdir())
     parts: list[Votes] = []
     for number, shards in enumerate((range(0, 2), range(2, 3), range(3, 5))):
@@ -472,7 +472,7 @@ def test_copies_of_one_shard_each_merge_to_the_last_bit(tmp_path: Path) -> None:
 def test_shards_that_were_handed_out_may_be_put_into_one_directory(tmp_path: Path) -> None:
     """Their models, too: then nothing is trained again, and the run predicts."""
     options = {**OPTIONS, "keep_models": True}
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **options)
+    prepare(tmp_path / "run", **options)
     for number, shards in enumerate((range(0, 2), range(2, 5))):
         hand_out(tmp_path / "run", shards, tmp_path / str(number))
         train(TRAIN, TEST, run_dir=tmp_path / str(number), **options)
@@ -484,15 +484,15 @@ def test_shards_that_were_handed_out_may_be_put_into_one_directory(tmp_path: Pat
     assert FakeEngine.trained == []
     assert same_votes(votes, undisturbed(tmp_path / "run"))
     with pytest.raises(ArtifactError, match=r"was handed out .* Copy the shards and models folders"):
-        prediction.predict(tmp_path / "0", TEST[0], device="cpu")
-    assert np.array_equal(prediction.predict(tmp_path / "run", TEST[0], device="cpu").counts, votes.counts)
+        training.predict(tmp_path / "0", TEST[0], device="cpu")
+    assert np.array_equal(training.predict(tmp_path / "run", TEST[0], device="cpu").counts, votes.counts)
 
 
 # --- handing out ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_handed_out_holds_its_own_seeds_alone(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     hand_out(tmp_path / "run", range(1, 3), tmp_path / "part")
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == ["run.json", "seeds"]
     assert stat.S_IMODE((tmp_path / "part" / "seeds").stat().st_mode) == 0o600
@@ -510,7 +510,7 @@ def test_what_is_handed_out_holds_its_own_seeds_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["nothing", "short", "twice", "another run", "a hole"])
 def test_damaged_seeds_are_refused(tmp_path: Path, damage: str) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     hand_out(tmp_path / "run", range(1, 4), tmp_path / "part")
     first, *rest = (tmp_path / "part" / "seeds").read_text().splitlines()
     lines = {
@@ -527,16 +527,16 @@ def test_damaged_seeds_are_refused(tmp_path: Path, damage: str) -> None:
 
 
 def test_what_is_handed_out_is_not_prepared_and_stays(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     hand_out(tmp_path / "run", range(1, 4), tmp_path / "part")
     before = (tmp_path / "part" / "run.json").read_bytes()
     for in_flight in (2, 4, None):
         with pytest.raises(ConfigError, match=r"handed out with the seeds of some shards.*without --prepare"):
-            training.prepare(TRAIN, TEST, run_dir=tmp_path / "part", **{**OPTIONS, "in_flight": in_flight})
+            prepare(tmp_path / "part", **{**OPTIONS, "in_flight": in_flight})
     assert (tmp_path / "part" / "run.json").read_bytes() == before
     (tmp_path / "part" / "run.json").unlink()
     with pytest.raises(ConfigError, match="without --prepare"):
-        training.prepare(TRAIN, TEST, run_dir=tmp_path / "part", **OPTIONS)
+        prepare(tmp_path / "part", **OPTIONS)
     assert [path.name for path in (tmp_path / "part").iterdir()] == ["seeds"]
 
 
@@ -544,7 +544,7 @@ def test_what_is_handed_out_is_not_prepared_and_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["parts/10", "parts"])
 def test_no_new_run_starts_among_shards_that_were_handed_out(tmp_path: Path, name: str, shards: int | None) -> None:
     """The number of an array task that is too large, or empty."""
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     for number in range(2):
         hand_out(tmp_path / "run", range(number, number + 1), tmp_path / "parts" / str(number))
     with pytest.raises(ArtifactError, match=r"new run among shards that were handed out in .*parts, .* elsewhere"):
@@ -555,7 +555,7 @@ def test_no_new_run_starts_among_shards_that_were_handed_out(tmp_path: Path, nam
 
 
 def test_a_root_seed_of_another_run_is_refused_where_there_is_none(tmp_path: Path) -> None:
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", root_seed=SEED, **OPTIONS)
+    prepare(tmp_path / "run", root_seed=SEED, **OPTIONS)
     hand_out(tmp_path / "run", range(1), tmp_path / "part")
     with pytest.raises(ConfigError, match="another root seed"):
         task(tmp_path / "part", None, root_seed=bytes(32))
@@ -565,7 +565,7 @@ def test_a_root_seed_of_another_run_is_refused_where_there_is_none(tmp_path: Pat
 def test_only_a_run_with_its_seed_is_handed_out(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"run\.json"):
         hand_out(tmp_path, range(1), tmp_path / "part")
-    training.prepare(TRAIN, TEST, run_dir=tmp_path / "run", **OPTIONS)
+    prepare(tmp_path / "run", **OPTIONS)
     (tmp_path / "part").mkdir()
     with pytest.raises(ArtifactError, match="exists already"):
         hand_out(tmp_path / "run", range(1), tmp_path / "part")

@@ -41,8 +41,8 @@ from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import Partitioned
 from mithridate.defences.statistical import statistical_dp
-from mithridate.training.plain_config import ViewPlan
-from mithridate.training.prediction import predict
+from mithridate.training.config import ViewPlan
+from mithridate.training.run import predict
 
 # By the words of docs/theory.md: three a decade with the digits 1.35, 3.4 and 6.7, whole numbers below 100.
 STEPS = [1, 4, 7, 14, 34, 67, 135, 340, 670, 1350, 3400, 6700, 13_500, 34_000, 67_000, 135_000, 340_000, 670_000]
@@ -461,7 +461,7 @@ def test_bagging_knows_the_true_number_of_examples() -> None:
 def test_recipes_are_the_same_throughout_a_step(options: dict[str, Any]) -> None:
     def config(number: int) -> TrainConfig:
         order = defence("fdp", **options, features="unit-norm").order((X[:number], Y[:number]), X[:1])
-        return order.defence.config.resolve(num_train=number, classes=2)[0]
+        return order.defence.config.resolve(num_train=number, classes=2)
 
     assert config(67) == config(100) == config(134)
     assert config(66) != config(67)

@@ -10,7 +10,7 @@ import pytest
 from test_cli import run
 
 from mithridate import Certificate, Votes
-from mithridate.cli import _parser
+from mithridate.cli._shared import new_parser
 
 pytest.importorskip("torch", reason="needs: pip install 'mithridate[train]'")
 
@@ -83,7 +83,7 @@ def test_every_command_works(here: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert left is None or (here / left).is_file(), line
         printed[line.split()[0]] = outcome.out
     assert {line.split()[0] for line, _ in WALK} == set(
-        re.findall(r"^ {4}(\w+) ", _parser().format_help(), flags=re.MULTILINE)
+        re.findall(r"^ {4}(\w+) ", new_parser().format_help(), flags=re.MULTILINE)
     )
     # What was trained apart and merged is as large as what was trained at once, and both separate the two kinds.
     certificate, merged = Certificate.load("certificate.json"), Votes.load("votes.npz")

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from reference import CalledTwice, Scaled, Tied, general_zoo, zoo
+from reference import Scaled, general_zoo, zoo
 from torch import Tensor, nn
 
 from mithridate import ConfigError
-from mithridate.training import suitability
+from mithridate.training import models
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,26 @@ from mithridate.training import suitability
 def test_refusal_names_the_layer_and_the_remedy(layer: nn.Module, message: str) -> None:
     module = nn.ModuleDict({"head": nn.Linear(2, 2), "body": nn.ModuleDict({"layer": layer})})
     with pytest.raises(ConfigError, match=message):
-        suitability.check(module)
+        models.check_module(module)
 
 
 def test_the_module_itself_may_be_the_layer() -> None:
     with pytest.raises(ConfigError, match=r"The model BatchNorm1d\(3"):
-        suitability.check(nn.BatchNorm1d(3))
+        models.check_module(nn.BatchNorm1d(3))
 
 
 def test_a_module_without_parameters_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing to train"):
-        suitability.check(nn.Flatten())
+        models.check_module(nn.Flatten())
 
 
 def test_the_zoo_is_suitable() -> None:
     for module, _ in (zoo() | general_zoo()).values():
-        suitability.check(module)
+        models.check_module(module)
 
 
 def test_dropout_that_drops_nothing_and_instance_norm_without_state_pass() -> None:
-    suitability.check(nn.Sequential(nn.Dropout(0.0), nn.InstanceNorm1d(3), nn.Linear(3, 2)))
+    models.check_module(nn.Sequential(nn.Dropout(0.0), nn.InstanceNorm1d(3), nn.Linear(3, 2)))
 
 
 # --- forward pass -----------------------------------------------------------------------------------------------------
@@ -92,28 +92,21 @@ class Noisy(nn.Module):
 def test_a_buffer_that_changes_is_refused_and_the_module_is_left_alone() -> None:
     module = Counting()
     with pytest.raises(ConfigError, match="Buffer calls changes in the forward pass"):
-        suitability.check_forward(module, torch.ones(3))
+        models.check_forward(module, torch.ones(3))
     assert module.calls == 0
 
 
 def test_random_numbers_in_the_forward_pass_are_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(ConfigError, match="draws random numbers"):
-        suitability.check_forward(Noisy(), torch.ones(30))
+        models.check_forward(Noisy(), torch.ones(30))
 
 
 def test_a_constant_buffer_passes() -> None:
-    suitability.check_forward(Scaled(), torch.ones(6))
+    models.check_forward(Scaled(), torch.ones(6))
 
 
 # --- shared parameters, fresh starts ----------------------------------------------------------------------------------
-
-
-def test_tied_parameters_are_seen() -> None:
-    assert suitability.has_tied_parameters(Tied())
-    assert not suitability.has_tied_parameters(CalledTwice())
-    layer = nn.Linear(3, 3)
-    assert suitability.has_tied_parameters(nn.Sequential(layer, nn.Tanh(), layer))
 
 
 def test_a_fresh_start_is_the_draw_of_a_new_module() -> None:
@@ -121,7 +114,7 @@ def test_a_fresh_start_is_the_draw_of_a_new_module() -> None:
     module = nn.Linear(5, 4)
     new = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     torch.manual_seed(3)
-    suitability.reset_for_fresh_start(module)
+    models.reset_for_fresh_start(module)
     for name, parameter in module.named_parameters():
         assert torch.equal(parameter, new[name])
 
@@ -145,7 +138,7 @@ def test_a_parent_has_the_last_word_on_its_children() -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(7.0)
-    suitability.reset_for_fresh_start(module)
+    models.reset_for_fresh_start(module)
     inner = module[0]
     assert isinstance(inner, OwnStart)
     assert (inner.layer.weight == 0.25).all()
@@ -166,7 +159,7 @@ def test_a_parent_has_the_last_word_on_its_children() -> None:
 def test_what_nobody_draws_is_refused_and_left_as_it_was(module: nn.Module, name: str) -> None:
     before = {key: value.detach().clone() for key, value in module.named_parameters()}
     with pytest.raises(ConfigError, match=rf"Parameter {name} cannot be .*pass a function that builds the model"):
-        suitability.reset_for_fresh_start(module)
+        models.reset_for_fresh_start(module)
     for key, value in module.named_parameters():
         assert torch.equal(value, before[key])
 
@@ -184,7 +177,7 @@ class Centred(nn.Module):
 
 def test_a_module_whose_examples_depend_on_each_other_is_refused() -> None:
     with pytest.raises(ConfigError, match="mixes examples"):
-        suitability.check_examples_apart(Centred(), (3,), torch.float32)
-    suitability.check_examples_apart(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), (3,), torch.float32)
+        models.check_examples_apart(Centred(), (3,), torch.float32)
+    models.check_examples_apart(nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), (3,), torch.float32)
     tokens = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
-    suitability.check_examples_apart(tokens, (3,), torch.int64)
+    models.check_examples_apart(tokens, (3,), torch.int64)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from mithridate.auditing.private_routes import _ConcaveTable, _TradeoffRoute
 from oracles import LatticeTest, gaussian_curve, one_step_curve
 
 from mithridate import SampledGaussian, Subsampled, Threat
 from mithridate.auditing.exact_curves import PrivateTraining
+from mithridate.auditing.private_routes import _ConcaveTable, _TradeoffRoute
 from mithridate.auditing.routes import Difference
 from mithridate.core.mechanism import Private
 

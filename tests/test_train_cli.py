@@ -17,11 +17,10 @@ from test_cli import Outcome, run
 from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
-from mithridate.cli import _training as command
+from mithridate.cli import _shared as command
 from mithridate.cli import main
 from mithridate.core.conditions import Size
-from mithridate.training import prediction
-from mithridate.training import run as training
+from mithridate.training import task
 
 RECIPE = [
     "--instances", "10", "--noise-multiplier", "2", "--sample-rate", "0.2", "--steps", "6", "--max-grad-norm", "1",
@@ -32,8 +31,7 @@ RECIPE = [
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeEngine]]:
     FakeEngine.reset()
-    monkeypatch.setattr(training, "Engine", FakeEngine)
-    monkeypatch.setattr(prediction, "Engine", FakeEngine)
+    monkeypatch.setattr(task, "Engine", FakeEngine)
     yield FakeEngine
     FakeEngine.reset()
 

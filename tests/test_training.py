@@ -28,8 +28,10 @@ from mithridate import (
     verify,
 )
 from mithridate.core.conditions import Size
+from mithridate.data.examples import Examples
 from mithridate.features import Frozen, HashedNgrams
-from mithridate.training import run as training
+from mithridate.training import task
+from mithridate.training.models import describe
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import RunDirectory, models_path
 
@@ -39,7 +41,7 @@ X, Y = TRAIN
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeEngine]]:
     FakeEngine.reset()
-    monkeypatch.setattr(training, "Engine", FakeEngine)
+    monkeypatch.setattr(task, "Engine", FakeEngine)
     yield FakeEngine
     FakeEngine.reset()
 
@@ -166,10 +168,10 @@ def test_classes_read_off_the_data_are_assumed_public_and_the_size_limits_radii(
 
 
 def test_what_the_reading_of_the_data_assumed_is_repeated(fake: Any) -> None:
-    source = {"declaration": None, "class_names": ["ant", "bee", "cat"]}
-    votes = run(source=source, assumptions=("The ranges are public.",))
+    read = Examples(*TRAIN, ("ant", "bee", "cat"), assumptions=("The ranges are public.",))
+    votes = train(read, TEST, model="linear", config=make_config(), device="cpu")
     assert votes.recipe is not None
-    assert votes.recipe["source"] == source
+    assert votes.recipe["source"] == {"declaration": None, "class_names": ["ant", "bee", "cat"]}
     assert "The ranges are public." in votes.assumptions
     assert "The ranges are public." in certify(votes).assumptions
 
@@ -185,9 +187,10 @@ def test_nothing_that_was_ever_assumed_of_a_run_gets_lost(fake: Any, tmp_path: P
 
 def test_another_declaration_of_the_data_is_another_run(fake: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    run(folder, source={"declaration": {"columns": ["x" * 99]}})
+    options: dict[str, Any] = {"model": "linear", "config": make_config(), "device": "cpu", "run_dir": folder}
+    train(Examples(*TRAIN, ("a", "b", "x" * 99)), TEST, **options)
     with pytest.raises(ConfigError, match="its declaration of the data is different") as caught:
-        run(folder, source={"declaration": {"columns": ["y" * 99]}})
+        train(Examples(*TRAIN, ("a", "b", "y" * 99)), TEST, **options)
     assert "xxx" not in str(caught.value)
 
 
@@ -626,7 +629,7 @@ def test_a_full_disk_keeps_what_is_finished(fake: Any, tmp_path: Path, monkeypat
         with pytest.raises(ArtifactError, match="No space left"):
             run(tmp_path / "run")
         monkeypatch.undo()
-    monkeypatch.setattr(training, "Engine", fake)
+    monkeypatch.setattr(task, "Engine", fake)
     fake.reset()
     assert same_votes(run(tmp_path / "run"), expected)
     assert fake.trained == [range(6, 10)]
@@ -688,7 +691,7 @@ def test_images_are_scaled_by_constants_of_the_recipe(fake: Any) -> None:
             super().__init__(model, data, config, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "Engine", Spy)
+        patch.setattr(task, "Engine", Spy)
         train(data, test, model="linear", config=small(pixel_mean=0.5, pixel_std=0.25))
     assert seen[0].shape == (12, 1, 28, 28)
     assert seen[0].dtype == np.float32
@@ -725,9 +728,9 @@ class Rectified(Squashed):
 
 
 def test_networks_of_the_same_layers_but_other_code_or_attributes_are_different() -> None:
-    assert training.describe(Squashed(1.0)) == training.describe(Squashed(1.0))
-    assert training.describe(Squashed(1.0)) != training.describe(Squashed(9.0))
-    digests = {training.describe(model).split()[1] for model in (Squashed(1.0), Rectified(1.0))}
+    assert describe(Squashed(1.0)) == describe(Squashed(1.0))
+    assert describe(Squashed(1.0)) != describe(Squashed(9.0))
+    digests = {describe(model).split()[1] for model in (Squashed(1.0), Rectified(1.0))}
     assert len(digests) == 2
 
 

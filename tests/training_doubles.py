@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import safetensors.numpy  # noqa: F401  (once, and not in every child)
 import torch
 
 from mithridate import ArtifactError, TrainConfig, Votes
-from mithridate.training import prediction
 from mithridate.training import run as training
+from mithridate.training import task
+from mithridate.training.config import PlainRecipe, ViewPlan
+from mithridate.training.order import RuntimeOptions
 from mithridate.training.randomness import Seeds
-from mithridate.training.run_directory import RunDirectory
-from mithridate.training.tally import Tally
+from mithridate.training.run_directory import Manifest, RunDirectory, TallyArrays
 
 CLASSES, WIDTH = 3, 5
 SEED = bytes(range(32))
@@ -93,7 +95,7 @@ class FakeEngine:
         rows = [seeds.generator(i, "fake").normal(size=self.size).astype(np.float32) for i in instances]
         return torch.from_numpy(np.stack(rows))
 
-    def tally(self, weights: torch.Tensor, inputs: np.ndarray) -> Tally:
+    def tally(self, weights: torch.Tensor, inputs: np.ndarray) -> TallyArrays:
         classes, bins = self.config.classes or 0, self.config.score_bins
         matrices = weights.numpy()[:, : classes * inputs[0].size].reshape(len(weights), -1, classes)
         logits = np.stack([inputs.reshape(len(inputs), -1) @ matrix for matrix in matrices]).astype(np.float64)
@@ -101,8 +103,10 @@ class FakeEngine:
         scores /= scores.sum(axis=2, keepdims=True)
         counts = (logits.argmax(axis=2)[..., None] == np.arange(classes)).sum(axis=0)
         where = np.minimum((scores * max(bins, 1)).astype(int), max(bins, 1) - 1)
-        histograms = (where[..., None] == np.arange(bins)).sum(axis=0) if bins else None
-        return Tally(counts, scores.sum(axis=0), (scores**2).sum(axis=0), histograms)
+        tally = {"counts": counts, "score_sums": scores.sum(axis=0), "score_squares": (scores**2).sum(axis=0)}
+        if bins:
+            tally["score_histograms"] = (where[..., None] == np.arange(bins)).sum(axis=0)
+        return tally
 
 
 FakeEngine.reset()
@@ -110,7 +114,26 @@ FakeEngine.reset()
 
 def use_fake_engine() -> None:
     """For a process of its own; tests patch instead."""
-    training.Engine = prediction.Engine = FakeEngine  # type: ignore[misc,assignment]
+    task.Engine = FakeEngine  # type: ignore[misc,assignment]
+
+
+def runtime_of(options: dict[str, Any]) -> RuntimeOptions:
+    """Those of the options that say how a run is carried out, which are taken away."""
+    names = {one.name for one in fields(RuntimeOptions)} & options.keys()
+    return RuntimeOptions(**{name: options.pop(name) for name in names})
+
+
+def prepare(run_dir: Path, **options: Any) -> Manifest:
+    """Start a run without training anything, as `mithridate train --prepare` does."""
+    runtime = replace(runtime_of(options), run_dir=run_dir)
+    return training.prepare(training.by_hand(TRAIN, TEST, **options), runtime)
+
+
+def train_plain(training_set: Any, test_set: Any, *, plan: ViewPlan, config: Any, **options: Any) -> Votes:
+    """Train without privacy, as defences do that have nothing left open."""
+    runtime = runtime_of(options)
+    order = training.by_hand(training_set, test_set, config=PlainRecipe.of(config, plan), **options)
+    return training.carry_out(order, runtime)
 
 
 def same_votes(one: Votes, two: Votes) -> bool:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         UnsupportedMechanismError,
     )
     from mithridate.estimator import CertifiedClassifier
-    from mithridate.training.backends import Ray
     from mithridate.training.config import TrainConfig
+    from mithridate.training.order import Ray
     from mithridate.training.run import train
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
 
 _MODULES = {
     "accounting": "ADP FDP RDP",
-    "training.backends": "Ray",
+    "training.order": "Ray",
     "core.certificate": "Certificate Scope Status",
     "certifying.certification": "certify",
     "comparing.running": "compare",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import logging
 import os
 import shutil
@@ -28,6 +29,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mithridate import _validate
 from mithridate._io.files import PathLike
+from mithridate._text import did_you_mean, listed
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
@@ -36,9 +38,10 @@ from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, fitted_preprocessing
 from mithridate.defences import Defence, defence
-from mithridate.defences.automatic import named
+from mithridate.defences.automatic import decided, named
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.prediction import predict
+from mithridate.defences.registry import options
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 from mithridate.training.order import Choice, RuntimeOptions, compose
@@ -53,6 +56,19 @@ _log = logging.getLogger(__name__)
 _MOST_NAMED = 20
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
+
+
+# What the defences declare, beside the arguments that have a meaning of their own here.
+_CONSTANTS = tuple(name for name in options() if name not in ("model", "features", "classes"))
+
+
+def _with_constants(init: Any) -> Any:
+    """Show the declared constants in a signature, where `help`, `get_params` and `clone` look for them."""
+    own = inspect.signature(init)
+    *named, _ = own.parameters.values()
+    declared = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in _CONSTANTS]
+    init.__signature__ = own.replace(parameters=[*named, *declared])
+    return init
 
 
 class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[reportUntypedBaseClass]
@@ -75,12 +91,6 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             a rule for a private ensemble (`FDP()`, `RDP(...)`, `ADP(...)`), or `auto`: chosen by public facts.
         model: `auto` (a linear model on fixed features), `linear`, `mlp`, `lenet5`, `opa-tut`, `resnet18`, a
             `torch.nn.Module`, or a function that builds one; a network that is named asks for `fdp`.
-        instances: number of models that vote; None: chosen.
-        noise_multiplier: standard deviation of the noise in units of `max_grad_norm`; None: chosen by `recipes.choose`.
-        sample_rate: probability of an example to enter one batch; None: chosen.
-        steps: number of steps; None: chosen.
-        max_grad_norm: largest norm of one example's gradient; None: chosen.
-        learning_rate: step size; None: chosen.
         features: the name of a fixed encoder, one of `mithridate.features`, None for the inputs as they are, or `auto`:
             chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
@@ -92,12 +102,15 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
-        num_train: number of training examples, where it is fixed or public. None: what follows it follows its step,
-            and no radius goes beyond that step.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
             cross-validation; every certificate repeats them, and is conditional on them.
+        constants: those that the method declares, by the names of its flags in `mithridate train --help`: `neighbours`
+            of nearest neighbours, `partitions` of DPA, `noise_multiplier` of a private ensemble, and so on (those of a
+            defence that is registered after this class was imported go into the object). None: chosen. `num_train`
+            is the number of training examples, where it is fixed or public; without it, what follows that number
+            follows its step, and no radius goes beyond the step.
 
     Attributes:
         classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
@@ -133,17 +146,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     feature_names_in_: Array
     _run: _Run
 
+    @_with_constants
     def __init__(
         self,
         method: Any = "auto",
         *,
         model: Any = "auto",
-        instances: int | None = None,
-        noise_multiplier: float | None = None,
-        sample_rate: float | None = None,
-        steps: int | None = None,
-        max_grad_norm: float | None = None,
-        learning_rate: float | None = None,
         features: str | Encoder | None = "auto",
         classes: Any = None,
         threat: Threat | str | None = None,
@@ -151,19 +159,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
-        num_train: int | None = None,
         radius: int | None = None,
         private: bool = False,
         assumptions: Sequence[str] = (),
+        **constants: Any,
     ) -> None:
         self.method = method
         self.model = model
-        self.instances = instances
-        self.noise_multiplier = noise_multiplier
-        self.sample_rate = sample_rate
-        self.steps = steps
-        self.max_grad_norm = max_grad_norm
-        self.learning_rate = learning_rate
         self.features = features
         self.classes = classes
         self.threat = threat
@@ -171,10 +173,16 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
-        self.num_train = num_train
         self.radius = radius
         self.private = private
         self.assumptions = assumptions
+        for name in constants:
+            if name not in _CONSTANTS:
+                raise ConfigError(
+                    f"CertifiedClassifier has no argument {name!r}; {did_you_mean(name, self._get_param_names())}"
+                )
+        for name in _CONSTANTS:
+            setattr(self, name, constants.get(name))
 
     def fit(self, X: Any, y: Any) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
@@ -190,20 +198,33 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
                 outside its range (`ConfigError`, which is a ValueError too).
         """
-        self._check_claim()
-        fitted = self._unfitted()
+        # What `certify` could not claim is refused before anything is trained for it.
+        _validate.sentences(assumptions=self.assumptions)
+        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
+        if self.threat is not None:
+            _validate.one_of(tuple(Threat), threat=self.threat)
+        fitted = copy.copy(self)
+        for name in ("n_features_in_", "feature_names_in_"):  # of earlier inputs
+            vars(fitted).pop(name, None)
         inputs, y = fitted._checked(X, y)
         classes, labels = _encoded(y, self.classes)
-        looks = _looks_from_outside(inputs)
-        read_off = () if self.classes is not None else (_inferred(classes),)
-        training = Examples(inputs, labels, tuple(_in_json(classes)), assumptions=(*looks, *read_off))
+        looks = _looks_of_callers()
+        for statement in (*fitted_preprocessing(inputs), *looks):  # What the columns show, an order says by itself.
+            warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=2)
+        if self.classes is None:
+            known = listed(map(str, classes), _MOST_NAMED)
+            sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
+            looks = (*looks, Statement(sentence, "class-list"))
+        # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
+        names: Any = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
+        training = Examples(inputs, labels, names, assumptions=looks)
         defence = self._defence()
         order = compose(
             defence,
             training,
             Examples(inputs[:1], None),  # a run votes on something
             assumptions=self.assumptions,
-            device=_device(self.device, defence),
+            device=kind_of_device(self.device) if getattr(defence, "needs_torch", True) else "cpu",
             root_seed=_root_seed(self.random_state),
         )
         _log.info("%s", order.choice.words)
@@ -216,29 +237,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.__dict__ = fitted.__dict__  # all at once and at the end, so that a fit that fails changes nothing
         return self
 
-    def _check_claim(self) -> None:
-        """Refuse what `certify` could not claim before anything is trained for it."""
-        _validate.sentences(assumptions=self.assumptions)
-        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
-        if self.threat is not None:
-            _validate.one_of(tuple(Threat), threat=self.threat)
-
-    def _unfitted(self) -> CertifiedClassifier:
-        """A twin with the same parameters that knows nothing of earlier inputs."""
-        twin = copy.copy(self)
-        for name in ("n_features_in_", "feature_names_in_"):
-            vars(twin).pop(name, None)
-        return twin
-
     def _defence(self) -> Any:
         """What the parameters ask for, by the road that every other door takes."""
-        names = ("model", "instances", "num_train", "noise_multiplier", "sample_rate", "steps", "max_grad_norm")
-        given: dict[str, Any] = {name: getattr(self, name) for name in (*names, "learning_rate")}
-        constants = {name: value for name, value in given.items() if value is not None}
-        if isinstance(self.model, str) and self.model == "auto":
-            constants.pop("model")
-        if not isinstance(self.features, str) or self.features != "auto":
-            constants["features"] = "none" if self.features is None else self.features
+        given = {name: getattr(self, name) for name in ("model", *_CONSTANTS)}
+        given["features"] = "none" if self.features is None else self.features
+        constants = decided({name: value for name, value in given.items() if value is not None})
         if isinstance(self.method, Rule):
             return defence("fdp", **constants)
         if isinstance(self.method, str):
@@ -333,7 +336,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             return texts
         X = _stacked(X)
         _refuse_words(X)
-        if _holds_bytes(X) and np.ndim(X) > 2:
+        if _dtype_name(X) == "uint8" and np.ndim(X) > 2:
             _require_labels(self, y)
             return _check_array(np.asarray(X), dtype=np.uint8, allow_nd=True)
         checked = _validate_data(
@@ -354,11 +357,6 @@ def _with_advice(function: Callable[..., Votes], *arguments: Any, **options: Any
         raise ModuleNotFoundError(
             f"CertifiedClassifier needs {error.name}; install it with: pip install 'mithridate[train]'", name=error.name
         ) from error
-
-
-def _device(name: str, defence: Any) -> str:
-    """The kind of device, where something is trained."""
-    return kind_of_device(name) if getattr(defence, "needs_torch", True) else "cpu"
 
 
 # --- where the models are -------------------------------------------------------------------------------------------
@@ -443,10 +441,10 @@ def _encoded(y: Array, declared: Any) -> tuple[Array, npt.NDArray[np.int64]]:
 
 def _declared(classes: Any) -> Array:
     """The classes that the user names, sorted."""
-    listed = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
-    alike = any(all(isinstance(name, kind) for name in listed) for kind in (str, Real | np.bool_))
-    names = np.unique(np.array(listed if alike else []))
-    if len(names) < 2 or len(names) != len(listed):
+    given = [] if isinstance(classes, str) or not isinstance(classes, Iterable) else list(classes)
+    alike = any(all(isinstance(name, kind) for name in given) for kind in (str, Real | np.bool_))
+    names = np.unique(np.array(given if alike else []))
+    if len(names) < 2 or len(names) != len(given):
         raise ConfigError(
             f"Expected classes as a list of at least 2 different labels, all words or all numbers, got {classes!r}."
         )
@@ -462,23 +460,10 @@ def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64
     if not known.all():
         first = labels[int(np.argmin(known))]
         raise ConfigError(
-            f"{what} hold {first!s}, which is none of the classes {_named(classes)}; name all of them in classes=[...]."
+            f"{what} hold {first!s}, which is none of the classes {listed(map(str, classes), _MOST_NAMED)}; name all "
+            "of them in classes=[...]."
         )
     return places.astype(np.int64)
-
-
-def _in_json(classes: Array) -> list[Any]:
-    """The classes as plain JSON values, each of its own kind, so that certificates know labels as `y` has them."""
-    return [name if isinstance(name, str | int | float) else str(name) for name in classes.tolist()]
-
-
-def _inferred(classes: Array) -> Statement:
-    return Statement(f"The set of classes ({_named(classes)}) was read off the training labels; {PUBLIC}", "class-list")
-
-
-def _named(classes: Array) -> str:
-    shown = ", ".join(str(name) for name in classes[:_MOST_NAMED])
-    return shown if len(classes) <= _MOST_NAMED else f"{shown} and {len(classes) - _MOST_NAMED} more"
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------------
@@ -491,7 +476,8 @@ def _as_texts(inputs: Any) -> Array | None:
             return None
         values = list(inputs)
     else:
-        array = np.asarray(inputs) if getattr(inputs, "ndim", None) == 1 or _is_series(inputs) else None
+        is_series = hasattr(inputs, "to_numpy") and len(getattr(inputs, "shape", ())) == 1
+        array = np.asarray(inputs) if getattr(inputs, "ndim", None) == 1 or is_series else None
         if array is None or array.dtype.kind not in "UTO" or not len(array) or not isinstance(array[0], str):
             return None
         values = array.tolist()
@@ -536,11 +522,6 @@ def _dtype_name(array: Any) -> str:
     return str(getattr(array, "dtype", "")).removeprefix("torch.")
 
 
-def _holds_bytes(inputs: Any) -> bool:
-    """Whether this is an array or a tensor of numbers of 8 bits."""
-    return _dtype_name(inputs) == "uint8"
-
-
 def _require_finite(inputs: Array) -> None:
     """Refuse missing and infinite numbers; scikit-learn would advise an imputer, which no certificate covers."""
     finite = np.isfinite(inputs)
@@ -552,10 +533,6 @@ def _require_finite(inputs: Array) -> None:
         f"Input X contains {found} in row {row}; repair or leave out such rows, or declare how missing values are read "
         "(mithridate.data). An imputer that was fitted on the training data voids the certificate."
     )
-
-
-def _is_series(inputs: Any) -> bool:
-    return hasattr(inputs, "to_numpy") and len(getattr(inputs, "shape", ())) == 1
 
 
 def _require_labels(estimator: CertifiedClassifier, y: Any) -> None:
@@ -587,14 +564,6 @@ def _refuse_words(inputs: Any) -> None:
 # --- what else has looked at the training data ----------------------------------------------------------------------
 
 
-def _looks_from_outside(inputs: Array) -> tuple[Statement, ...]:
-    """What can be seen of other looks at the training data: scaled columns, searches and pipelines around `fit`."""
-    by_callers = _looks_of_callers()
-    for statement in (*fitted_preprocessing(inputs), *by_callers):
-        warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=3)
-    return by_callers  # What the columns show, `train` says by itself.
-
-
 def _looks_of_callers() -> tuple[Statement, ...]:
     """Searches and pipelines of scikit-learn that call `fit`.
 
@@ -607,25 +576,21 @@ def _looks_of_callers() -> tuple[Statement, ...]:
         # Only there: whoever asks for the variables of a frame keeps all of them alive as long as it runs.
         if frame.f_code.co_name == "fit" and str(frame.f_globals.get("__name__")).startswith("sklearn."):
             caller = frame.f_locals.get("self")
-            for statement in (_search(caller), _preprocessing(caller)):
-                if statement is not None:
-                    found[str(statement)] = statement
+            statement = _look_of(caller)
+            if statement is not None:
+                found[str(statement)] = statement
         frame = frame.f_back
     return tuple(found.values())
 
 
-def _search(caller: Any) -> Statement | None:
-    if not isinstance(caller, BaseSearchCV):
-        return None
-    return Statement(
-        f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does not "
-        "cover.",
-        "tuned-on-training-data",
-    )
-
-
-def _preprocessing(caller: Any) -> Statement | None:
-    """What a pipeline fits before its last step; transformers that need no fit see one example at a time."""
+def _look_of(caller: Any) -> Statement | None:
+    """What a search does, or a pipeline before its last step; transformers that need no fit see one example each."""
+    if isinstance(caller, BaseSearchCV):
+        return Statement(
+            f"The parameters were chosen by {type(caller).__name__} on the training data, which the certificate does "
+            "not cover.",
+            "tuned-on-training-data",
+        )
     if not isinstance(caller, Pipeline):
         return None
     steps = (step for _, step in caller.steps[:-1] if step is not None and not isinstance(step, str))

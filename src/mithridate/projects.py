@@ -64,7 +64,7 @@ from mithridate.defences.automatic import named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.recipes import presets
-from mithridate.training.backends import Backend, Local, Ray
+from mithridate.training.order import Ray
 
 HOLDOUT = 0.2
 # What a project file can say beside the constants of the methods: what is wanted, and how it runs.
@@ -136,8 +136,12 @@ class Project:
         wanted = {name: self.options[name] for name in ("radius", "private") if self.options.get(name) is not None}
         return named(self.options.get("method"), constants, **wanted)
 
-    def backend(self) -> Backend:
-        """Who trains: this process, or the workers of a cluster."""
+    def backend(self) -> Ray | None:
+        """Who trains: this process (None), or the workers of a cluster.
+
+        Raises:
+            ConfigError: an option is not what it should be.
+        """
         name = self.options.get("backend") or "local"
         _validate.one_of(BACKENDS, backend=name)
         given = {option: self.options[option] for option in CLUSTER if self.options.get(option) is not None}
@@ -145,7 +149,7 @@ class Project:
             return Ray(**given)
         for option in given:
             raise ConfigError(f"{option} belongs to a cluster; give --backend ray, too, or leave it out.")
-        return Local()
+        return None
 
     def runtime(self) -> dict[str, Any]:
         """How it runs, by the names of `RuntimeOptions`, as far as the user says so."""

@@ -6,7 +6,6 @@ Imports stand in functions: the program must have the signals in hand before any
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
 KEPT = "what is finished is kept, and the same command goes on from there."
@@ -46,7 +45,7 @@ def _end_at_once(number: int, frame: object) -> None:
 
 
 def _run(words: list[str]) -> int:
-    from mithridate.cli._commands import run
+    from mithridate.cli._shared import run
 
     return run(words)
 
@@ -65,10 +64,3 @@ def _run_program() -> int:
         words = " ".join(f"{type(error).__name__}: {error}".split())
         _ending.complain(f"mithridate: cannot start ({words}). Install mithridate anew, with all that it needs.")
         return _ending.INTERNAL
-
-
-def _parser() -> "argparse.ArgumentParser":
-    """What the documentation is made of."""
-    from mithridate.cli._commands import new_parser
-
-    return new_parser()

@@ -165,16 +165,13 @@ def _end_now(number: int) -> "NoReturn":
         _State.is_speaking = True
         # Over the progress bar, if there is one, which has hidden the cursor. Not through sys.stderr, which what was
         # interrupted may be writing to.
-        take_down = b"\r\x1b[K\x1b[?25h" if _is_screen() else b""
+        is_screen = os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
+        take_down = b"\r\x1b[K\x1b[?25h" if is_screen else b""
         try:
             os.write(2, take_down + f"{line(number)}\n".encode(errors="replace"))
         except OSError:
             pass
     os._exit(status)
-
-
-def _is_screen() -> bool:
-    return os.isatty(2) and os.environ.get("TERM", "dumb") != "dumb"
 
 
 # --- the end --------------------------------------------------------------------------------------------------------

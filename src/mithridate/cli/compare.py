@@ -4,26 +4,27 @@ import argparse
 import contextlib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mithridate.cli import _ending, _output
-from mithridate.cli._training import Clock, shown
-from mithridate.cli.certify import radii_of
-from mithridate.comparing import sentences
+from mithridate._text import printable
+from mithridate.cli import _ending, _shared
+from mithridate.cli._shared import shown
+from mithridate.cli.certifying import radii_of
 from mithridate.comparing.result import Comparison, make_folder
 from mithridate.comparing.running import TRAINING, compare
 from mithridate.core.mechanism import Threat
+from mithridate.defences.registry import names
 from mithridate.errors import ConfigError, MithridateError
 from mithridate.projects import matched_radius, read_comparison
-from mithridate.reporting.comparison_page import duration, failure_words, marked_title
+from mithridate.reporting.comparison import duration, failure_words, marked_title
 
-_EXAMPLES = """examples:
+_COMPARE_EXAMPLES = """examples:
   mithridate compare compare.toml
   mithridate compare --methods fdp,kernel-vote --radii 0,10,50 compare.toml
   mithridate compare --match r=0 --match-with fdp compare.toml
@@ -36,23 +37,20 @@ A comparison file names data and methods:
   name = "digits"                     # or train = "train.csv" and the rest, as in a project file
 
 or, with options, a table [[methods]] for each; a project file of `mithridate init` will do, with --methods. Methods:
-fdp, rdp, rdp-paper, rdp-standard, adp, statistical-dp, bagging, dpa, finite-aggregation, run-off-election,
-label-smoothing, feature-smoothing, nearest-neighbours, kernel-vote.
+{methods}.
 After an interruption of any kind the same command goes on where it ended.
 """
 # Characters of a column of the table: a share, or a radius, and the space after it.
 _CELL = 8
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "compare",
+def add_compare(command: _shared.NewCommand) -> None:
+    """Register `mithridate compare`."""
+    parser = command(
         help="train and certify several defences on the same data",
         description="Train several defences on the same data, certify them, and write one table, one chart and one "
         "report: certified accuracy against radius.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_COMPARE_EXAMPLES.format(methods=textwrap.fill(", ".join(names()), 120)),
     )
     parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
@@ -77,19 +75,17 @@ def add_to(commands: Any) -> None:
         help="choose the draws of bagging so that it certifies as many at radius 0 as another method",
     )
     parser.add_argument("--match-with", metavar="NAME", help="that method (the first that is not bagging)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_compare(arguments: argparse.Namespace) -> int:
     """Train, certify, compare, write."""
     file = read_comparison(arguments.file)
-    names = ("radii", "threat", "failure_prob", "device", "match", "match_with")
-    flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    known = ("radii", "threat", "failure_prob", "device", "match", "match_with")
+    flags = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
     defences = file.defences(arguments.methods)
     out: Path = arguments.out or file.out
-    console = _output.console(error=arguments.json)
-    with _in_own_words(), _output.progress_bar("downloading") as progress:
+    console = _shared.console(error=arguments.json)
+    with _in_own_words(), _shared.progress_bar("downloading") as progress:
         training, test = file.examples(progress)
     for sentence in dict.fromkeys((*file.notes, *training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
@@ -102,11 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
     comparison = replace(comparison, failed=tuple((name, own_words(reason)) for name, reason in comparison.failed))
     comparison.write(out)
     if arguments.json:
-        _output.print_json({**comparison.to_dict(), "out": str(out)})
+        _shared.print_json({**comparison.to_dict(), "out": str(out)})
     else:
         _print(console, comparison, out)
     for name, reason in comparison.failed:
-        print(f"mithridate: {_output.printable(f'{name} came to no result: {reason}')}", file=sys.stderr)
+        print(f"mithridate: {printable(f'{name} came to no result: {reason}')}", file=sys.stderr)
     return 2 if comparison.failed else 0
 
 
@@ -134,9 +130,9 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
     def begin(name: str, stage: str) -> Callable[[int, int], None] | None:
         stack.close()  # the bar of the stage before
         if stage != TRAINING:
-            return stack.enter_context(_output.progress_bar(f"{name}: {stage}"))
+            return stack.enter_context(_shared.progress_bar(f"{name}: {stage}"))
         print(f"mithridate: {name}: {stage}", file=sys.stderr, flush=True)
-        return stack.enter_context(shown(Clock()))
+        return stack.enter_context(shown())
 
     return begin
 
@@ -144,24 +140,26 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
 def _print(console: Console, comparison: Comparison, out: Path) -> None:
     """The table, in as many parts as the width asks for; what each method is; who is best where."""
     console.print("Predictions that are correct, and certified to stay the same for up to r changes:")
-    names = [_output.printable(entry.name) + ("" if entry.ranked else " *") for entry in comparison.entries]
+    names = [printable(entry.name) + ("" if entry.ranked else " *") for entry in comparison.entries]
     room = max(1, (console.width - max(map(len, [*names, "baseline"])) - 2) // _CELL)
     for start in range(0, len(comparison.radii), room):
         console.print(_table(comparison, names, comparison.radii[start : start + room]))
     for entry in comparison.entries:
         fails = "no failure probability" if entry.failure_prob == 0 else f"failure probability {failure_words(entry)}"
         facts = f"{fails}, trained in {duration(entry.training_seconds)}"
-        console.print(f"{_output.printable(marked_title(entry))}; {facts}")
+        console.print(f"{printable(marked_title(entry))}; {facts}")
     console.print(f"\n{comparison.headline}")
-    console.print(f"Baseline: {sentences.baseline_clause(comparison)}.")
-    for sentence in sentences.not_ranked(comparison):
+    console.print(f"Baseline: {comparison.baseline_clause}.")
+    for sentence in comparison.not_ranked:
         console.print(f"* {sentence}")
-    for sentence in sentences.remarks(comparison):
+    for sentence in comparison.remarks:
         console.print(f"Note: {sentence}")
-    for sentence in dict.fromkeys(note for entry in comparison.ranked for note in _matching(entry.notes)):
-        console.print(f"Note: {sentence}")
+    notes = dict.fromkeys(note for entry in comparison.ranked for note in entry.notes)
+    for sentence in notes:
+        if not sentence.startswith("Certified from"):  # whose votes it has
+            console.print(f"Note: {sentence}")
     console.print(f"The report is in {out.absolute() / 'comparison.html'}; open it in a browser.", soft_wrap=True)
-    _output.print_conditions(console, comparison.conditions)
+    _shared.print_conditions(console, comparison.conditions)
 
 
 def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> Table:
@@ -170,14 +168,9 @@ def _table(comparison: Comparison, names: list[str], radii: tuple[int, ...]) -> 
     for radius in radii:
         table.add_column(f"{radius:,}", justify="right", no_wrap=True, min_width=_CELL - 2)
     for name, entry in zip(names, comparison.entries, strict=True):
-        table.add_row(name, *sentences.shares(entry, radii))
-    table.add_row("baseline", *(sentences.baseline_share(comparison) for _ in radii))
+        table.add_row(name, *entry.shares(radii))
+    table.add_row("baseline", *(comparison.baseline_share for _ in radii))
     return table
-
-
-def _matching(notes: tuple[str, ...]) -> list[str]:
-    """Notes on a ranked entry that are more than where its votes come from."""
-    return [note for note in notes if not note.startswith("Certified from")]
 
 
 def _names(text: str) -> list[str]:

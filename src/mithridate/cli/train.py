@@ -1,40 +1,39 @@
 """`mithridate train`: a defence on your data, and how it votes."""
 
 import argparse
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from mithridate._io.files import read_file
+import mithridate
+from mithridate._io.artifacts import write_npz
+from mithridate._io.files import read_file, write_atomically
 from mithridate._text import capitalised
-from mithridate.cli import _ending, _output
-from mithridate.cli._training import (
-    Clock,
-    accuracy_sentences,
-    accuracy_summary,
-    carried_out,
-    device_type,
-    prepared,
-    runtime_for,
-)
+from mithridate.cli import _ending, _shared
+from mithridate.cli._shared import Clock, shown
 from mithridate.core.conditions import in_json
+from mithridate.core.labels import commonest, single_label
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
+from mithridate.defences.base import kind_of_device
 from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_project
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.config import PRECISIONS
-from mithridate.training.order import Order, compose
+from mithridate.training.order import Order, Ray, RuntimeOptions, compose
 from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, parts_path
 from mithridate.training.shared_run import in_words, parse_shards, stretches
 
-_EXAMPLES = """examples:
+_TRAIN_EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml
   mithridate train flowers.toml
   mithridate train flowers.toml --method nearest-neighbours
@@ -50,16 +49,18 @@ and 'y' (labels; optional for --test). After an interruption of any kind the sam
 """
 # What a project file can say, too, beside the constants of the methods.
 _WANTED = ("method", "radius", "private", *RUNTIME, "backend", *CLUSTER)
+# Test images above this size are not kept for the report.
+_PICTURE_BYTES = 1 << 26
+# Models are kept unless they would take more than this, or the user says otherwise.
+_KEPT_BYTES = 1 << 30
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "train",
+def add_train(command: _shared.NewCommand) -> None:
+    """Register `mithridate train`."""
+    parser = command(
         help="train a defence on your data",
         description="Train a defence on one data set, and count how it votes on the test inputs.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_TRAIN_EXAMPLES,
         allow_abbrev=False,  # commands are repeated with other shards, for which every flag has to be found
     )
     parser.add_argument("project", metavar="CONFIG.toml", type=Path, nargs="?", help="file that `init` wrote")
@@ -77,8 +78,6 @@ def add_to(commands: Any) -> None:
     _add_constants(parser)
     _add_runtime(parser)
     _add_shards(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.set_defaults(run=run)
 
 
 def _add_constants(parser: argparse.ArgumentParser) -> None:
@@ -131,15 +130,17 @@ def _add_shards(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_train(arguments: argparse.Namespace) -> int:
     """Train and print."""
     shards = None if arguments.shards is None else parse_shards(arguments.shards)
     if arguments.prepare and shards is not None:
         raise ConfigError("--prepare trains nothing; leave --shards out, or --prepare.")
     project = _project(arguments)
     defence, root_seed = project.defence(), _root_seed(arguments.root_seed)
-    training, test = _examples(project)
-    console = _output.console(error=arguments.json)
+    # A bar where something may be downloaded.
+    with _shared.progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
+        training, test = project.examples(progress)
+    console = _shared.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
     options = project.runtime()
@@ -149,13 +150,15 @@ def run(arguments: argparse.Namespace) -> int:
     run_dir = project.run_dir or Path("run")
     runtime = runtime_for(order, run_dir, options, shards)
     if arguments.prepare:
-        return _prepared(run_dir, prepared(order, runtime), console, arguments)
+        with _quiet_output(runtime.backend):
+            manifest = order.defence.prepare(order, runtime)
+        return _prepared(run_dir, manifest, console, arguments)
     _ending.kept_in(run_dir)
     votes, clock = carried_out(order, runtime)
     part = _Part.of(votes, run_dir, arguments.words) if votes.shards else None
     if arguments.json:
         told = {} if part is None else part.to_dict()
-        _output.print_json({**_summary(order, votes, run_dir, clock), **told})
+        _shared.print_json({**_summary(order, votes, run_dir, clock), **told})
     else:
         _print(console, votes, run_dir, clock, part)
     return 0
@@ -166,7 +169,7 @@ def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: ar
     count, missing = len(manifest.ranges), missing_shards(run_dir, manifest)
     if arguments.json:
         told = {"run_dir": str(run_dir), "run_id": manifest.run_id, "instances": manifest.instances}
-        _output.print_json({**told, "in_flight": manifest.in_flight, "shards": count, "missing_shards": missing})
+        _shared.print_json({**told, "in_flight": manifest.in_flight, "shards": count, "missing_shards": missing})
         return 0
     console.print(
         f"The run in {run_dir} has {manifest.instances:,} instances in {count:,} shards of at most "
@@ -174,30 +177,20 @@ def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: ar
         soft_wrap=True,
     )
     words = [word for word in arguments.words if word != "--prepare"]
-    command = _with_shards(words, stretches(missing)[0]) if missing else _without_shards(words)
-    console.print(f"Next: {command}", soft_wrap=True)
+    console.print(f"Next: {_command(words, stretches(missing)[0] if missing else None)}", soft_wrap=True)
     return 0
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """What one task did of a run, and what is left to do.
+    """What one task did of a run, and what is left to do."""
 
-    Attributes:
-        path: where its votes are.
-        shards: which ones it was asked for.
-        count: how many there are.
-        missing: which ones are not there yet.
-        whole: whether the votes of the whole run are there.
-        next: the command that goes on.
-    """
-
-    path: Path
-    shards: range
-    count: int
+    path: Path  # of its votes
+    shards: range  # that it was asked for
+    count: int  # of all shards
     missing: list[int]
-    whole: bool
-    next: str
+    whole: bool  # whether the votes of the whole run are there
+    next: str  # the command that goes on
 
     @classmethod
     def of(cls, votes: Votes, run_dir: Path, words: Sequence[str]) -> "_Part":
@@ -211,10 +204,8 @@ class _Part:
             following = f"mithridate certify {shlex.quote(str(run_dir))}"
         elif is_handed_out(run_dir):
             following = f"mithridate merge {shlex.quote(str(path))} ... -o votes.npz"
-        elif missing:
-            following = _with_shards(words, stretches(missing)[0])
         else:
-            following = _without_shards(words)
+            following = _command(words, stretches(missing)[0] if missing else None)
         return cls(path, range(numbers[0], numbers[-1] + 1), len(manifest.ranges), missing, whole, following)
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,8 +224,8 @@ class _Part:
             yield f"All shards have files, but not all can be read. Next, which trains those again: {self.next}"
 
 
-def _without_shards(words: Sequence[str]) -> str:
-    """The command of these words, for all shards."""
+def _command(words: Sequence[str], shards: range | None = None) -> str:
+    """The command of these words, for all shards or for some."""
     left, following = list[str](), iter(words)
     for word in following:
         flag, equals, _ = word.partition("=")
@@ -242,13 +233,8 @@ def _without_shards(words: Sequence[str]) -> str:
             left.append(word)
         elif not equals:
             next(following, None)
-    return shlex.join(["mithridate", *left])
-
-
-def _with_shards(words: Sequence[str], shards: range) -> str:
-    """The same for these alone."""
-    command = _without_shards(words)
-    return command.replace(" train", f" train --shards {shards.start}:{shards.stop}", 1)
+    command = shlex.join(["mithridate", *left])
+    return command if shards is None else command.replace(" train", f" train --shards {shards.start}:{shards.stop}", 1)
 
 
 def _project(arguments: argparse.Namespace) -> Project:
@@ -266,26 +252,67 @@ def _project(arguments: argparse.Namespace) -> Project:
     return project
 
 
-def _examples(project: Project) -> tuple[Examples, Examples]:
-    """The training data and the inputs to vote on, with a bar where something may be downloaded."""
-    if project.data_name is None:
-        return project.examples()
-    with _output.progress_bar("downloading") as progress:
-        return project.examples(progress)
-
-
 def _root_seed(path: Path | None) -> bytes | None:
     if path is None:
         return None
+    content = read_file(path)
     try:
-        return bytes.fromhex(read_file(path).decode("ascii").strip())
-    except ArtifactError:
-        raise
+        return bytes.fromhex(content.decode("ascii").strip())
     except ValueError:
         raise ArtifactError(f"{path} does not hold a root seed; expected 64 hexadecimal digits.") from None
 
 
-# --- what is printed ------------------------------------------------------------------------------------------------
+# --- how it runs ------------------------------------------------------------------------------------------------------
+
+
+def carried_out(order: Order, runtime: RuntimeOptions) -> tuple[Votes, Clock]:
+    """Train all or some shards, or resume, showing how far it is."""
+    with shown() as clock, _quiet_output(runtime.backend):
+        votes = order.run(dataclasses.replace(runtime, progress=clock))
+    if runtime.folder is not None:
+        _keep_inputs(runtime.folder, order.test)
+    return votes, clock
+
+
+def runtime_for(order: Order, run_dir: Path, options: Mapping[str, Any], shards: slice | None) -> RuntimeOptions:
+    """How an order runs from the command line: what predictions need is kept unless it is much."""
+    if order.defence.needs_torch:
+        try:
+            _ = mithridate.train
+        except ModuleNotFoundError as error:
+            raise ConfigError(str(error)) from error
+    kept = {"keep_models": order.defence.kept_bytes(order) <= _KEPT_BYTES}
+    return RuntimeOptions(run_dir=run_dir, shards=shards, **{**kept, **options})
+
+
+def _keep_inputs(run_dir: Path, test: Examples) -> None:
+    """Leave pictures and names of the inputs beside the votes, for the report; a full disk costs those alone."""
+    path = run_dir / "inputs.npz"
+    arrays: dict[str, Any] = {}
+    if test.x.dtype == np.uint8 and test.x.ndim in (3, 4) and test.x.nbytes <= _PICTURE_BYTES:
+        arrays["x"] = test.x
+    if test.ids is not None:
+        arrays["ids"] = np.array(test.ids, dtype=np.str_)
+    if not arrays or path.exists():
+        return
+    with contextlib.suppress(ArtifactError):
+        with write_atomically(path) as file:
+            write_npz(file, arrays)
+
+
+def device_type(name: str, backend: Ray | None = None) -> str:
+    """The kind of device that training will run on; of a cluster, as far as that is known here."""
+    if isinstance(backend, Ray) and (name in ("cpu", "cuda") or backend.gpus_per_worker):
+        return "cuda" if name == "auto" else name
+    return kind_of_device(name)
+
+
+def _quiet_output(backend: Ray | None) -> contextlib.AbstractContextManager[Any]:
+    """Keep the output for results: Ray reports nodes that it lost there."""
+    return contextlib.redirect_stdout(sys.stderr) if isinstance(backend, Ray) else contextlib.nullcontext()
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def _summary(order: Order, votes: Votes, run_dir: Path, clock: Clock) -> dict[str, Any]:
@@ -310,18 +337,10 @@ def _summary(order: Order, votes: Votes, run_dir: Path, clock: Clock) -> dict[st
     }
 
 
-def _speed(votes: Votes, clock: Clock) -> str:
-    """How fast models were trained, where some were."""
-    if not votes.run_ids:
-        return ""
-    return " (they were finished before)" if clock.speed is None else f" ({clock.speed:,.0f} model-steps/s)"
-
-
 def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _Part | None) -> None:
-    console.print(f"{capitalised(votes.tally)} voted on {votes.examples:,} inputs{_speed(votes, clock)}.")
-    for sentence in accuracy_sentences(votes):
-        console.print(sentence)
-    for sentence in words.noted(votes.statements):
+    speed = f" ({clock.speed_in_words or 'they were finished before'})" if votes.run_ids else ""
+    console.print(f"{capitalised(votes.tally)} voted on {votes.examples:,} inputs{speed}.")
+    for sentence in (*accuracy_sentences(votes), *words.noted(votes.statements)):
         console.print(sentence)
     if part is not None:
         for line in part.in_words():
@@ -329,4 +348,26 @@ def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _P
     else:
         command = f"mithridate certify {shlex.quote(str(run_dir))}"
         console.print(f"Written to {run_dir / 'votes.npz'}; certify it with: {command}", soft_wrap=True)
-    _output.print_conditions(console, votes.statements)
+    _shared.print_conditions(console, votes.statements)
+
+
+def accuracy(votes: Votes) -> float | None:
+    """Share of the examples whose majority label is the true one, None where it is not known."""
+    return None if votes.labels is None else float(np.mean(votes.counts.argmax(axis=1) == votes.labels))
+
+
+def accuracy_summary(votes: Votes) -> dict[str, Any]:
+    """Accuracy of the majority and what it is measured by, as JSON values."""
+    return {
+        "accuracy": accuracy(votes),
+        "baseline": None if votes.labels is None else commonest(votes.labels).share,
+        "single_label": single_label(votes.counts.argmax(axis=1)) is not None,
+    }
+
+
+def accuracy_sentences(votes: Votes) -> list[str]:
+    """The same in words: that there is but one label first, where that is so."""
+    correct = accuracy(votes)
+    said = [] if correct is None else [f"The majority is correct on {_shared.percent(correct)} of them."]
+    opening = words.one_label(votes, votes.counts.argmax(axis=1))  # with the baseline
+    return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]

@@ -23,23 +23,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
-from mithridate._text import shortened
+from mithridate._text import percent, shortened
 from mithridate._version import VERSION
-from mithridate.comparing import sentences
-from mithridate.core.certificate import Certificate, Curve, guaranteed_failure_prob, round_ticks
+from mithridate.comparing.entry import Entry, FloatArray, certificate_file
+from mithridate.core.certificate import round_ticks
 from mithridate.core.conditions import Statement, before, conditions_of, distinct, in_json
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.registry import hook
-from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ArtifactError, ConfigError
-
-FloatArray = npt.NDArray[np.float64]
 
 SCHEMA = "mithridate.comparison/1"
 
-# A chart ends where every method is below this share.
-_LEAST_SHARE = 0.01
 # What an entry may be called, since a file is named after it.
 ROW_NAME = r"\w[\w.-]*"
 # Where a method ends at less than one part in so many of the axis, a linear axis would hide it.
@@ -48,17 +43,16 @@ _TABLE_RADII = 9
 # Sentences name at most so many stretches, and pass over differences up to the first of these shares that allows it.
 _MOST_STRETCHES = 5
 _TOLERANCES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+_CHOICE_NOTE = (
+    "Each certificate is about its method as if it had been fixed beforehand. Whoever picks a method by these results "
+    "has looked at the training data, which no certificate covers: take the choice as public and fixed, or make it on "
+    "other data."
+)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Radii at which the same methods certify most.
-
-    Attributes:
-        first: the smallest of these radii.
-        last: the largest.
-        names: the methods; several where they share the lead at every one of these radii.
-    """
+    """Radii at which the same methods certify most; several where they share the lead at every one of them."""
 
     first: int
     last: int
@@ -67,177 +61,6 @@ class Stretch:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {"first": self.first, "last": self.last, "names": list(self.names)}
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """One method of a comparison.
-
-    Attributes:
-        title: for people.
-        name: of the method, followed by a number where another entry has the same.
-        outcome: what it certifies, or its bound on mean accuracy.
-        asked: the threat of the comparison.
-        training_seconds: how long training took; of votes that several methods share, all of it.
-        certification_seconds: how long it took to get from votes to radii.
-        notes: what a reader must know, a sentence each.
-        run_dir: the run directory of its votes, which can be certified, reported and deployed like any other.
-    """
-
-    title: str
-    name: str
-    outcome: Certificate | StatisticalBound
-    asked: Threat
-    training_seconds: float
-    certification_seconds: float
-    notes: tuple[str, ...] = ()
-    run_dir: str | None = None
-
-    @property
-    def threat(self) -> Threat:
-        """How the data may have been changed, in the claim of this method."""
-        return self.outcome.threat
-
-    @property
-    def failure_prob(self) -> float:
-        """Probability with which a claim may fail, over training; 0 for a deterministic method."""
-        return self.outcome.failure_prob
-
-    @property
-    def certificate(self) -> Certificate | None:
-        """The certificate; None for a bound on mean accuracy."""
-        return self.outcome if isinstance(self.outcome, Certificate) else None
-
-    @property
-    def per_prediction(self) -> bool:
-        """Whether it says something about each prediction."""
-        return self.certificate is not None
-
-    @property
-    def same_threat(self) -> bool:
-        """Whether its claim holds for the threat of the comparison; one about moves up to a distance is another."""
-        return covers(self.threat, self.asked) and self.max_change is None
-
-    @property
-    def max_change(self) -> float | None:
-        """How far one input may have moved, where the claim has such a limit."""
-        return None if self.certificate is None else getattr(self.certificate.method, "max_change", None)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What its claim takes for granted, a sentence each."""
-        return self.outcome.assumptions
-
-    @property
-    def conditions(self) -> tuple[Statement, ...]:
-        """What its claim is conditional on."""
-        return conditions_of(self.assumptions, self.threat)
-
-    @property
-    def is_guarantee(self) -> bool:
-        """Whether its claims hold with the confidence they state."""
-        found = self.certificate
-        return found is None or (found.method.is_sound and guaranteed_failure_prob(found) is not None)
-
-    @property
-    def ranked(self) -> bool:
-        """Whether it may be called better or worse than another one."""
-        return self.per_prediction and self.same_threat and self.is_guarantee
-
-    @property
-    def single_label(self) -> bool:
-        """Whether nearly all predictions are one label; a bound on mean accuracy predicts nothing."""
-        return self.certificate is not None and single_label(self.certificate.label) is not None
-
-    @cached_property
-    def curve(self) -> Curve | None:
-        """How many points are certified, and correct; None for a bound on mean accuracy."""
-        return None if self.certificate is None else Curve.of(self.certificate)
-
-    def accuracy(self, radii: npt.ArrayLike) -> FloatArray:
-        """Certified accuracy at radii of 0 or more, or the bound on mean accuracy.
-
-        >>> from mithridate import Votes, certify
-        >>> from mithridate.defences.partitions import Partitioned
-        >>> votes = Votes.from_counts([[9, 0], [5, 4]], mechanism=Partitioned(9), labels=[0, 0])
-        >>> Entry("DPA", "dpa", certify(votes), Threat.SYMMETRIC_DIFFERENCE, 0.0, 0.0).accuracy([0, 4, 5])
-        array([1. , 0.5, 0. ])
-        """
-        if self.curve is None:
-            assert isinstance(self.outcome, StatisticalBound)
-            return self.outcome.accuracy(radii)
-        return self.curve.at(self.curve.shown, radii) / self.curve.total
-
-    def balanced_accuracy(self, radii: npt.ArrayLike) -> FloatArray | None:
-        """Certified accuracy as a mean over classes; None for a bound on mean accuracy, which knows no classes."""
-        return None if self.certificate is None else self.certificate.balanced_accuracy(None, radii)
-
-    @property
-    def confidence(self) -> str:
-        """How sure its claims are, in a sentence."""
-        return sentences.confidence_of(self)
-
-    @cached_property
-    def end(self) -> int:
-        """The last radius that is worth drawing: where at least a hundredth is certified; -1 where it never is."""
-        if self.curve is not None:
-            high = np.flatnonzero(self.curve.shown >= _LEAST_SHARE * self.curve.total)
-            return int(self.curve.radius[high[-1]]) if len(high) else -1
-        low, high = -1, SEARCH_LIMIT  # the bound only falls
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if float(self.accuracy(middle)) >= _LEAST_SHARE else (low, middle - 1)
-        return low
-
-    def to_dict(self, radii: Sequence[int]) -> dict[str, Any]:
-        """The entry as plain JSON values."""
-        found, shares, balanced = self.certificate, self.accuracy(radii), self.balanced_accuracy(radii)
-        values: dict[str, Any] = {
-            "name": self.name,
-            "title": self.title,
-            "ranked": self.ranked,
-            "per_prediction": self.per_prediction,
-            "threat": self.threat.value,
-            "threat_in_words": self.threat.in_words,
-            "same_threat": self.same_threat,
-            "guarantee": self.is_guarantee,
-            "failure_prob": self.failure_prob,
-            "confidence": self.confidence,
-            "scope": None if found is None else found.scope.value,
-            "certified_accuracy": _keyed(radii, shares),
-            "certified_balanced_accuracy": None if balanced is None else _keyed(radii, balanced),
-            "single_label": self.single_label,
-            "training_seconds": round(self.training_seconds, 3),
-            "certification_seconds": round(self.certification_seconds, 3),
-            "notes": list(self.notes),
-            "run_dir": self.run_dir,
-            **in_json(self.assumptions, self.threat),
-            "assumptions": list(map(str, self.assumptions)),
-        }
-        if isinstance(self.outcome, StatisticalBound):
-            # At the radii of the table, and never more than the bound allows.
-            right = np.floor(shares * self.outcome.examples).astype(np.int64)
-            return {
-                **values,
-                "certificate": None,
-                "method": {"name": "statistical-dp", "delta": self.outcome.delta},
-                "mechanism": self.outcome.mechanism.to_dict(),
-                "curve": {"radius": list(radii), "right": right.tolist()},
-                "bound": self.outcome.to_dict(),
-            }
-        assert self.curve is not None
-        return {
-            **values,
-            "certificate": certificate_file(self),
-            "method": self.outcome.method.to_dict(),
-            "mechanism": self.outcome.votes.mechanism.to_dict(),
-            "curve": {"radius": self.curve.radius.tolist(), "right": self.curve.shown.tolist()},
-            "bound": None,
-        }
-
-
-def _keyed(radii: Sequence[int], shares: FloatArray) -> dict[str, float]:
-    return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,13 +134,17 @@ class Comparison:
     def best(self, radii: Iterable[int] | None = None) -> list[tuple[str, ...]]:
         """The ranked methods that certify most at each radius; none where none certifies more than the baseline."""
         shown = self.radii if radii is None else checked_radii(radii)
-        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
-        counts = np.array([curve.at(curve.shown, shown) for curve in curves]).reshape(len(curves), len(shown))
+        counts = self._counts(shown)
         top = counts.max(axis=0, initial=0)
         return [
             tuple(e.name for e, count in zip(self.ranked, column, strict=True) if count == most > self.baseline.count)
             for column, most in zip(counts.T, top, strict=True)
         ]
+
+    def _counts(self, radii: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """How many each ranked method certifies, and correctly, at each radius."""
+        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
+        return np.array([curve.at(curve.shown, radii) for curve in curves]).reshape(len(curves), np.size(radii))
 
     def crossings(self, tolerance: float = 0.0) -> tuple[Stretch, ...]:
         """Who certifies most in which range of radii, as far as anyone certifies more than the baseline.
@@ -325,15 +152,16 @@ class Comparison:
         Args:
             tolerance: a difference in certified accuracy up to which a method keeps the lead.
         """
-        curves = [curve for entry in self.ranked if (curve := entry.curve) is not None]
-        ends = np.unique(np.concatenate([np.array([], dtype=np.int64), *(curve.radius for curve in curves)]))
-        shown = np.array([curve.at(curve.shown, ends) for curve in curves]).reshape(len(curves), len(ends))
+        radii = [entry.curve.radius for entry in self.ranked if entry.curve is not None]
+        ends = np.unique(np.concatenate([np.array([], dtype=np.int64), *radii]))
+        shown = self._counts(ends)
         top = shown.max(axis=0, initial=0)
         leads = (shown >= top - tolerance * self.examples - 1e-9) & (shown > self.baseline.count)
         stretches: list[Stretch] = []
         start, total = 0, int((top > self.baseline.count).sum())  # what is certified only falls
         while start < total:
-            reach = [_first_false(row, start, total) for row in leads]
+            # Where each stops to lead, at the latest at the end.
+            reach = [start + int(np.append(row[start:total], False).argmin()) for row in leads]
             names = tuple(e.name for e, stop in zip(self.ranked, reach, strict=True) if stop == max(reach))
             first = int(ends[start - 1]) + 1 if start else 0
             start = max(reach)
@@ -358,20 +186,52 @@ class Comparison:
         """The methods whose claims are of another kind."""
         return tuple(entry for entry in self.entries if not entry.ranked)
 
+    # --- in words ---------------------------------------------------------------------------------------------------
+
     @property
     def headline(self) -> str:
         """Who certifies most where, and what the claims of some methods are conditional on."""
-        return before(sentences.ranking(self), self.conditions)
+        return before(_ranking(self), self.conditions)
 
     @property
     def findings(self) -> tuple[str, ...]:
         """The headline, why some methods are not ranked, and which of them know one label only."""
-        return (self.headline, *sentences.not_ranked(self), *sentences.remarks(self))
+        return (self.headline, *self.not_ranked, *self.remarks)
+
+    @property
+    def not_ranked(self) -> tuple[str, ...]:
+        """Why some methods are not ranked."""
+        return tuple(f"{entry.name}: {entry.why_not_ranked}" for entry in self.unranked)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which methods know one label only, where the headline does not say it."""
+        said = self.single_leaders
+        return tuple(_one_label(entry) for entry in self.entries if entry.single_label and entry not in said)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What holds for the comparison as a whole, a sentence or two each."""
-        return sentences.notes(self)
+        about = f"Shares are of {self.examples:,} test points, exact for these and an estimate for others."
+        beside = f"The baseline: {self.baseline_clause}. Nobody is ranked at radii at which no method certifies more."
+        return (about, beside, _CHOICE_NOTE) if len(self.entries) > 1 else (about, beside)
+
+    @property
+    def baseline_share(self) -> str:
+        """What always saying the commonest label scores."""
+        return percent(self.baseline.count, self.baseline.total)
+
+    @property
+    def baseline_clause(self) -> str:
+        """What the baseline is, as a clause."""
+        votes = next((entry.certificate.votes for entry in self.entries if entry.certificate is not None), None)
+        label = self.baseline.label
+        name = str(label) if votes is None or label >= votes.classes else votes.shown_class_names[label]
+        return (
+            f"always saying '{shortened(name)}' is correct on {self.baseline_share} of the test points, at every radius"
+        )
+
+    # --- in files ---------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain JSON values."""
@@ -436,26 +296,6 @@ class Comparison:
                 file.write(text.encode("utf-8", "replace"))
 
 
-def covers(own: Threat, asked: Threat) -> bool:
-    """Whether a certificate against one threat holds against another one, at the same radius.
-
-    >>> covers(Threat.EDIT, Threat.SYMMETRIC_DIFFERENCE), covers(Threat.LABELS, Threat.REPLACE)
-    (True, False)
-    """
-    if own is asked or own is Threat.EDIT:
-        return True
-    weaker = {
-        Threat.SYMMETRIC_DIFFERENCE: (Threat.ADD, Threat.REMOVE),
-        Threat.REPLACE: (Threat.LABELS, Threat.FEATURES),
-    }
-    return asked in weaker.get(own, ())
-
-
-def certificate_file(entry: Entry) -> str:
-    """Where `Comparison.write` puts a certificate, below its folder."""
-    return f"certificates/{entry.name}.json"
-
-
 def _remove_stale(folder: Path, current: set[str]) -> None:
     """Remove the certificates that an earlier comparison lists as its own, but for the current ones."""
     content: Any = None
@@ -466,21 +306,14 @@ def _remove_stale(folder: Path, current: set[str]) -> None:
     for method in content["methods"]:
         listed = method.get("certificate") if isinstance(method, dict) else None
         # A file may hold anything: only plain names inside the folder of the certificates count.
-        if (
-            isinstance(listed, str)
-            and re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed)
-            and listed not in current
-        ):
+        own = re.fullmatch(rf"certificates/{ROW_NAME}\.json", listed) if isinstance(listed, str) else None
+        if own is not None and own[0] not in current:
             with suppress(OSError):
-                (folder / listed).unlink(missing_ok=True)
+                (folder / own[0]).unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it.
-
-    Raises:
-        ArtifactError: that is not possible.
-    """
+    """Make a folder and those above it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -489,11 +322,7 @@ def make_folder(folder: Path) -> None:
 
 
 def checked_radii(radii: Iterable[int]) -> tuple[int, ...]:
-    """Radii that increase.
-
-    Raises:
-        ConfigError: they do not, or are no whole numbers of 0 or more.
-    """
+    """Whole numbers of 0 or more that increase; else an error."""
     try:
         given = list(radii)
         numbers = [operator.index(radius) for radius in given]
@@ -523,7 +352,63 @@ def axis_ticks(limit: int, parts: int, *, logarithmic: bool) -> list[int]:
     return [0, *(step * 10**power for power in powers for step in steps if step * 10**power <= limit)]
 
 
-def _first_false(row: npt.NDArray[np.bool_], start: int, stop: int) -> int:
-    """Where a row first is not true, from `start` on."""
-    missed = np.flatnonzero(~row[start:stop])
-    return start + int(missed[0]) if len(missed) else stop
+# --- who leads where, in words --------------------------------------------------------------------------------------
+
+
+def _ranking(comparison: Comparison) -> str:
+    """Who certifies most where, and beside which baseline, in a sentence or two."""
+    stretches, tolerance = comparison.leaders
+    if not comparison.ranked:
+        return "No method here certifies predictions against the threat of this comparison; there is no ranking."
+    if not stretches:
+        return f"No method certifies more correct predictions than the baseline: {comparison.baseline_clause}."
+    said = _leading(stretches, len(comparison.ranked), tolerance)
+    single = (_one_label(entry) for entry in comparison.single_leaders)
+    share = comparison.baseline_share
+    beyond = f"Beyond that, none is above the baseline of {share}."
+    if stretches[-1].last >= SEARCH_LIMIT:
+        beyond = f"The baseline is {share}."
+    return " ".join([*single, said, beyond])
+
+
+def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
+    last = stretches[-1].last
+    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
+    first = stretches[0]
+    who = _listed(first.names)
+    if ranked == 1:
+        return (
+            f"{who} certifies more correct predictions than the baseline {end}; no other method here makes a claim of "
+            "the same kind."
+        )
+    verb = "certifies" if len(first.names) == 1 else "certify"
+    points = "percentage point" if tolerance == 0.01 else "percentage points"
+    aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
+    if len(stretches) == 1:
+        return f"{who} {verb} the most correct predictions at every radius {end}{aside}."
+    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
+    rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
+    return f"{who} {verb} the most correct predictions {start}, {rest}{aside}."
+
+
+def _range(stretch: Stretch) -> str:
+    if stretch.last >= SEARCH_LIMIT:
+        return f"from {stretch.first:,} to the end of the search"
+    if stretch.first == stretch.last:
+        return f"at {stretch.first:,}"
+    return f"from {stretch.first:,} to {stretch.last:,}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _one_label(entry: Entry) -> str:
+    """That a method knows one label only."""
+    found = entry.certificate
+    most = None if found is None else single_label(found.label)
+    assert found is not None
+    assert most is not None
+    name = shortened(found.votes.shown_class_names[most.label])
+    which = f"all {most.total:,}" if most.count == most.total else f"{most.count:,} of {most.total:,}"
+    return f"{entry.name} says one label, '{name}', on {which} test points."

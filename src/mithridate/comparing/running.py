@@ -18,8 +18,8 @@ from typing import Any
 from mithridate import _validate
 from mithridate._io.files import PathLike, read_file, write_atomically
 from mithridate._text import shortened
-from mithridate.comparing import sentences
-from mithridate.comparing.result import ROW_NAME, Comparison, Entry, checked_radii, covers, make_folder
+from mithridate.comparing.entry import Entry, covers
+from mithridate.comparing.result import ROW_NAME, Comparison, checked_radii, make_folder
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Statement, of_user
 from mithridate.core.mechanism import Threat
@@ -101,7 +101,9 @@ def compare(
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     shown = None if radii is None else checked_radii(radii)
     methods = _resolved(defences)
-    _check_device(device)
+    # A name, whether or not a method uses it; whether there is such a device is seen when one does.
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
+        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {shortened(repr(device))}.")
     target = None if match is None else _target(methods, match, match_with)
     if match is None and match_with is not None:
         raise ConfigError("match_with says which method bagging is matched with; add match=0 (--match r=0).")
@@ -175,10 +177,7 @@ def _defence(given: Any) -> Defence:
 
 
 def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
-    """A name for every row: that of the method, with `-scores` or a number where it occurs again.
-
-    Args:
-        methods: the name of each method, and what it certifies: `votes` or `scores`.
+    """A name for each pair of a method and `votes` or `scores`: the method's, with `-scores` or a number if it recurs.
 
     >>> row_names([("fdp", "votes"), ("fdp", "scores"), ("dpa", "votes"), ("dpa", "votes")])
     ['fdp', 'fdp-scores', 'dpa', 'dpa-2']
@@ -189,12 +188,6 @@ def row_names(methods: Iterable[tuple[str, str]]) -> list[str]:
         numbered = (f"{base}-{number}" for number in itertools.count(2))
         names.append(next(name for name in itertools.chain([base], numbered) if name not in names))
     return names
-
-
-def _check_device(device: Any) -> None:
-    """Require the name of a device, whether or not a method uses it; whether it is there is seen when one does."""
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", str(device)):
-        raise ConfigError(f"Expected device to be cpu, cuda, cuda:1, mps or auto, got {shortened(repr(device))}.")
 
 
 def _examples(data: Any) -> tuple[Examples, Examples]:
@@ -214,21 +207,13 @@ def _examples(data: Any) -> tuple[Examples, Examples]:
 
 @dataclass(frozen=True, eq=False)
 class _Trainer:
-    """Trains every recipe once.
-
-    Attributes:
-        training: what on.
-        test: the points to vote on.
-        runtime: how; its `run_dir` holds a run directory for each recipe.
-        watch: told what begins.
-        kept: what was trained, by recipe.
-    """
+    """Trains every recipe once."""
 
     training: Examples
     test: Examples
-    runtime: RuntimeOptions
+    runtime: RuntimeOptions  # its `run_dir` holds a run directory for each recipe
     watch: Watch
-    kept: dict[tuple[str, int], _Trained]
+    kept: dict[tuple[str, int], _Trained]  # by recipe
 
     def entry(self, name: str, defence: Defence, claim: _Claim, notes: tuple[str, ...] = ()) -> Entry:
         """Train unless that is done, and certify."""
@@ -247,9 +232,10 @@ class _Trainer:
             scope=claim.scope,
             progress=self.watch(defence.title, CERTIFYING),
         )
-        entry = Entry(defence.title, name, outcome, claim.threat, trained.seconds, time.monotonic() - begin)
-        entry = dataclasses.replace(entry, run_dir=None if trained.folder is None else str(trained.folder))
-        return dataclasses.replace(entry, notes=(*sentences.notes_on(entry), *notes))
+        run_dir = None if trained.folder is None else str(trained.folder)
+        spent = (trained.seconds, time.monotonic() - begin)
+        entry = Entry(defence.title, name, outcome, claim.threat, *spent, run_dir=run_dir)
+        return dataclasses.replace(entry, notes=(*entry.warnings, *notes))
 
     def trained(self, name: str, defence: Defence) -> _Trained:
         """The votes of a recipe, and what is known of their training."""
@@ -281,19 +267,12 @@ class _Trainer:
 
 @dataclass(frozen=True, eq=False)
 class _Trained:
-    """What was trained for a recipe.
-
-    Attributes:
-        votes: on the test points.
-        seconds: that it took.
-        owner: the method that it was trained for; others share it.
-        folder: its run directory, an ordinary one.
-    """
+    """What was trained for a recipe."""
 
     votes: Votes
     seconds: float
-    owner: str
-    folder: Path | None
+    owner: str  # the method that it was trained for; others share it
+    folder: Path | None  # its run directory, an ordinary one
 
 
 class _Seconds:

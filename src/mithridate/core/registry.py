@@ -18,7 +18,7 @@ _GROUP = "mithridate.defences"
 _HOOKS = {
     "advise": "mithridate.certifying.advice",
     "Report": "mithridate.reporting.report",
-    "ComparisonReport": "mithridate.reporting.comparison_page",
+    "ComparisonReport": "mithridate.reporting.comparison",
 }
 
 

@@ -85,7 +85,7 @@ def as_examples(given: Any, what: str, *, need_labels: bool, classes: int | None
         given: `Examples`, a pair (inputs, labels), or, where no labels are needed, inputs alone; labels may be None.
         what: how to call the data in an error, such as `training`.
         need_labels: whether there must be labels.
-        classes: number of classes, where it is known.
+        classes: number of classes, where it is known; by default as many as have names.
 
     Raises:
         ConfigError: it is something else; the message says what is wrong with which value.
@@ -94,6 +94,7 @@ def as_examples(given: Any, what: str, *, need_labels: bool, classes: int | None
     array([0, 1])
     """
     examples = given if isinstance(given, Examples) else Examples(*_pair(given, what, need_labels=need_labels))
+    classes = classes or (len(examples.class_names) if examples.class_names else None)
     x, y = check_inputs(examples.x, what), examples.y
     if y is None and need_labels:
         raise ConfigError(f"The {what} data has no labels; give a pair (inputs, labels).")
@@ -155,29 +156,6 @@ def check_labels(y: Any, count: int, what: str, *, classes: int | None) -> IntAr
     rule = f"with classes={limit}, labels go from 0 to {limit - 1}; mend the label, or declare more classes"
     _refuse_first(labels, labels >= limit, what, rule)
     return labels.astype(np.int64)
-
-
-def pair_of(name: str, value: Any) -> tuple[Any, Any]:
-    """Inputs and labels.
-
-    Raises:
-        ConfigError: it is no pair.
-    """
-    if isinstance(value, Examples):
-        return value.x, value.y
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise ConfigError(f"Expected {name} as a pair (inputs, labels), got {type(value).__name__}.")
-    return value[0], value[1]
-
-
-def split_inputs(given: Any, what: str, classes: int) -> tuple[Array, IntArray | None]:
-    """Inputs to vote on and their true labels, from examples, an array or a pair.
-
-    Raises:
-        ConfigError: they are not what they should be.
-    """
-    examples = as_examples(given, what, need_labels=False, classes=classes)
-    return examples.x, examples.y
 
 
 def _refuse_first(labels: Array, wrong: npt.NDArray[np.bool_], what: str, rule: str) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import decimal
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -22,7 +24,7 @@ from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
 from mithridate.data import labels as labelling
-from mithridate.data.columns import Category, Column, Number, Text, encode
+from mithridate.data.columns import Category, Column, Notes, Number, Text, encode, ignored
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, FloatArray, Frame, Place
@@ -36,6 +38,10 @@ _TABLE_FILES = (".csv", ".tsv", ".parquet")
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
 # Words per cell from which a column is called text.
 _WORDS_OF_TEXT = 4.0
+# Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+# What stands beyond so many characters of a text does not count.
+LONGEST_TEXT = 1 << 13
 _LARGEST_SIDE = 64
 _LOOKED_AT = 50
 _LARGEST = 1e300
@@ -243,8 +249,19 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
         labels = frame.cells(name) if request.labels is not False else None
     absent = f"No column of {frame.origin} is declared as the label; declare it."
     y = request.numbered(labels, frame.rows, frame.place, absent)
-    x, notes = encode(frame, table.columns, table.label, training=request.training)
+    made = _texts if table.is_text else encode
+    x, notes = made(frame, table.columns, table.label, training=request.training)
     return request.examples(x, y, notes=notes, ids=frame.ids)
+
+
+def _texts(frame: Frame, columns: Sequence[Column], label: str | None, *, training: bool) -> tuple[Array, Notes]:
+    """The one declared column of a table of texts, as it is; like `encode`."""
+    (column,) = columns
+    words = frames.texts(frame.cells(column.name))
+    if training and not any(words):
+        raise ConfigError(f"The column {column.name!r} of {frame.origin} has no values at all; declare another one.")
+    # numpy gives every text the room of the longest one.
+    return np.array([(word or "")[:LONGEST_TEXT] for word in words]), ignored(frame, columns, label)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
@@ -421,12 +438,17 @@ def _of_column(name: str, cells: Cells) -> Column | None:
     try:
         values = frames.numbers(cells, name, str)
     except ConfigError:
-        lengths = [len(word.split()) for word in frames.texts(cells) if word is not None]
+        lengths = [_words(word) for word in frames.texts(cells) if word is not None]
         if not lengths:
             return None
         return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
     known = values[np.isfinite(values)]
     return Number(name, *rounded_range(known)) if len(known) else None
+
+
+def _words(text: str) -> float:
+    """About how many words a text has; where no spaces are written between them, they have about two characters."""
+    return len(text.split()) + len(_WITHOUT_SPACES.findall(text)) / 2
 
 
 def rounded_range(values: FloatArray) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from mithridate.defences._trained import network_for
 from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
 from mithridate.errors import ConfigError
-from mithridate.features import pick_encoder
+from mithridate.features import Encoder, pick_encoder
 from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions
 
 
@@ -59,21 +59,18 @@ class NearDefence(Defence):
         words = f"{settled.title} on {on}, {facts.classes} classes; nothing is trained."
         return Choice(settled, bool(own), words=words, details=settled.to_dict())
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """The features of a defence with nothing left open."""
+        return None if isinstance(self.features, str) else self.features
+
     def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
         """Compare all inputs with all examples; the device does not matter."""
         if runtime.shards is not None:
             raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
-        training, test = order.training, order.test
-        examples = StoredExamples.of(
-            (training.x, training.y),
-            features=None if isinstance(self.features, str) else self.features,
-            classes=self.classes,
-            source=training.source,
-            assumptions=order.statements,
-        )
-        votes = self.votes(examples, test.x if test.y is None else (test.x, test.y), runtime.progress)
-        recipe = {**(votes.recipe or {}), "source": training.source, **order.extra}
-        votes = replace(votes, recipe=recipe, size=order.size)
+        examples = StoredExamples.of(order.training, self.encoder, order.facts.classes, order.statements)
+        votes = self.votes(examples, order.test, runtime.progress)
+        votes = replace(votes, recipe={**(votes.recipe or {}), **order.extra}, size=order.size)
         if runtime.run_dir is not None:
             examples.as_run(votes).save(runtime.run_dir, votes)
         return votes
@@ -90,7 +87,7 @@ class NearDefence(Defence):
             if isinstance(error, ConfigError):
                 raise
             raise damaged(run_dir, error) from error
-        return run.votes_of_run(defence.votes(examples, test.x if test.y is None else (test.x, test.y)))
+        return run.votes_of_run(defence.votes(examples, test))
 
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:

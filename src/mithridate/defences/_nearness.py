@@ -20,27 +20,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
-from mithridate import _validate
-from mithridate.core.conditions import classes_read_off, of_user
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
-from mithridate.data.examples import (
-    Preparation,
-    check_inputs,
-    check_labels,
-    fingerprint,
-    fitted_preprocessing,
-    kind_of,
-    pair_of,
-    split_inputs,
-)
+from mithridate.data.examples import Examples, Preparation, as_examples, fingerprint
 from mithridate.defences.kept_run import KeptRun
 from mithridate.errors import ConfigError
 from mithridate.features import (
     Encoder,
     Frozen,
     UnitNorm,
-    about_encoder,
     from_dict,
     pick_encoder,
 )
@@ -93,50 +81,33 @@ class StoredExamples:
 
     @classmethod
     def of(
-        cls,
-        training_set: Any,
-        *,
-        features: Any = None,
-        classes: int | None = None,
-        source: Mapping[str, Any] | None = None,
-        assumptions: Sequence[str] = (),
+        cls, training: Examples, encoder: Encoder | None, classes: int, statements: Sequence[str] = ()
     ) -> StoredExamples:
-        """Check examples and round their features.
+        """Round the features of examples; without an encoder, of inputs as they are.
+
+        Args:
+            training: the examples, checked.
+            encoder: the features.
+            classes: number of labels.
+            statements: what an order says of all this.
 
         Raises:
-            ConfigError: an argument or the data is not what it should be.
+            ConfigError: the encoder does not suit the inputs, or features cannot be rounded.
         """
-        _validate.sentences(assumptions=assumptions)
-        if classes is not None:
-            _validate.positive_integer(classes=classes)
-        x, y = pair_of("training_set", training_set)
-        x = check_inputs(x, "training")
-        y = check_labels(y, len(x), "training", classes=classes)
-        count = int(y.max()) + 1 if classes is None else int(classes)
-        if count < 2:
-            raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
-        prepare = Preparation(x.shape[1:], kind_of(x), encoder=_encoder(features, kind_of(x)))
-        assert prepare.encoder is not None
+        x, y, kind = training.x, training.y, training.kind
+        assert y is not None
+        # `Preparation` says what text needs.
+        chosen = _UNIT_ROWS if encoder is None and kind != "text" else encoder
+        prepare = Preparation(x.shape[1:], kind, encoder=chosen)
         # An encoder may sum a row in the order in which it lies in memory: always the same one.
         inputs = prepare.compared(np.ascontiguousarray(x), "training")
         _require_exact_products()
         rows, scale = _whole_rows(inputs)
-        trusted = isinstance(prepare.encoder, Frozen)
-        return cls(
-            rows,
-            y,
-            count,
-            prepare,
-            scale,
-            # Of an encoder that is trusted we know only what it does: its features count as data, too.
-            fingerprint=fingerprint(x, y, *([inputs] if trusted and not isinstance(inputs, csr_array) else [])),
-            statements=(
-                *of_user(assumptions),
-                *_assumptions(prepare.encoder, count if classes is None else None),
-                *about_encoder(prepare.encoder, x, count),
-                *fitted_preprocessing(x, source),
-            ),
-        )
+        trusted = isinstance(chosen, Frozen)
+        # Of an encoder that is trusted we know only what it does: its features count as data, too.
+        identity = fingerprint(x, y, *([inputs] if trusted and not isinstance(inputs, csr_array) else []))
+        said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
+        return cls(rows, y, classes, prepare, scale, identity, said)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -181,17 +152,17 @@ class StoredExamples:
         return self.preparation.encoder
 
     def asked(self, test_set: Any, *, mirrored: bool) -> Inputs:
-        """Inputs to vote on, an array or a pair with their true labels, as rows like these.
+        """Inputs to vote on, an array, a pair with their true labels, or `Examples`, as rows like these.
 
         Raises:
             ConfigError: they are not like the examples.
         """
         check_mirrored(mirrored)
-        test, true_labels = split_inputs(test_set, "test", self.classes)
-        seen = [test, _mirror_images(test, self.preparation.kind)] if mirrored else [test]
+        test = as_examples(test_set, "test", need_labels=False, classes=self.classes)
+        seen = [test.x, _mirror_images(test.x, self.preparation.kind)] if mirrored else [test.x]
         _require_exact_products()
         views = (_whole_rows(self.preparation.compared(np.ascontiguousarray(view), "test"))[0] for view in seen)
-        return Inputs(tuple(views), true_labels, fingerprint(test))
+        return Inputs(tuple(views), test.y, fingerprint(test.x))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
         """Features and classes, as the recipes of votes name them; mirror images only where they count."""
@@ -249,21 +220,6 @@ def _encoder_of_run(stored: Mapping[str, Any], features: Any) -> Encoder:
     if given.to_dict() != stored:
         raise ConfigError(f"Expected the features of the run, {stored}, got {features!r}.")
     return given
-
-
-def _encoder(features: Any, kind: str) -> Encoder | None:
-    chosen = pick_encoder(features)
-    # `Preparation` says what text needs.
-    return _UNIT_ROWS if chosen is None and kind != "text" else chosen
-
-
-def _assumptions(chosen: Encoder, inferred_classes: int | None) -> tuple[str, ...]:
-    sentences: list[str] = []
-    if inferred_classes is not None:
-        sentences.append(classes_read_off(inferred_classes))
-    if isinstance(chosen, Frozen):
-        sentences.append(_ROUNDING_OF_TRUSTED)
-    return tuple(sentences)
 
 
 def votes_of(

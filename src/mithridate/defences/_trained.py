@@ -15,9 +15,8 @@ from mithridate.defences.base import Defence, option
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
 from mithridate.recipes import choosing
-from mithridate.training.config import OPTIMIZERS, SCHEDULES
+from mithridate.training.config import OPTIMIZERS, SCHEDULES, PlainConfig, PlainRecipe, TrainConfig, ViewPlan
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
-from mithridate.training.plain_config import PlainConfig, ViewPlan
 
 _TUNED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
 
@@ -51,6 +50,8 @@ class TrainedDefence(Defence):
     score_bins: int | None = option(None, "bins of the score histograms, 0: none", int, "N")
 
     needs_torch = True
+    # Whether preferences between labels are counted beside votes.
+    wants_preferences: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,9 +94,26 @@ class TrainedDefence(Defence):
     @classmethod
     def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
         """The votes of the models that a run kept."""
-        from mithridate.training.prediction import predict
+        from mithridate.training.run import predict
 
-        return predict(run_dir, test.x if test.y is None else (test.x, test.y), **hints)
+        return predict(run_dir, test, **hints)
+
+    @property
+    def config(self) -> TrainConfig | PlainRecipe:
+        """How every instance is trained, of a defence with nothing left open."""
+        raise NotImplementedError
+
+    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
+        """Train all models by the shared engine, and count their votes."""
+        from mithridate.training.run import carry_out
+
+        return carry_out(order, runtime)
+
+    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
+        """Start the run without training anything."""
+        from mithridate.training.run import prepare
+
+        return prepare(order, runtime)
 
 
 def network_for(model: Any, features: Any, facts: Facts) -> tuple[Any, Encoder | None]:
@@ -125,8 +143,7 @@ class PlainDefence(TrainedDefence):
 
     batch_size: int | None = option(None, "examples in each step", int, "B")
     shift: int | None = option(None, "pixels by which images are moved at random", int, "N")
-    # What is counted beside votes, and the constants that follow the number of examples where they are left open.
-    wants_preferences: ClassVar[bool] = False
+    # The constants that follow the number of examples where they are left open.
     sized: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -172,47 +189,10 @@ class PlainDefence(TrainedDefence):
         """As the plan says."""
         return self.plan().models
 
-    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Train all models by the shared engine, and count their votes."""
-        from mithridate.training.run import train_plain
-
-        called = {**called_with(self, order, runtime), "config": self._config(), "plan": self.plan()}
-        return train_plain(
-            **called, preferences=self.wants_preferences, shards=runtime.shards, progress=runtime.progress
-        )
-
-    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
-        """Start the run without training anything."""
-        from mithridate.training.plain_config import PlainRecipe
-        from mithridate.training.run import prepare
-
-        config = PlainRecipe.of(self._config(), self.plan())
-        return prepare(**called_with(self, order, runtime), config=config, preferences=self.wants_preferences)
-
-    def _config(self) -> PlainConfig:
-        return config_for(self.model, self.given(PlainConfig))
-
-
-def called_with(defence: TrainedDefence, order: Order, runtime: RuntimeOptions) -> dict[str, Any]:
-    """What training is told of an order, whatever is trained."""
-    training, test = order.training, order.test
-    return {
-        "training_set": (training.x, training.y),
-        "test_set": test.x if test.y is None else (test.x, test.y),
-        "model": defence.model,
-        "features": defence.encoder,
-        "root_seed": order.root_seed,
-        "source": training.source,
-        "assumptions": order.statements,
-        "size": order.size,
-        "extra": order.extra,
-        "run_dir": runtime.run_dir,
-        "device": runtime.device,
-        "in_flight": runtime.in_flight,
-        "precision": runtime.precision,
-        "keep_models": runtime.keep_models,
-        "backend": runtime.backend,
-    }
+    @property
+    def config(self) -> PlainRecipe:
+        """How every model learns, and what it sees, of a defence with nothing left open."""
+        return PlainRecipe.of(config_for(self.model, self.given(PlainConfig)), self.plan())
 
 
 def config_for(model: Any, options: dict[str, Any]) -> PlainConfig:

@@ -73,8 +73,7 @@ class Auto:
         if self.private:
             return self._built("fdp"), "the models must be private"
         offered = [name for name in _OFFERED if all(one in kind_of(name).options() for one in self.constants)]
-        model = self.constants.get("model", "auto")
-        if not isinstance(model, str) or model != "auto":
+        if "model" in self.constants:
             return self._built("fdp"), "a network is named"
         if not offered:
             raise ConfigError(f"{self._strangest()} Say which one, with --method NAME (method = ...).")
@@ -112,14 +111,27 @@ class Auto:
         raise NotImplementedError
 
 
+def decided(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """The constants but for those that `auto` leaves open: that is what they are where nobody gives them.
+
+    >>> decided({"model": "auto", "features": "unit-norm"})
+    {'features': 'unit-norm'}
+    """
+    left_open = [
+        each for each in ("model", "features") if isinstance(constants.get(each), str) and constants[each] == AUTO
+    ]
+    return {name: value for name, value in constants.items() if name not in left_open}
+
+
 def named(method: str | None, constants: Mapping[str, Any], *, radius: int | None = None, private: bool = False) -> Any:
     """The defence of a name with some constants, or one that is still to be chosen.
 
     Raises:
         ConfigError: the method or a constant is unknown, or does not go with what was asked for.
     """
+    constants = decided(constants)
     if method is None or method == AUTO:
-        return Auto(constants=dict(constants), radius=radius, private=private)
+        return Auto(constants=constants, radius=radius, private=private)
     if private and "noise_multiplier" not in kind_of(method).options():
         raise ConfigError(f"The models of {method} are not private; leave private out, or use fdp.")
     return defence(method, **constants)

@@ -19,8 +19,9 @@ from mithridate.core.certificate import Certificate, Scope
 from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, as_examples
+from mithridate.data.examples import Examples
 from mithridate.errors import ConfigError
+from mithridate.features import Encoder
 from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions, compose
 
 if TYPE_CHECKING:
@@ -125,6 +126,15 @@ class Defence:
         """
         raise ConfigError(f"{self.name} trains nothing in shards; leave --prepare and --shards out.")
 
+    @property
+    def encoder(self) -> Encoder | None:
+        """The features of a defence with nothing left open."""
+        return None
+
+    def recorded(self, training: Examples) -> dict[str, Any]:
+        """What a recipe says of it, of its rule and of how the data was read."""
+        return {"defence": self.to_dict(), "rule": self.rule().to_dict(), "source": training.source}
+
     def kept_bytes(self, order: Order) -> int:
         """About how many bytes a run directory keeps for `predict`, where that is a reason not to."""
         return 0
@@ -153,8 +163,7 @@ class Defence:
 
     def order(self, training_set: Any, test_set: Any, **more: Any) -> Order:
         """The order to train it on a pair of inputs and labels; see `compose`."""
-        training = as_examples(training_set, "training", need_labels=True)
-        return compose(self, training, as_examples(test_set, "test", need_labels=False), **more)
+        return compose(self, training_set, test_set, **more)
 
     def train(
         self,
@@ -222,10 +231,10 @@ def check_declared(num_train: Any, classes: Any) -> None:
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
 
 
-def kind_of_device(name: str) -> str:
+def kind_of_device(name: Any) -> str:
     """`cpu`, `cuda` or `mps`, of a name that may say more or leave it open; without torch it is the CPU."""
     try:
-        from mithridate.training.run import pick_device
+        from mithridate.training.devices import pick_device
     except ModuleNotFoundError:
         return "cpu"
     return pick_device(name).type
@@ -260,7 +269,7 @@ def in_json(value: Any) -> Any:
     if isinstance(value, str | int | float | bool | None):
         return value
     if callable(value):  # a network, or a function that builds one: its words may be those of another one
-        from mithridate.training.run import Model, describe
+        from mithridate.training.models import Model, describe
 
         return describe(cast("Model", value))
     return repr(value)

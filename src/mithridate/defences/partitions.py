@@ -35,8 +35,8 @@ from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
+from mithridate.training.config import ViewPlan
 from mithridate.training.order import Facts
-from mithridate.training.plain_config import ViewPlan
 
 # Up to so many labels, how often one is preferred to another is counted beside the votes, for a run-off election.
 _FEW_LABELS = 100

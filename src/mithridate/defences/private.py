@@ -13,15 +13,14 @@ from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.core.mechanism import SampledGaussian, Subsampled
 from mithridate.core.rule import Rule
-from mithridate.core.votes import Votes
-from mithridate.defences._trained import TrainedDefence, called_with
+from mithridate.defences._trained import TrainedDefence
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.recipes import choosing, presets
 from mithridate.recipes.choosing import Recipe
 from mithridate.training.config import TrainConfig
-from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
+from mithridate.training.order import Choice, Facts
 
 METHODS: dict[str, Method] = {
     "fdp": FDP(),
@@ -165,19 +164,6 @@ class PrivateDefence(TrainedDefence):
         """Number of instances."""
         assert self.instances is not None
         return self.instances
-
-    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Train all instances by the shared engine, and count their votes."""
-        from mithridate.training.run import train
-
-        called = {**called_with(self, order, runtime), "config": self.config}
-        return train(**called, shards=runtime.shards, progress=runtime.progress)
-
-    def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
-        """Start the run without training anything."""
-        from mithridate.training.run import prepare
-
-        return prepare(**called_with(self, order, runtime), config=self.config)
 
 
 @dataclass(frozen=True)

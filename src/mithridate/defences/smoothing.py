@@ -57,8 +57,8 @@ from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError, NumericalError, UnsupportedMechanismError
+from mithridate.training.config import ViewPlan
 from mithridate.training.order import Facts
-from mithridate.training.plain_config import ViewPlan
 
 _UNIT = float(np.finfo(np.float64).eps) / 2
 # Relative error of a sum or product or two; at least twice the true one.

@@ -20,7 +20,7 @@ from mithridate import _validate
 from mithridate._text import did_you_mean
 from mithridate.core.conditions import Size, Statement, step_of, tuned_constants
 from mithridate.core.votes import Votes
-from mithridate.data.examples import pair_of
+from mithridate.data.examples import as_examples
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, ObjectGradients, PhotoGradients
 from mithridate.training.config import TrainConfig
@@ -119,12 +119,13 @@ class Preset:
         names = [constant.name for constant in fields(TrainConfig)]
         changed = {name: options.pop(name) for name in names if name in options}
         declared = changed.pop("num_train", None)
-        x, y = pair_of("training_set", training_set)
-        examples = len(y)
-        classes = changed.get("classes") or int(np.max(y)) + 1
-        sentences = [*options.pop("assumptions", ()), self.assumption(np.shape(x)[1:], classes)]
+        training = as_examples(training_set, "training", need_labels=True)
+        examples = len(training.x)
+        assert training.y is not None
+        classes = changed.get("classes") or int(np.max(training.y)) + 1
+        sentences = [*options.pop("assumptions", ()), self.assumption(training.x.shape[1:], classes)]
         return train(
-            training_set,
+            training,
             test_set,
             config=replace(self.config_for(declared or self.size_for(examples)), **changed),
             assumptions=sentences,

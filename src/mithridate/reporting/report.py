@@ -15,26 +15,31 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import PathLike, write_atomically
-from mithridate._text import printable
+from mithridate._text import one_line, printable
 from mithridate.core.certificate import (
     Advice,
     Certificate,
     Curve,
+    Status,
     cautions,
     confidence,
     guaranteed_failure_prob,
     is_correct,
 )
-from mithridate.core.conditions import in_json
+from mithridate.core.conditions import explained, in_json
 from mithridate.core.mechanism import SEARCH_LIMIT
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.reporting import pictures as pictures_module
-from mithridate.reporting import report_chart, summary, templating
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
 
 SCHEMA = "mithridate.report/1"
 FORMATS = ("html", "md", "json", "svg", "png")
 
+IntArray = npt.NDArray[np.int64]
+
+_BINS = 40
+# Points at each end of the order, of all and of the wrong ones, that get a picture.
+_OF_EACH = 100
 _NO_ADVICE = Advice()
 _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".svg": "svg", ".png": "png"}
 
@@ -43,14 +48,7 @@ _EXTENSIONS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".
 class Report:
     """What is shown about a certificate; make one with `Report.of`.
 
-    Attributes:
-        certificate: what the report is about.
-        advice: what other methods certify from the same votes, and what more instances could.
-        class_names: a name for each class.
-        point_names: what the user calls each point, where that is known.
-        pictures: PNG files of some points, by index.
-        title: the title of the page.
-        check_with: shell commands by which anyone checks the certificate.
+    Attributes are as in `Report.of`, but `pictures` are PNG files of some points, by index.
     """
 
     certificate: Certificate
@@ -100,15 +98,17 @@ claims holds with 99.9% confidence.'
         _check_claims(certificate)
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
-        images = None if pictures is None else pictures_module.checked_pictures(pictures, len(certificate.label))
+        if check_with is None and certificate_path is not None:
+            check_with = (f"mithridate verify {shlex.quote(str(certificate_path))}",)
+        images = None if pictures is None else rendering.checked_pictures(pictures, len(certificate.label))
         return cls(
             certificate,
             advice,
             names,
             called,
-            {} if images is None else _pictures(certificate, images),
+            {} if images is None else rendering.encode(images, _pictured(certificate)),
             "Certified predictions" if title is None else str(title),
-            tuple(check_with) if check_with is not None else _check_with(certificate_path),
+            tuple(check_with or ()),
         )
 
     @property
@@ -129,14 +129,19 @@ claims holds with 99.9% confidence.'
     @cached_property
     def axis_limit(self) -> int:
         """The largest radius on the axis of a chart."""
-        return summary.axis_limit(self.certificates)
+        return axis_limit(self.certificates)
+
+    @cached_property
+    def histogram(self) -> Histogram:
+        """Its radii, counted in bins."""
+        return Histogram.of(self.certificate, self.axis_limit)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
         return (
-            *words.conditional_on(certificate),
+            *map(one_line, explained(certificate.conditions)),
             *cautions(certificate),
             *words.not_above_baseline(certificate),
             *words.weaknesses(certificate, self.advice),
@@ -151,8 +156,8 @@ claims holds with 99.9% confidence.'
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the report shows except pictures, as plain JSON values."""
-        certificate, found = self.certificate, words.headline(self.certificate, self.class_names)
-        histogram = summary.Histogram.of(certificate, self.axis_limit)
+        certificate, histogram = self.certificate, self.histogram
+        found = words.headline(certificate, self.class_names)
         return {
             "schema": SCHEMA,
             "title": self.title,
@@ -173,7 +178,7 @@ claims holds with 99.9% confidence.'
                 "beyond": histogram.beyond,
                 "abstained": int((certificate.radius < 0).sum()),
             },
-            "per_class": [asdict(row) for row in summary.per_class(certificate)],
+            "per_class": [asdict(row) for row in per_class(certificate)],
             "points": self._points(),
             "pictured": sorted(self.pictures),
             **in_json(certificate.assumptions, certificate.threat),
@@ -182,21 +187,23 @@ claims holds with 99.9% confidence.'
             "provenance": self._provenance(),
         }
 
+    @property
+    def _page(self) -> Any:
+        from mithridate.reporting import report_page  # which needs what is computed here
+
+        return report_page
+
     def html(self) -> str:
         """One self-contained page: no network, no other files."""
-        from mithridate.reporting.report_page import render
-
-        return render(self)
+        return self._page.html(self)
 
     def markdown(self) -> str:
         """The headline, the tables, what was assumed and where it comes from, without the single points."""
-        from mithridate.reporting.markdown import render
-
-        return render(self)
+        return self._page.markdown(self)
 
     def svg(self) -> str:
         """The curve of certified accuracy (or of certified shares) as a drawing that stands alone."""
-        return report_chart.draw(self).svg_file()
+        return self._page.draw(self).svg(alone=True)
 
     def png(self) -> bytes:
         """The curve as a PNG file.
@@ -204,7 +211,7 @@ claims holds with 99.9% confidence.'
         Raises:
             ConfigError: matplotlib is missing; the message names the extra that brings it.
         """
-        return report_chart.draw(self).png()
+        return self._page.draw(self).png()
 
     def write(self, path: PathLike, format: str | None = None) -> None:
         """Write the report to a file that appears only when all of it is there.
@@ -245,7 +252,7 @@ claims holds with 99.9% confidence.'
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that it and the notebook cannot disturb each other."""
-        return templating.framed(self.html(), self.title, sandbox="allow-scripts")
+        return rendering.framed(self.html(), self.title, sandbox="allow-scripts")
 
     def _claim(self) -> dict[str, Any]:
         certificate = self.certificate
@@ -284,7 +291,7 @@ claims holds with 99.9% confidence.'
             **({} if self.point_names is None else {"name": list(self.point_names)}),
             "label": certificate.label.tolist(),
             "true_label": None if labels is None else labels.tolist(),
-            "top_share": summary.top_share(certificate).tolist(),
+            "top_share": top_share(certificate).tolist(),
             "radius": certificate.radius.tolist(),
             "status": certificate.status.tolist(),
         }
@@ -304,11 +311,7 @@ claims holds with 99.9% confidence.'
 
 
 def format_of(path: PathLike) -> str:
-    """The format that the extension of a file stands for.
-
-    Raises:
-        ConfigError: it stands for none.
-    """
+    """The format that the extension of a file stands for."""
     suffix = Path(path).suffix.lower()
     if suffix not in _EXTENSIONS:
         raise ConfigError(
@@ -318,11 +321,7 @@ def format_of(path: PathLike) -> str:
 
 
 def checked_point_names(names: Sequence[str], points: int) -> tuple[str, ...]:
-    """A name for each point.
-
-    Raises:
-        ConfigError: there is not one for each point.
-    """
+    """A name for each point."""
     if isinstance(names, str) or getattr(names, "ndim", 1) != 1:
         raise ConfigError("Expected the names of the points as a list of strings, one for each point.")
     if len(names) != points:
@@ -346,16 +345,107 @@ def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, 
     return certificate.votes.shown_class_names
 
 
-def _pictures(certificate: Certificate, images: pictures_module.Pixels) -> dict[int, bytes]:
-    correct = is_correct(certificate)
-    wrong = None if correct is None else ~correct
-    return pictures_module.encode(images, pictures_module.choose(summary.least_certain_first(certificate), wrong))
-
-
-def _check_with(path: PathLike | None) -> tuple[str, ...]:
-    return () if path is None else (f"mithridate verify {shlex.quote(str(path))}",)
+def _pictured(certificate: Certificate) -> list[int]:
+    """Which points get a picture: the least and the most certain, of all points and of the wrong ones."""
+    order, correct = least_certain_first(certificate), is_correct(certificate)
+    orders = [order] if correct is None else [order, order[~correct[order]]]
+    groups = [points[:_OF_EACH] for some in orders for points in (some, some[::-1])]
+    # A budget that runs out must not leave one end without pictures: take them in turns.
+    turns = [int(group[i]) for i in range(_OF_EACH) for group in groups if i < len(group)]
+    return list(dict.fromkeys(turns))
 
 
 def _finite(value: Any) -> Any:
     """A number that JSON can write: infinity becomes a word."""
     return value if not isinstance(value, float | np.floating) or math.isfinite(value) else str(value)
+
+
+# --- its numbers: plain arrays from a certificate, without words and without drawings ---------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Radii of certified points counted in bins of equal width; all are `right` where true labels are unknown."""
+
+    start: IntArray  # the smallest radius of each bin
+    width: int  # how many radii a bin holds
+    right: IntArray
+    wrong: IntArray
+    beyond: int  # points with a radius beyond the last bin
+
+    @classmethod
+    def of(cls, certificate: Certificate, limit: int) -> Histogram:
+        """The histogram of all radii from 0 to `limit`."""
+        width = -(-(limit + 1) // _BINS)
+        start = np.arange(0, limit + 1, width)
+        counted = (certificate.radius >= 0) & (certificate.radius <= limit)
+        correct = is_correct(certificate)
+        correct = np.ones(len(counted), dtype=np.bool_) if correct is None else correct
+        return cls(
+            start,
+            width,
+            np.bincount(certificate.radius[counted & correct] // width, minlength=len(start)),
+            np.bincount(certificate.radius[counted & ~correct] // width, minlength=len(start)),
+            int((certificate.radius > limit).sum()),
+        )
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """What is known about the points of one class: the true one, or the predicted one where that is all we have."""
+
+    label: int
+    points: int
+    right: int | None  # None where true labels are unknown
+    abstained: int
+    # The largest radius to which at least half are certified, and correct where that is known; -1 where fewer are.
+    median_radius: int
+
+
+def per_class(certificate: Certificate) -> list[ClassRow]:
+    """A row for every class that occurs."""
+    correct, groups = is_correct(certificate), group_of(certificate)
+    counted = certificate.radius if correct is None else np.where(correct, certificate.radius, -1)
+    order = np.argsort(groups, kind="stable")
+    present, starts = np.unique(groups[order], return_index=True)
+    return [
+        ClassRow(
+            int(label),
+            len(members),
+            None if correct is None else int(correct[members].sum()),
+            int((certificate.radius[members] < 0).sum()),
+            int(np.sort(counted[members])[len(members) // 2]),
+        )
+        for label, members in zip(present, np.split(order, starts[1:]), strict=True)
+    ]
+
+
+def group_of(certificate: Certificate) -> IntArray:
+    """The class by which each point is counted: the true one where known, else the predicted one."""
+    return certificate.label if certificate.votes.labels is None else certificate.votes.labels
+
+
+def top_share(certificate: Certificate) -> npt.NDArray[np.float64]:
+    """The share of votes for each label (of weights, where votes have them), or its mean score."""
+    votes, rows = certificate.votes, np.arange(len(certificate.label))
+    if certificate.on == "scores" and votes.score_sums is not None:
+        return votes.score_sums[rows, certificate.label].astype(np.float64) / votes.instances
+    # Where all weights are zero, no label has a share.
+    return votes.counts[rows, certificate.label] / np.maximum(votes.counts.sum(axis=1), 1)
+
+
+def least_certain_first(certificate: Certificate) -> npt.NDArray[np.intp]:
+    """The points by radius, then by share of votes, then by index."""
+    return np.lexsort((top_share(certificate), certificate.radius))
+
+
+def axis_limit(certificates: tuple[Certificate, ...]) -> int:
+    """The largest radius that a chart shows: the largest found by any search that did not stop at its limit.
+
+    A point that stops at the limit of the search (2^20) would press all others against the axis.
+    """
+    # Every radius is -1 or more.
+    largest = int(max(c.radius[c.status != Status.SEARCH_LIMIT.value].max(initial=-1) for c in certificates))
+    if largest < 1:
+        largest = max(int(c.radius.max()) for c in certificates)
+    return max(largest, 1)

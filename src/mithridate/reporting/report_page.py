@@ -1,10 +1,13 @@
-"""The page of a report: what it says is decided here, how it looks in `templates`, what moves in `assets/report.js`."""
+"""A report as a page, as Markdown and as a chart.
+
+What the page says is decided here, how it looks in `templates`, what moves in `assets/report.js`.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +16,10 @@ from mithridate._text import percent, shortened
 from mithridate._version import VERSION
 from mithridate.core.certificate import Certificate, Curve, Status, confidence, is_correct, round_ticks
 from mithridate.core.rule import ExactRule
-from mithridate.core.votes import Votes
-from mithridate.reporting import report_chart, summary, templating
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting.chart import BASELINE_DASH
-
-if TYPE_CHECKING:
-    from mithridate.reporting.report import Report
+from mithridate.reporting.rendering import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
+from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
 
 # More classes than this are listed by number of points, the largest first.
 _MOST_CLASSES = 200
@@ -37,38 +37,45 @@ _BAND_NOTE = (
     "test points from the same source. It is not about the certificates themselves."
 )
 
+# One pattern and one colour a method; the first belongs to the certificate itself.
+DASHES = ("", "7 4", "2 3", "9 3 2 3")
+_COLOURS = ("#0b5d6b", "#9a4a00", "#5a3d8a", "#4d5560")
+_WIDTH, _HEIGHT = 760, 380
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, _WIDTH - 16, 14, _HEIGHT - 46
+# How high on its curve the name of each method stands, as a share of where the curve starts.
+_LABEL_HEIGHTS = (0.36, 0.24, 0.12, 0.3)
 
-def render(report: Report) -> str:
+
+def html(report: Report) -> str:
     """The whole page."""
-    return templating.rendered(
+    certificate = report.certificate
+    return rendering.page(
         "report.html",
         styles=("style.css",),
         scripts=("report.js",),
-        data=_data(report),
+        report=report,
+        certificate=certificate,
+        title=report.title,
+        headline=_headline(words.headline(certificate, report.class_names), confidence(certificate)),
+        lead=[f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
+        rule=words.HEADLINE_RULE,
+        figures=key_figures(report),
         start=_start(report),
-        shown=report_chart.axis_title(report),
-        **_hero(report),
+        shown=axis_title(report),
         **_curve(report),
         **_radii(report),
         **_classes(report),
         **_points(report),
-        **_provenance(report),
+        not_covered=words.not_covered(certificate),
+        precise=words.precise_claim(certificate),
+        facts=facts(report),
+        recipe=json.dumps(certificate.votes.recipe, indent=2) if certificate.votes.recipe is not None else "",
+        footer=f"Written by mithridate {VERSION}. This page shows a certificate and does not check it.",
+        data=_data(report),
     )
 
 
 # --- the parts of the page ------------------------------------------------------------------------------------------
-
-
-def _hero(report: Report) -> dict[str, Any]:
-    certificate = report.certificate
-    return {
-        "title": report.title,
-        "headline": _headline(words.headline(certificate, report.class_names), confidence(certificate)),
-        "lead": [f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
-        "rule": words.HEADLINE_RULE,
-        "warnings": report.warnings,
-        "figures": key_figures(report),
-    }
 
 
 def _headline(found: words.Headline, sure: str) -> dict[str, str]:
@@ -87,7 +94,9 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     """The numbers that a reader asks for first, with their names."""
     certificate, curve = report.certificate, report.curves[0]
     total = curve.total
-    figures = [("predictions", f"{total:,}"), _voters(certificate.votes)]
+    kind = certificate.votes.mechanism.words
+    voters = (f"{kind.in_full} that voted", f"{certificate.votes.instances:,}")
+    figures = [("predictions", f"{total:,}"), voters if kind.voters else ("training examples voted, by weight", "all")]
     correct = is_correct(certificate)
     if correct is not None:
         figures.append(("labels that are correct", percent(int(correct.sum()), total)))
@@ -98,12 +107,12 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     figures.append(("not certified", percent(int((certificate.radius < 0).sum()), total)))
     start = max(words.headline(certificate).radius, 0)
     shown = percent(int(curve.at(curve.shown, start)), total)
-    figures.append((f"{report_chart.axis_title(report)} at radius\u00a0{start:,}", shown))
+    figures.append((f"{axis_title(report)} at radius\u00a0{start:,}", shown))
     if known is not None:
         balanced = float(certificate.balanced_accuracy(None, start)[0])
         figures.append((f"the same as a mean over classes, at radius\u00a0{start:,}", mean_of_shares(balanced)))
     median = words.radius_reached_by(certificate, 0.5)
-    figures.append((f"radius to which half are {report_chart.axis_title(report)}", _radius(median)))
+    figures.append((f"radius to which half are {axis_title(report)}", _radius(median)))
     ended = certificate.status[certificate.radius.argmax()] == Status.SEARCH_LIMIT.value
     figures.append(("largest radius" + (", or more" if ended else ""), _radius(int(certificate.radius.max()))))
     return figures
@@ -114,13 +123,6 @@ def mean_of_shares(share: float) -> str:
     return f"{np.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
-def _voters(votes: Votes) -> tuple[str, str]:
-    kind = votes.mechanism.words
-    if not kind.voters:
-        return "training examples voted, by weight", "all"
-    return f"{kind.in_full} that voted", f"{votes.instances:,}"
-
-
 def _curve(report: Report) -> dict[str, Any]:
     what = "Certified accuracy" if report.certificate.votes.labels is not None else "Certified share"
     total = report.curves[0].total
@@ -129,14 +131,12 @@ def _curve(report: Report) -> dict[str, Any]:
     header, rows = curve_table(report)
     return {
         "curve_title": f"{what} against radius",
-        "curve_lead": f"{which} {report_chart.axis_title(report)} at radius r{compared}.",
-        "limit": report.axis_limit,
+        "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
         "readout": readout(report, _start(report)),
         "unit": f"r counts {words.unit(report.certificate.threat)}.",
-        "chart": report_chart.draw(report).svg(),
+        "chart": draw(report).svg(),
         "legend": _legend(report),
         "band_note": _BAND_NOTE,
-        "left_out": report.advice.left_out,
         "curve_header": header,
         "curve_rows": rows,
     }
@@ -157,7 +157,7 @@ def readout(report: Report, radius: int) -> str:
     right = int(curve.at(curve.right, radius))
     return (
         f"At r = {radius:,}: {percent(right, total)} correct and certified "
-        f"({report_chart.baseline_label(report)}), {percent(certified - right, total)} certified but wrong, {far}"
+        f"({baseline_label(report)}), {percent(certified - right, total)} certified but wrong, {far}"
     )
 
 
@@ -166,9 +166,9 @@ def _legend(report: Report) -> list[dict[str, str]]:
     for which, certificate in enumerate(report.certificates):
         own = " (this certificate)" if which == 0 else ""
         unsound = "" if certificate.method.is_sound else f", {certificate.method.flaw}"
-        look = which % len(report_chart.DASHES)
+        look = which % len(DASHES)
         text = f"{certificate.method.in_words()}{own}{unsound}"
-        lines.append({"css": f"line line-{look}", "dash": report_chart.DASHES[look], "text": text})
+        lines.append({"css": f"line line-{look}", "dash": DASHES[look], "text": text})
     for sentence in words.baseline_sentence(report.certificate.votes, report.class_names):
         lines.append({"css": "baseline", "dash": BASELINE_DASH, "text": sentence})
     return lines
@@ -178,7 +178,7 @@ def curve_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the curve at round radii: the certificate with its band, then the other methods."""
     radii = round_ticks(report.axis_limit, 12)
     own, total = report.curves[0], report.curves[0].total
-    header = ["radius", report_chart.axis_title(report), "95% band"]
+    header = ["radius", axis_title(report), "95% band"]
     columns = [[f"{radius:,}" for radius in radii], _shares(own.at(own.shown, radii), total), _bands(own, radii)]
     if own.right is not None:
         header += ["mean over classes", "certified, correct or not"]
@@ -201,8 +201,7 @@ def _shares(counts: npt.NDArray[np.int64], total: int) -> list[str]:
 
 
 def _radii(report: Report) -> dict[str, Any]:
-    histogram = summary.Histogram.of(report.certificate, report.axis_limit)
-    abstained = int((report.certificate.radius < 0).sum())
+    histogram, abstained = report.histogram, int((report.certificate.radius < 0).sum())
     lead = "How many predictions have which radius. Bars fade below the radius that is set above; "
     lead += f"the bar at the left counts the {abstained:,} that {'is' if abstained == 1 else 'are'} not certified"
     whose = "its" if abstained == 1 else "their"
@@ -211,12 +210,12 @@ def _radii(report: Report) -> dict[str, Any]:
         lead += " Labels that are wrong stand on top, in red."
     if histogram.beyond:
         lead += f" {histogram.beyond:,} more lie beyond the axis."
-    header, rows = _radii_table(report, histogram)
+    header, rows = _radii_table(report)
     return {"radii_lead": lead, "radii_header": header, "radii_rows": rows}
 
 
-def _radii_table(report: Report, histogram: summary.Histogram) -> tuple[list[str], list[list[str]]]:
-    none, correct = report.certificate.radius < 0, is_correct(report.certificate)
+def _radii_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    histogram, none, correct = report.histogram, report.certificate.radius < 0, is_correct(report.certificate)
     header = ["radius", "points"] if correct is None else ["radius", "correct", "wrong"]
     counts = [none] if correct is None else [none & correct, none & ~correct]
     rows = [["not certified", *(f"{int(some.sum()):,}" for some in counts)]]
@@ -228,42 +227,42 @@ def _radii_table(report: Report, histogram: summary.Histogram) -> tuple[list[str
 
 def _classes(report: Report) -> dict[str, Any]:
     known = report.certificate.votes.labels is not None
-    rows = summary.per_class(report.certificate)
+    rows = per_class(report.certificate)
     listed = sorted(sorted(rows, key=lambda row: -row.points)[:_MOST_CLASSES], key=lambda row: row.label)
     lead = f"Points by their {'true' if known else 'predicted'} class; the last column follows the radius set above."
     if len(listed) < len(rows):
         lead += f" Of {len(rows):,} classes, the {len(listed):,} with most points are listed."
-    header = ["class", "points", *(["correct"] if known else []), "not certified", median_title(report)]
-    return {"classes_lead": lead, "classes_header": header, "classes": _class_rows(report, listed)}
+    return {"classes_lead": lead, "classes_header": _class_header(report), "classes": _class_rows(report, listed)}
 
 
-def _class_rows(report: Report, rows: list[summary.ClassRow]) -> list[dict[str, Any]]:
+def _class_rows(report: Report, rows: list[ClassRow]) -> list[dict[str, Any]]:
     certificate, start = report.certificate, _start(report)
     correct = is_correct(certificate)
     counted = certificate.radius >= start if correct is None else (certificate.radius >= start) & correct
-    reached = np.bincount(summary.group_of(certificate)[counted], minlength=certificate.votes.classes)
+    reached = np.bincount(group_of(certificate)[counted], minlength=certificate.votes.classes)
     return [
         {
             "name": report.class_names[row.label],
             "label": row.label,
             "points": row.points,
-            "numbers": class_numbers(row),
+            "numbers": _class_numbers(row),
             "share": percent(int(reached[row.label]), row.points),
         }
         for row in rows
     ]
 
 
-def class_numbers(row: summary.ClassRow) -> list[str]:
-    """The numbers of a class, as its row in a table: points, correct ones where that is known, abstentions, median."""
+def _class_numbers(row: ClassRow) -> list[str]:
+    """The row of a class in a table, without its name."""
     right = [] if row.right is None else [percent(row.right, row.points)]
     return [f"{row.points:,}", *right, percent(row.abstained, row.points), _radius(row.median_radius)]
 
 
-def median_title(report: Report) -> str:
-    """The header of the median radius of a class: only what is correct counts, where that is known."""
-    known = report.certificate.votes.labels is not None
-    return "median radius, correct ones" if known else "median radius"
+def _class_header(report: Report) -> list[str]:
+    """What `_class_numbers` are; where true labels are known, only what is correct counts for the median."""
+    if report.certificate.votes.labels is None:
+        return ["class", "points", "not certified", "median radius"]
+    return ["class", "points", "correct", "not certified", "median radius, correct ones"]
 
 
 def _points(report: Report) -> dict[str, Any]:
@@ -294,19 +293,6 @@ def _points(report: Report) -> dict[str, Any]:
         "search_hint": "name, class, status or #index" if named else "class, status or #index",
         "columns": columns,
         "show_options": options,
-    }
-
-
-def _provenance(report: Report) -> dict[str, Any]:
-    certificate, recipe = report.certificate, report.certificate.votes.recipe
-    return {
-        "assumptions": certificate.assumptions,
-        "not_covered": words.not_covered(certificate),
-        "precise": words.precise_claim(certificate),
-        "check_with": report.check_with,
-        "facts": facts(report),
-        "recipe": "" if recipe is None else json.dumps(recipe, indent=2),
-        "footer": f"Written by mithridate {VERSION}. This page shows a certificate and does not check it.",
     }
 
 
@@ -347,9 +333,7 @@ def _data(report: Report) -> dict[str, Any]:
     codes = np.zeros(len(certificate.status), dtype=np.int64)
     for code, status in enumerate(statuses):
         codes[certificate.status == status.value] = code
-    content, curves = report.to_dict(), []
-    for which, curve in enumerate(content["curves"]):
-        curves.append(_curve_data(curve, which))
+    content = report.to_dict()
     return {
         "names": list(report.class_names),
         "pointNames": None if report.point_names is None else list(report.point_names),
@@ -357,37 +341,33 @@ def _data(report: Report) -> dict[str, Any]:
         "limit": report.axis_limit,
         "start": _start(report),
         "unit": words.unit(certificate.threat),
-        "chartTitle": f"{report_chart.axis_title(report)}, against radius",
-        "chartDescription": report_chart.description(report),
-        "baseline": None if known is None else {"share": known.share, "label": report_chart.baseline_label(report)},
+        "chartTitle": f"{axis_title(report)}, against radius",
+        "chartDescription": description(report),
+        "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},
         "histogramDescription": "How many predictions have which radius; the table below holds the same numbers.",
-        "curves": curves,
+        "curves": [_curve_data(curve, which) for which, curve in enumerate(content["curves"])],
         "histogram": content["histogram"],
         "statuses": [_STATUS_WORDS.get(status, status.value.replace("_", " ")) for status in statuses],
         "searchLimit": statuses.index(Status.SEARCH_LIMIT),
         "columns": {
             "label": packed(certificate.label),
             "truth": packed(certificate.votes.labels),
-            "share": packed(summary.top_share(certificate).astype(np.float32)),
+            "share": packed(top_share(certificate).astype(np.float32)),
             "radius": packed(certificate.radius),
             "status": packed(codes),
         },
-        "pictures": _picture_data(report.pictures),
+        "pictures": {point: base64.b64encode(file).decode() for point, file in report.pictures.items()} or None,
     }
 
 
 def _curve_data(curve: dict[str, Any], which: int) -> dict[str, Any]:
     shown = curve["certified"] if curve["right"] is None else curve["right"]
-    data = {"short": curve["short"], "dash": report_chart.DASHES[which % 4], "radius": curve["radius"], "shown": shown}
+    data = {"short": curve["short"], "dash": DASHES[which % 4], "radius": curve["radius"], "shown": shown}
     if which == 0:
         data["certified"] = curve["certified"]
         data["lower"] = [round(share, 5) for share in curve["band_lower"]]
         data["upper"] = [round(share, 5) for share in curve["band_upper"]]
     return data
-
-
-def _picture_data(pictures: dict[int, bytes]) -> dict[int, str] | None:
-    return {point: base64.b64encode(file).decode() for point, file in pictures.items()} or None
 
 
 def packed(values: npt.NDArray[Any] | None) -> dict[str, str] | None:
@@ -409,3 +389,125 @@ def _radius(radius: int) -> str:
 def _brief(value: Any) -> str:
     """A small number in two digits; a file may hold anything else in its place."""
     return f"{value:.2g}" if isinstance(value, int | float) else str(value)
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+def markdown(report: Report) -> str:
+    """The whole document."""
+    certificate = report.certificate
+    classes = [[shortened(report.class_names[row.label]), *_class_numbers(row)] for row in per_class(certificate)]
+    parts = [
+        f"# {rendering.plain_text(report.title)}",
+        f"**{rendering.plain_text(report.headline)}**",
+        rendering.plain_text(f"Threat: {certificate.threat.in_words}."),
+        rendering.bullets(tuple(words.limits(certificate))),
+        rendering.section("Worth knowing", rendering.bullets(report.warnings)),
+        rendering.rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
+        rendering.section("Against radius", rendering.rendered_table(*curve_table(report))),
+        rendering.bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
+        rendering.bullets(report.advice.left_out),
+        rendering.section("Class by class", rendering.rendered_table(_class_header(report), classes)),
+        rendering.section("What was assumed", rendering.bullets(certificate.assumptions)),
+        rendering.section("What is not covered", rendering.bullets(words.not_covered(certificate))),
+        rendering.section("Where it comes from", rendering.plain_text(words.precise_claim(certificate))),
+        rendering.rendered_table(["", ""], [[name, value] for name, value in facts(report)], numbers=False),
+        _check(report.check_with),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _check(commands: tuple[str, ...]) -> str:
+    """Commands as an indented block, which no character inside can end."""
+    if not commands:
+        return ""
+    lines = "\n".join(f"    {line}" for command in commands for line in command.splitlines())
+    return f"Check it with:\n\n{lines}"
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------
+
+
+def axis_title(report: Report) -> str:
+    """What the vertical axis shows."""
+    return "correct and certified" if report.certificate.votes.labels is not None else "certified"
+
+
+def baseline_label(report: Report) -> str | None:
+    """What stands beside the line of the baseline; None where true labels are unknown."""
+    known = words.baseline(report.certificate)
+    return None if known is None else f"baseline {percent(known.count, known.total)}"
+
+
+def description(report: Report) -> str:
+    """The curves in words, for those who do not see them."""
+    sentences = [f"Share of points that are {axis_title(report)}, by radius ({words.unit(report.certificate.threat)})."]
+    for certificate, curve in zip(report.certificates, report.curves, strict=True):
+        name = certificate.method.in_words()
+        if not len(curve.radius):
+            sentences.append(f"{name}: nothing is certified.")
+            continue
+        last = min(int(curve.radius[-1]), report.axis_limit)
+        shares = [
+            f"{percent(int(curve.at(curve.shown, radius)), curve.total)} at radius {radius:,}"
+            for radius in round_ticks(max(last, 1), 4)
+        ]
+        beyond = int(curve.at(curve.shown, last + 1))
+        rest = percent(beyond, curve.total) if beyond else "none"
+        sentences.append(f"{name}: {', '.join(shares)}, {rest} beyond {last:,}.")
+    return " ".join([*sentences, *words.baseline_sentence(report.certificate.votes, report.class_names)])
+
+
+def draw(report: Report) -> Chart:
+    """The chart of a report."""
+    plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, report.axis_limit)
+    shapes = plane.axes(round_ticks(report.axis_limit), words.unit(report.certificate.threat))
+    shapes += [*_baseline(report, plane), *_band(report.curves[0], plane)]
+    for which in range(len(report.curves)):
+        shapes += [*_line(report, which, plane), *_name(report, which, plane)]
+    return Chart(_WIDTH, _HEIGHT, f"{axis_title(report).capitalize()}, against radius", description(report), shapes)
+
+
+def _baseline(report: Report, plane: Plane) -> list[Shape]:
+    known, label = words.baseline(report.certificate), baseline_label(report)
+    if known is None or label is None:
+        return []
+    height = float(plane.y(known.share))
+    # Above the line, but for a line so high that there is no room.
+    text = height - 5 if height > _TOP + 16 else height + 14
+    return [plane.baseline(known.share), ChartText(_RIGHT, text, label, "baseline-name", anchor="end")]
+
+
+def _band(curve: Curve, plane: Plane) -> list[Shape]:
+    lower, upper = (Steps.of(curve.radius, shares, plane).corners for shares in curve.band())
+    area = upper + lower[::-1]
+    return [Path(area, "band", _COLOURS[0], width=0, opacity=0.15, is_filled=True, is_closed=True)] if area else []
+
+
+def _line(report: Report, which: int, plane: Plane) -> list[Shape]:
+    curve, look = report.curves[which], which % len(DASHES)
+    line = Steps.of(curve.radius, curve.shown / curve.total, plane).line
+    width = 2.5 if which == 0 else 1.75
+    return [Path(line, f"line line-{look}", _COLOURS[look], width, DASHES[look])] if line else []
+
+
+def _name(report: Report, which: int, plane: Plane) -> list[Shape]:
+    """The name of a method beside its line, low on it: to the right where nothing else is there, else to the left."""
+    curve, look = report.curves[which], which % len(DASHES)
+    if not len(curve.radius):
+        return []
+    name = report.certificates[which].method.short_title
+    level = _LABEL_HEIGHTS[look] * curve.shown[0]
+    last, room = _last_radius(curve, level), 8 * len(name) + 16
+    at, height = float(plane.x(last + 1)), float(plane.y(level / curve.total))
+    is_free = all(_last_radius(other, level) <= last for other in report.curves)
+    is_right = (is_free and at + room < _RIGHT) or at - room < _LEFT
+    x, y, anchor = (at + 9, height, "start") if is_right else (at - 9, height + 14, "end")
+    return [ChartText(x, y, name, f"name name-{look}", _COLOURS[look], anchor, is_bold=True)]
+
+
+def _last_radius(curve: Curve, level: float) -> int:
+    """The last radius at which a curve is at least so high, -1 where it never is."""
+    high = np.flatnonzero(curve.shown >= level)
+    return int(curve.radius[high[-1]]) if len(high) else -1

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate._text import capitalised, one_line, percent, shortened
 from mithridate.core.certificate import Advice, Certificate, Status, confidence
-from mithridate.core.conditions import before, conditions_of, explained
+from mithridate.core.conditions import before, conditions_of
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule
@@ -93,24 +93,21 @@ def headline(certificate: Certificate, names: Sequence[str] | None = None) -> He
         certificate: what is claimed.
         names: what the classes are called; by default what training recorded.
     """
-    found = _headline(certificate, names)
-    return replace(found, text=before(found.text, certificate.conditions))
-
-
-def _headline(certificate: Certificate, names: Sequence[str] | None) -> Headline:
     radius = _headline_radius(certificate)
     reached = int((counted_radii(certificate) >= max(radius, 0)).sum())
-    opening = one_label(certificate, names)
-    claim = _claim(certificate, radius, reached) + ("" if opening else _beside_baseline(certificate))
+    opening = one_label(certificate.votes, certificate.label, names)
+    claim, known = _claim(certificate, radius, reached), baseline(certificate)
+    if known is not None and not opening:
+        claim += f" (baseline: {percent(known.count, known.total)})"
     sure = f"; {confidence(certificate)}"
-    if radius < 0 or (
-        radius == 0 and isinstance(certificate.method, ExactRule)
-    ):  # what is predicted on this very data is no claim
+    # What is predicted on this very data is no claim.
+    if radius < 0 or (radius == 0 and isinstance(certificate.method, ExactRule)):
         sure = ""
     elif radius > 0 and not certificate.method.is_sound:  # a radius of 0 rests on the bounds alone
         claim = claim if claim.startswith("9") else claim[0].lower() + claim[1:]
         claim, sure = f"Not a guarantee: by a rule that is {certificate.method.flaw}, {claim}", ""
-    return Headline(" ".join([*opening, f"{claim}{sure}."]), radius, reached)
+    text = " ".join([*opening, f"{claim}{sure}."])
+    return Headline(before(text, certificate.conditions), radius, reached)
 
 
 def counted_radii(certificate: Certificate) -> npt.NDArray[np.int64]:
@@ -173,11 +170,6 @@ def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
     return phrase[0].lower() + phrase[1:] if lower else phrase
 
 
-def _beside_baseline(certificate: Certificate) -> str:
-    known = baseline(certificate)
-    return "" if known is None else f" (baseline: {percent(known.count, known.total)})"
-
-
 # --- beside the baseline --------------------------------------------------------------------------------------------
 
 
@@ -186,13 +178,8 @@ def baseline(certificate: Certificate) -> Commonest | None:
     return None if certificate.votes.labels is None else commonest(certificate.votes.labels)
 
 
-def one_label(certificate: Certificate, names: Sequence[str] | None = None) -> list[str]:
+def one_label(votes: Votes, predictions: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> list[str]:
     """That nearly all predictions are one and the same label, where that is so, and what the baseline is."""
-    return one_label_of(certificate.votes, certificate.label, names)
-
-
-def one_label_of(votes: Votes, predictions: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> list[str]:
-    """The same for votes that nobody has certified yet."""
     found = single_label(predictions)
     if found is None:
         return []
@@ -272,8 +259,9 @@ def precise_claim(certificate: Certificate) -> str:
             f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single change "
             "may be too many."
         )
+    most = "more often than any other" if certificate.on == "votes" else "a larger score on average than any other"
     return (
-        f"A radius r says: a model trained on this data gives this label {_most_often(certificate.on)}, and would also "
+        f"A radius r says: a model trained on this data gives this label {most}, and would also "
         f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
         "data and no change."
     )
@@ -289,10 +277,6 @@ def _chosen(certificate: Certificate) -> str:
         return certificate.method.choice.format(voters=voters)
     most = "most votes" if certificate.on == "votes" else "the largest mean score"
     return f"the one with {most} among the {voters}{certificate.votes.mechanism.tie_break()}"
-
-
-def _most_often(on: str) -> str:
-    return "more often than any other" if on == "votes" else "a larger score on average than any other"
 
 
 def not_covered(certificate: Certificate) -> tuple[str, ...]:
@@ -317,11 +301,6 @@ def noted(statements: Iterable[str], threat: Threat | None = None) -> tuple[str,
         f"Condition {ids[str(each)]}: {one_line(str(each))}" if str(each) in ids else f"Note: {one_line(str(each))}"
         for each in statements
     )
-
-
-def conditional_on(certificate: Certificate) -> list[str]:
-    """What a claim is conditional on and what lifts it, a line each."""
-    return [one_line(line) for line in explained(certificate.conditions)]
 
 
 def limits(certificate: Certificate) -> list[str]:

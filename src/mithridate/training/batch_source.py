@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,159 @@ from mithridate.data import Dataset
 from mithridate.data.partition import IndexArray
 from mithridate.errors import ConfigError
 from mithridate.training.clipping import MOST_EXAMPLES
-from mithridate.training.config import TrainConfig
-from mithridate.training.plain_config import PlainRecipe
+from mithridate.training.config import PlainRecipe, TrainConfig
 from mithridate.training.randomness import Seeds
-from mithridate.training.sampling import Batches, Block, blocks
+
+# --- true Poisson sampling at the cost of the batch -------------------------------------------------------------------
+#
+# The coins of `steps` consecutive batches over `n` examples are one sequence of `steps * n` independent coins. The gaps
+# between its heads are geometric, so a stretch of training is sampled by one vectorised draw of gaps; a position p
+# means example `p % n` in step `p // n`. Batches vary in size and may be empty.
+
+# Expected draws of one instance at a time: enough to be vectorised, few enough that a GPU does not wait for the first.
+# A constant, since the draws must not depend on memory or on other instances.
+_DRAWS_PER_BLOCK = 2**12
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of one instance in consecutive steps: `indices[starts[t]:starts[t + 1]]` is that of step t."""
+
+    indices: IndexArray
+    starts: IndexArray
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, step: int) -> IndexArray:
+        return self.indices[self.starts[step] : self.starts[step + 1]]
+
+    @property
+    def sizes(self) -> IndexArray:
+        """Number of examples in each batch."""
+        return np.diff(self.starts)
+
+
+def steps_per_block(num_examples: int, sample_rate: float) -> int:
+    """How many steps are sampled by one draw: a function of the mechanism alone."""
+    return max(1, int(_DRAWS_PER_BLOCK / (num_examples * sample_rate + 1.0)))
+
+
+def sample_batches(random: np.random.Generator, num_examples: int, sample_rate: float, steps: int) -> Batches:
+    """Poisson batches of `steps` steps.
+
+    Guarantee: every example is in every batch with probability `sample_rate`, independently of all others; exact up to
+    the resolution of a double, 2^-53 in probability: gaps beyond 36 / sample_rate, of that probability, do not occur.
+
+    Args:
+        random: the stream to draw from.
+        num_examples: number of examples, 0 or more.
+        sample_rate: probability of an example to enter a batch, in (0, 1].
+        steps: number of batches.
+
+    >>> batches = sample_batches(np.random.default_rng(0), 1000, 0.01, 3)
+    >>> len(batches), bool(batches.sizes.sum() == len(batches.indices))
+    (3, True)
+    """
+    total = num_examples * steps
+    if sample_rate == 1.0 or total == 0:
+        heads = np.arange(total, dtype=np.int64)
+    else:
+        heads = _heads(random, total, sample_rate)
+    starts = np.searchsorted(heads, np.arange(steps + 1, dtype=np.int64) * num_examples)
+    return Batches(heads % max(num_examples, 1), starts.astype(np.int64))
+
+
+def _heads(random: np.random.Generator, total: int, probability: float) -> IndexArray:
+    """Positions of the heads among `total` independent coins."""
+    pieces: list[npt.NDArray[np.float64]] = []
+    reached = -1.0
+    while reached < total:
+        expected = (total - reached) * probability
+        gaps = _gaps(random, int(expected + 6.0 * math.sqrt(expected)) + 16, probability)
+        # Sums of whole numbers below 2^53 are exact in doubles.
+        pieces.append(reached + np.cumsum(gaps))
+        reached = float(pieces[-1][-1])
+    heads = np.concatenate(pieces)
+    return heads[heads < total].astype(np.int64)
+
+
+def _gaps(random: np.random.Generator, count: int, probability: float) -> npt.NDArray[np.float64]:
+    """Geometric gaps: P(gap > g) = (1 - probability)^g."""
+    uniform = 1.0 - random.random(count)  # in (0, 1]: its logarithm is finite
+    return np.floor(np.log(uniform) / math.log1p(-probability)) + 1.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """The batches of many instances in consecutive steps, side by side.
+
+    Attributes:
+        indices: steps x instances x width of the widest batch, 0 beyond the end of a batch.
+        sizes: steps x instances.
+        least: no step is narrower than this, whatever its batches are.
+    """
+
+    indices: npt.NDArray[np.int32]
+    sizes: npt.NDArray[np.int32]
+    least: int = 0
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]]:
+        """Indices and sizes of every step, no wider than its own widest batch or `least`."""
+        for indices, sizes in zip(self.indices, self.sizes, strict=True):
+            yield indices[:, : sizes.max(initial=self.least)], sizes
+
+
+def blocks(
+    streams: Sequence[np.random.Generator],
+    num_examples: int,
+    sample_rate: float,
+    steps: int,
+    keep: float | None = None,
+    mapped: Callable[..., Iterable[Batches]] = map,
+) -> Iterator[Block]:
+    """All batches of some instances, a block of steps at a time.
+
+    Args:
+        streams: one stream for each instance; what it draws depends on nothing else that is in flight.
+        num_examples: number of training examples.
+        sample_rate: probability of an example to enter a batch.
+        steps: number of steps.
+        keep: each instance first keeps every example with this probability, and samples from those.
+        mapped: how to sample for every instance, `map` or that of a pool.
+    """
+    parts = [None if keep is None else sample_batches(stream, num_examples, keep, 1)[0] for stream in streams]
+    # From the whole data and not from the parts: the blocks of all instances then cover the same steps.
+    length = steps_per_block(num_examples, sample_rate)
+    for done in range(0, steps, length):
+        count = min(length, steps - done)
+        sample = partial(_sample_part, num_examples, sample_rate, count)
+        yield _side_by_side(list(mapped(sample, streams, parts)))
+
+
+def _sample_part(
+    num_examples: int, sample_rate: float, steps: int, stream: np.random.Generator, part: IndexArray | None
+) -> Batches:
+    if part is None:
+        return sample_batches(stream, num_examples, sample_rate, steps)
+    batches = sample_batches(stream, len(part), sample_rate, steps)
+    return Batches(part[batches.indices], batches.starts)
+
+
+def _side_by_side(batches: Sequence[Batches]) -> Block:
+    sizes = np.stack([each.sizes for each in batches], axis=1)
+    width = int(sizes.max(initial=0))
+    indices = np.zeros((*sizes.shape, width), dtype=np.int32)
+    for column, each in enumerate(batches):
+        inside = np.arange(width) < sizes[:, column, None]
+        indices[:, column][inside] = each.indices
+    return Block(indices, sizes.astype(np.int32))
+
+
+# --- what instances see, and where their batches come from ------------------------------------------------------------
 
 TrainingRecipe = TrainConfig | PlainRecipe
 
@@ -79,65 +227,6 @@ class Group:
         return Group(self.seeds, self.instances, start, [*self.seen, *[NOTHING] * lack])
 
 
-class ExampleTable(Protocol):
-    """What the models in flight see, on the device."""
-
-    def fill(self, group: Group) -> None:
-        """Put what the models of a group see into it."""
-        ...
-
-    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of batches of entries, models x width."""
-        ...
-
-
-class BatchSource(Protocol):
-    """Which examples are in the batches of each instance.
-
-    Attributes:
-        width: of every batch, whatever is in it; 0 where batches vary.
-        widest: examples in a batch, hardly ever more.
-        bytes_seen: memory that holds what one model sees.
-        together: how many models a core may train at a time.
-    """
-
-    width: int
-    widest: float
-    bytes_seen: int
-    together: int
-
-    def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
-        """What instances see; empty where that is the whole training set."""
-        ...
-
-    def table(self, models: int, group: Group | None = None) -> ExampleTable:
-        """A place for what so many models see: any models, or those of a group."""
-        ...
-
-    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
-        """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
-        ...
-
-
-def source_of(
-    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
-) -> BatchSource:
-    """Where the batches of a recipe come from.
-
-    Args:
-        recipe: how instances are trained, resolved.
-        data: the training set.
-        device: where it is looked up.
-        parts: for models of parts, the indices of what each of them sees, in the canonical order.
-
-    Raises:
-        ConfigError: the batches would be too large.
-    """
-    if isinstance(recipe, TrainConfig):
-        return PoissonSamples(recipe, data, device)
-    return Visits(recipe, data, device, parts)
-
-
 # --- the whole training set -----------------------------------------------------------------------------------------
 
 
@@ -158,7 +247,14 @@ class _WholeSet:
 
 
 class PoissonSamples:
-    """True Poisson batches of the whole training set (see `sampling`), as private training needs them."""
+    """True Poisson batches of the whole training set, as private training needs them.
+
+    Attributes:
+        width: of every batch, whatever is in it; 0 where batches vary.
+        widest: examples in a batch, hardly ever more.
+        bytes_seen: memory that holds what one model sees.
+        together: how many models a core may train at a time.
+    """
 
     width, bytes_seen, together = 0, 0, TOGETHER
 
@@ -175,15 +271,15 @@ class PoissonSamples:
             )
 
     def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
-        """The whole training set."""
+        """What instances see beside the whole training set: nothing."""
         return ()
 
-    def table(self, models: int, group: Group | None = None) -> ExampleTable:
-        """One for all."""
+    def table(self, models: int, group: Group | None = None) -> _WholeSet:
+        """A place for what so many models see: one for all."""
         return self._set
 
     def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
-        """Independent draws of every instance."""
+        """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
         streams = [group.seeds.generator(instance, "batches") for instance in group.instances]
         config = self._config
         return blocks(streams, len(self._set.labels), config.sample_rate, steps, config.keep, mapped)
@@ -206,6 +302,7 @@ class Visits:
 
     Attributes:
         longest: how many examples an instance sees, at most.
+        width: see `PoissonSamples`, also for the others.
     """
 
     def __init__(
@@ -389,3 +486,28 @@ def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> No
         part = flat[at : at + _NORMALS]
         drawn = torch.randn(len(part), dtype=torch.float64, device=values.device, generator=random)
         part.add_(drawn.float(), alpha=scale)
+
+
+# --- either of them ---------------------------------------------------------------------------------------------------
+
+ExampleTable = _WholeSet | Views
+BatchSource = PoissonSamples | Visits
+
+
+def source_of(
+    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
+) -> BatchSource:
+    """Where the batches of a recipe come from.
+
+    Args:
+        recipe: how instances are trained, resolved.
+        data: the training set.
+        device: where it is looked up.
+        parts: for models of parts, the indices of what each of them sees, in the canonical order.
+
+    Raises:
+        ConfigError: the batches would be too large.
+    """
+    if isinstance(recipe, TrainConfig):
+        return PoissonSamples(recipe, data, device)
+    return Visits(recipe, data, device, parts)

@@ -50,7 +50,7 @@ class Clipping:
       plus the rounding of sums over up to 2^10 positions. `layers.Contraction` and `layers.GhostConvolution` add that
       much to N. Norms from Gram matrices are square roots: an error of d |a|^2 |g|^2 in |G|^2 is one of
       sqrt(d) |a| |g| in |G|. They are taken in double precision or, under TF32, from operands that are cut first, whose
-      products are exact, with a bound on d added under the root (`wide.ghost_norms`).
+      products are exact, with a bound on d added under the root (`library_convolutions.ghost_norms`).
 
     `margin` covers the first two, the rounding of f, and that of N where it is summed in single precision, with room to
     spare. All of this is relative. Numbers below 2^-126 are rounded absolutely, by 2^-137 or less, and may then be

@@ -1,15 +1,47 @@
-"""What computes: the kinds of devices that train a run, for records and for what is bound to one; and their memory."""
+"""What computes, and how: kinds of devices and their memory, settings of torch, threads, optimisers, CUDA graphs."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from mithridate.errors import ConfigError
-from mithridate.training.kernels.native import processor
+from mithridate.training.batch_source import Block
+from mithridate.training.config import Learning
+from mithridate.training.kernels import cpu
+from mithridate.training.kernels.cpu import processor
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device of a name; `auto` is an NVIDIA GPU if there is one, else the CPU.
+
+    Raises:
+        ConfigError: there is no such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"Expected device to be cpu, cuda, mps or auto, got {device!r}.") from error
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (found.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(found.type, False):
+        raise ConfigError(f"device={str(device)!r} is not available here; use device='auto' or 'cpu'.")
+    return found
 
 
 def computer_of(device: torch.device, versions: Mapping[str, str]) -> dict[str, str]:
@@ -47,3 +79,293 @@ def enough_memory(what: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ConfigError(f"There is not enough memory for {what}; use another device or fewer examples.") from error
+
+
+# --- settings of torch's that anyone may have changed -----------------------------------------------------------------
+
+# Settings below torch.backends: how operands in single precision are rounded, in torch from 2.9 on and before.
+_PRODUCTS = (
+    "cuda.matmul.fp32_precision",
+    "cudnn.conv.fp32_precision",
+    "mkldnn.matmul.fp32_precision",
+    "mkldnn.conv.fp32_precision",
+)
+_PRODUCTS_BEFORE = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
+_REPEATABLE: dict[str, Any] = {"cudnn.deterministic": True, "cudnn.benchmark": False}
+
+
+@contextmanager
+def usual_settings() -> Iterator[None]:
+    """Torch as it is when it has been imported, whatever the caller has set; it is set back after.
+
+    Single precision is the default, nothing is cast automatically, and tensors may be used in a backward pass. Whether
+    gradients are recorded by default stays as it was: a user's encoder may rely on it, and nothing else here does.
+    """
+    records, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else []), *(["mps"] if _has_mps() else [])]
+    with ExitStack() as settings:
+        settings.enter_context(torch.inference_mode(False))
+        settings.enter_context(torch.set_grad_enabled(records))
+        for device in devices:
+            settings.enter_context(torch.autocast(device, enabled=False))
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+@contextmanager
+def products(precision: str, device: torch.device) -> Iterator[None]:
+    """Matrix products and convolutions in `float32` or `tf32`, repeatable, whatever was set; it is set back after."""
+    settings = {**_REPEATABLE, **_rounding(precision)}
+    before = {path: _get(path) for path in settings}
+    with torch.autocast(device.type, enabled=False):
+        try:
+            for path, value in settings.items():
+                _set(path, value)
+            yield
+        finally:
+            for path, value in before.items():
+                _set(path, value)
+
+
+def _rounding(precision: str) -> dict[str, Any]:
+    if _has(_PRODUCTS[0]):
+        # On a CPU, and so for mkldnn, there is no TF32.
+        return {
+            path: "tf32" if precision == "tf32" and path.startswith("cu") else "ieee"
+            for path in _PRODUCTS
+            if _has(path)
+        }
+    return dict.fromkeys(_PRODUCTS_BEFORE, precision == "tf32")
+
+
+def _has(path: str) -> bool:
+    owner: Any = torch.backends
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+def _get(path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), torch.backends)
+
+
+def _set(path: str, value: Any) -> None:
+    *owner, name = path.split(".")
+    setattr(functools.reduce(getattr, owner, torch.backends), name, value)
+
+
+# --- models on the cores of a CPU: a few to a core, each core by itself -----------------------------------------------
+
+OnStep = Callable[[int], None]
+
+
+def on_threads(
+    train: Callable[[slice, OnStep], Tensor],
+    models: int,
+    group: int,
+    on_step: OnStep | None,
+    *,
+    one_at_a_time: bool,
+) -> Tensor:
+    """Train a few models to a core: small products stay in its cache, and no core waits for another.
+
+    Args:
+        train: trains the models of a slice, and reports model-steps to the function that it is given.
+        models: number of models.
+        group: how many a core takes at a time.
+        on_step: told how many model-steps are done.
+        one_at_a_time: for what only one thread may do: torch.func puts weights into the one module that it has.
+
+    Returns:
+        The weights of all models.
+    """
+    cpu.keep_freed_memory()
+    stop = threading.Event()
+
+    def advance(steps: int) -> None:
+        if stop.is_set():
+            raise _Stopped
+        if on_step is not None:
+            on_step(steps)
+
+    with single_threaded() as threads:
+        with pool_of(1 if one_at_a_time else threads) as pool:
+            tasks = list[Future[Tensor]]()
+            try:  # an interruption while they are handed out stops them, too
+                for at in range(0, models, group):
+                    tasks.append(pool.submit(train, slice(at, at + group), advance))
+                wait(tasks, return_when=FIRST_EXCEPTION)
+            finally:
+                stop.set()
+                for task in tasks:
+                    task.cancel()
+        for task in tasks:
+            if not task.cancelled() and not isinstance(task.exception(), _Stopped):
+                task.result()  # raises what made the others stop
+        return torch.cat([task.result() for task in tasks])
+
+
+class _Stopped(Exception):
+    """Training was interrupted in another thread."""
+
+
+@contextmanager
+def single_threaded() -> Iterator[int]:
+    """Torch on one thread, so that others may have the rest; gives the number of threads that it had."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+def pool_of(threads: int) -> ThreadPoolExecutor:
+    """So many threads, in each of which torch has one."""
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+
+# --- optimisers on the flat weights of many models: post-processing of the sums ---------------------------------------
+
+_ADAM_EPSILON = 1e-8
+
+
+class Optimiser:
+    """The state of the optimiser of every model in flight; the weights are changed in place.
+
+    Args:
+        config: which optimiser, and its constants.
+        weights: models x parameters, as they start.
+    """
+
+    def __init__(self, config: Learning, weights: Tensor) -> None:
+        self._config = config
+        self._step = 0
+        self._weights = weights
+        adam = config.optimizer == "adam"
+        self._first = torch.zeros_like(weights) if adam or config.momentum else None
+        self._second = torch.zeros_like(weights) if adam else None
+        self._total = torch.zeros_like(weights) if config.average_iterates else None
+
+    def update(self, gradients: Tensor) -> None:
+        """One step along the mean gradients, noisy or not; they are overwritten."""
+        config, weights = self._config, self._weights
+        if config.weight_decay:
+            gradients.add_(weights, alpha=config.weight_decay)
+        rate = config.learning_rate_at(self._step)
+        self._step += 1
+        if self._second is not None:
+            self._adam(gradients, rate)
+        elif self._first is not None:
+            self._first.mul_(config.momentum).add_(gradients)
+            weights.sub_(self._first, alpha=rate)
+        else:
+            weights.sub_(gradients, alpha=rate)
+        if self._total is not None:
+            self._total.add_(weights)
+
+    def _adam(self, gradients: Tensor, rate: float) -> None:
+        assert self._first is not None
+        assert self._second is not None
+        one, two = self._config.betas
+        self._first.mul_(one).add_(gradients, alpha=1.0 - one)
+        self._second.mul_(two).addcmul_(gradients, gradients, value=1.0 - two)
+        scale = (1.0 - two**self._step) ** 0.5
+        spread = self._second.sqrt().div_(scale).add_(_ADAM_EPSILON)
+        self._weights.addcdiv_(self._first, spread, value=-rate / (1.0 - one**self._step))
+
+    def result(self) -> Tensor:
+        """The weights that vote: the last ones, or the mean over all steps."""
+        return self._weights if self._total is None else self._total / self._step
+
+
+# --- steps without the host: captured once as a CUDA graph, and replayed with other batches ---------------------------
+
+_log = logging.getLogger(__name__)
+
+# Batches are padded to a multiple of this, so that few widths occur: each needs a graph, and kernels of its own.
+_WIDTH = 16
+
+
+class ReplayedStep:
+    """Runs a step for every row of a block.
+
+    The first step of a width runs as it is, which compiles kernels and readies libraries; the second is captured, and
+    all others replay it. A wider batch than any before, however rare, gets a wider graph: no batch is ever cut.
+
+    Args:
+        step: the step, from indices (models x width) and sizes (models) on the device; it changes weights in place.
+        models: number of models in flight.
+        device: the GPU.
+    """
+
+    def __init__(self, step: Callable[[Tensor, Tensor], None], models: int, device: torch.device) -> None:
+        self._step = step
+        self._device = device
+        self._models = models
+        self._sizes = torch.zeros(models, dtype=torch.int32, device=device)
+        self._chosen: dict[int, Tensor] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._memory = torch.cuda.graph_pool_handle()  # one for all graphs: no two run at the same time
+        self._can_be_captured = True
+
+    def run(self, block: Block) -> None:
+        """All steps of a block. Where no batch is wider than `block.least`, all have the same shapes."""
+        indices = torch.from_numpy(block.indices).to(self._device)
+        sizes = torch.from_numpy(block.sizes).to(self._device)
+        for at, largest in enumerate(block.sizes.max(axis=1).tolist()):
+            width = -(-max(largest, block.least, 1) // _WIDTH) * _WIDTH
+            self._sizes.copy_(sizes[at])
+            self._run_one(width, indices[at, :, :width])
+
+    def _run_one(self, width: int, indices: Tensor) -> None:
+        is_new = width not in self._chosen
+        if is_new:
+            self._chosen[width] = torch.zeros(self._models, width, dtype=torch.int32, device=self._device)
+        chosen = self._chosen[width]
+        chosen[:, : indices.shape[1]].copy_(indices)
+        if width not in self._graphs and not is_new and self._can_be_captured:
+            self._capture(width)
+        if width in self._graphs:
+            self._graphs[width].replay()
+        else:
+            self._step(chosen, self._sizes)
+
+    def _capture(self, width: int) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with _without_garbage(), torch.cuda.graph(graph, pool=self._memory):
+                self._step(self._chosen[width], self._sizes)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # a user's module may do what no graph can hold; nothing was computed yet
+            _log.info("Steps run one by one, since they cannot be captured: %s", error)
+            self._can_be_captured = False
+        else:
+            self._graphs[width] = graph
+
+
+@contextmanager
+def _without_garbage() -> Iterator[None]:
+    """No garbage is collected meanwhile, and there is none before.
+
+    What is in a cycle may hold graphs of an earlier run, and these cannot be freed while a stream is being captured:
+    CUDA says "operation not permitted when stream is capturing", and their memory is lost.
+    """
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,23 +26,25 @@ from mithridate import _validate
 from mithridate.data import Dataset
 from mithridate.data.partition import IndexArray
 from mithridate.errors import ConfigError
-from mithridate.training import suitability
-from mithridate.training.arithmetic import products
-from mithridate.training.batch_source import TOGETHER, ExampleTable, Group, Seen, TrainingRecipe, source_of
+from mithridate.training.batch_source import TOGETHER, Block, ExampleTable, Group, Seen, TrainingRecipe, source_of
 from mithridate.training.clipping import Clipping
 from mithridate.training.config import PRECISIONS, GradientRule
-from mithridate.training.devices import is_out_of_memory
+from mithridate.training.devices import (
+    OnStep,
+    Optimiser,
+    ReplayedStep,
+    is_out_of_memory,
+    on_threads,
+    pool_of,
+    products,
+    single_threaded,
+)
 from mithridate.training.general import GeneralNetwork
-from mithridate.training.graphs import ReplayedStep
-from mithridate.training.initialisation import initial_weights, same_bits
-from mithridate.training.kernels import native
-from mithridate.training.network import FastNetwork, Model, NotConvertible, kernels_for
-from mithridate.training.optimisers import Optimiser
+from mithridate.training.kernels import cpu
+from mithridate.training.models import Model, check_examples_apart, check_module, initial_weights, same_bits
+from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.run_directory import plan_ranges
-from mithridate.training.sampling import Block
-from mithridate.training.tally import Counter, Tally
-from mithridate.training.threads import OnStep, on_threads, pool_of, single_threaded
+from mithridate.training.run_directory import TallyArrays, plan_ranges
 
 # Memory in flight on a GPU, at most: more does not make it faster, and more work is lost when a run is killed.
 _BYTES_IN_FLIGHT = 3 * 2**33
@@ -52,23 +55,8 @@ _MOST_IN_FLIGHT = 2**14
 _REHEARSED_STEPS = 3
 
 
-class Network(Protocol):
-    """What turns batches into clipped gradient sums: `FastNetwork` or `GeneralNetwork`."""
-
-    size: int
-    shapes: dict[str, torch.Size]
-    bytes_per_model: int
-    bytes_per_example: int
-
-    def clipped_sums(
-        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
-    ) -> Tensor:
-        """Models x parameters; see `FastNetwork`."""
-        ...
-
-    def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
-        """Models x inputs x classes."""
-        ...
+# What turns batches into clipped gradient sums.
+Network = FastNetwork | GeneralNetwork
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +98,7 @@ class Engine:
         test: for models of parts, inputs that will be voted on.
         in_flight: how many models are trained at a time, None to choose; on a GPU, a constant of models that are
             functions.
-        evidence: what is to be counted beside votes; see `tally.Counter`.
+        evidence: what is to be counted beside votes; see `Counter`.
 
     Raises:
         ConfigError: the model mixes examples, cannot be trained for another reason, or not as a function of its part
@@ -133,7 +121,7 @@ class Engine:
         self._model, self._recipe, self._test = model, recipe, data.inputs if test is None else test
         self._device, self._in_flight = device, in_flight
         module = model if isinstance(model, nn.Module) else model()
-        suitability.check(module)
+        check_module(module)
         self.network, self.path = _network_for(module, data)
         if recipe.is_deterministic:
             _check_device(device, self.path)
@@ -156,7 +144,7 @@ class Engine:
         """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
         if self._device.type == "cpu":
             has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and native.library() is not None else "torch"
+            return "native" if has_stem and cpu.library() is not None else "torch"
         return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:
@@ -361,7 +349,7 @@ class Engine:
 
     # --- votes ----------------------------------------------------------------------------------------------------
 
-    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    def tally(self, weights: Tensor, inputs: npt.NDArray[Any]) -> TallyArrays:
         """How the models vote on some inputs.
 
         A model whose scores for an input are not finite votes for label 0, with score 1: it diverged, and still votes.
@@ -375,7 +363,7 @@ class Engine:
                 with pool_of(threads) as pool:  # every core with inputs of its own
                     return self._counter.count(weights, inputs, pool.map)
 
-    def _count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> Tally:
+    def _count(self, weights: Tensor, inputs: npt.NDArray[Any]) -> TallyArrays:
         """The votes; what stays for the next group gives way if there is no room."""
         try:
             return self._counter.count(weights, inputs)
@@ -409,7 +397,7 @@ def _network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
     try:
         return FastNetwork(module, shape, dtype), "fast"
     except NotConvertible:
-        suitability.check_examples_apart(module, shape, dtype)
+        check_examples_apart(module, shape, dtype)
         return GeneralNetwork(module, shape), "general"
 
 
@@ -484,3 +472,89 @@ def _others_replaced(weights: Tensor, kept: Tensor) -> Tensor:
 def _halves(count: int) -> list[Tensor]:
     """Every second place, and the others."""
     return [torch.arange(count) % 2 == first for first in range(2)]
+
+
+# --- how models vote --------------------------------------------------------------------------------------------------
+
+# Bytes of activations that are held while inputs are scored.
+_BYTES = {"cpu": 2**26, "mps": 2**29, "cuda": 2**32}
+
+
+class Counter:
+    """Counts the votes of models on inputs, a piece at a time, as `run_directory.TallyArrays`.
+
+    Scores of single models are added up as they come and then forgotten, in double precision: nothing grows with the
+    number of models unless it is asked for. The pieces are cut by the shapes of inputs and models alone, never by what
+    is in them.
+
+    Args:
+        network: what scores the inputs.
+        classes: number of labels.
+        bins: in how many bins scores are counted, 0 for none.
+        device: where to compute.
+        evidence: which of `predictions` and `preferences` are wanted beside the counts.
+    """
+
+    def __init__(
+        self, network: Network, classes: int, bins: int, device: torch.device, evidence: Collection[str] = ()
+    ) -> None:
+        self._network, self._classes, self._bins, self._device = network, classes, bins, device
+        self._evidence = evidence
+        # Sums need double precision, which Apple's GPUs lack.
+        self._home = torch.device("cpu") if device.type == "mps" else device
+
+    def count(
+        self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map
+    ) -> TallyArrays:
+        """The votes of all models on all inputs; `mapped` is `map` or that of a pool."""
+        pieces = list(mapped(partial(self._count_piece, weights), self.pieces(inputs, len(weights))))
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def pieces(self, inputs: npt.NDArray[Any], models: int) -> list[Tensor]:
+        """The inputs as they are scored together, from the first to the last."""
+        # Activations of a network are some hundred times as large as its inputs at most; on a CPU, those of one model.
+        activations = 64 * 4 * max(int(np.prod(inputs.shape[1:])), 64) * (1 if self._device.type == "cpu" else models)
+        scores = 4 * self._classes * (8 * models + self._bins)
+        scores += 4 * self._classes**2 if "preferences" in self._evidence else 0
+        size = max(1, _BYTES[self._device.type] // (activations + scores))
+        # In torch's own memory: how a library rounds can depend on the alignment, and numpy's is left to chance.
+        return [torch.from_numpy(inputs[at : at + size]).clone() for at in range(0, len(inputs), size)]
+
+    def _count_piece(self, weights: Tensor, inputs: Tensor) -> TallyArrays:
+        logits = self._network.logits(weights, inputs.to(self._device)).to(self._home)
+        logits = _settle_diverged(logits)
+        scores = torch.softmax(logits, dim=2).clamp_(0.0, 1.0).double()
+        labels = logits.argmax(dim=2).T  # the first of equals
+        counts = torch.zeros(len(inputs), self._classes, dtype=torch.int64, device=self._home)
+        counts.scatter_add_(1, labels, torch.ones_like(labels))
+        tally = {"counts": counts, "score_sums": scores.sum(0), "score_squares": scores.square().sum(0)}
+        if self._bins:
+            tally["score_histograms"] = self._histograms(scores)
+        if "preferences" in self._evidence:
+            tally["preferences"] = _preferences(logits)
+        arrays: TallyArrays = {name: values.cpu().numpy() for name, values in tally.items()}
+        if "predictions" in self._evidence:
+            arrays["predictions"] = labels.cpu().numpy().astype(np.uint16)
+        return arrays
+
+    def _histograms(self, scores: Tensor) -> Tensor:
+        bins = (scores * self._bins).long().clamp_max_(self._bins - 1).permute(1, 2, 0)
+        counts = torch.zeros(*bins.shape[:2], self._bins, dtype=torch.int64, device=self._home)
+        return counts.scatter_add_(2, bins, torch.ones_like(bins))
+
+
+def _settle_diverged(logits: Tensor) -> Tensor:
+    """Where a logit is not finite, all of the input's logits become those of a sure vote for label 0."""
+    sure = torch.full_like(logits[0, 0], -torch.inf)
+    sure[0] = 0.0
+    return torch.where(torch.isfinite(logits).all(dim=2, keepdim=True), logits, sure)
+
+
+def _preferences(logits: Tensor) -> Tensor:
+    """How many models score the label of the second axis above that of the third; of equals, the smaller is above."""
+    numbers = torch.arange(logits.shape[2], device=logits.device)
+    above: list[Tensor] = []
+    for label in range(logits.shape[2]):
+        own = logits[:, :, label, None]
+        above.append(((own > logits) | ((own == logits) & (label < numbers))).sum(0))
+    return torch.stack(above, dim=1)

@@ -30,8 +30,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mithridate.errors import ConfigError
-from mithridate.training import suitability
 from mithridate.training.clipping import Clipping
+from mithridate.training.models import check_forward, check_module, described
 from mithridate.training.network import new_sums
 
 _CHUNK_BYTES = 256 * 2**20  # of per-example gradients and activations at a time
@@ -52,7 +52,7 @@ class GeneralNetwork:
         longer than about 10^38 `max_grad_norm`, adds exactly nothing.
 
     Assumes:
-        The module is a function of its parameters and its input: no random numbers, no state; `suitability` checks
+        The module is a function of its parameters and its input: no random numbers, no state; `models` checks
         what can be checked. PyTorch's batching rules are right: a rehearsal of two models and three examples is
         compared with one at a time when the network is made.
 
@@ -70,7 +70,7 @@ class GeneralNetwork:
     """
 
     def __init__(self, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-        suitability.check(module)
+        check_module(module)
         self._module = _own_copy(module)
         self.shapes = {name: parameter.shape for name, parameter in self._module.named_parameters()}
         self.size = sum(shape.numel() for shape in self.shapes.values())
@@ -80,7 +80,7 @@ class GeneralNetwork:
         self._buffers: dict[torch.device, Parameters] = {}
         example, self._classes = _accepted_example(self._module, tuple(input_shape))
         self._takes_integers = not example.is_floating_point()
-        suitability.check_forward(self._module, example)
+        check_forward(self._module, example)
         self._numbers_per_example = self.size + _saved_numbers(self._module, example)
         self._batches_models = True
         self._rehearse(example)
@@ -236,7 +236,7 @@ class GeneralNetwork:
             gradient = torch.cat([alone[name].flatten() for name in self.shapes])
             if not (_is_close(gradients[model, example], gradient) and _is_close(answers[model, example], answer)):
                 raise ConfigError(
-                    f"{suitability.described('', self._module)} cannot be used: torch.func gives other gradients or "
+                    f"{described('', self._module)} cannot be used: torch.func gives other gradients or "
                     f"logits for a batch than for its examples one by one. {remedy}"
                 )
 
@@ -358,7 +358,7 @@ def _naming_the_layer(module: nn.Module, failure: str, remedy: str) -> Iterator[
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         # None is running in the backward pass; then only the message of PyTorch can tell.
         path = running[-1] if running else ""
-        layer = suitability.described(path, module.get_submodule(path))
+        layer = described(path, module.get_submodule(path))
         raise ConfigError(f"{layer} cannot be used: {failure} ({_first_line(error)}). {remedy}") from error
     finally:
         for hook in hooks:

@@ -29,9 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mithridate.training.clipping import Clipping, examples_together, without_giants
-from mithridate.training.kernels import cpu as plain_ops
-from mithridate.training.kernels import native
-from mithridate.training.kernels.stage import Stage
+from mithridate.training.kernels import Stage, cpu
 
 # Bytes of per-example gradients of one parameter that are held at a time.
 _STORED_BYTES = {"cpu": 2**28, "mps": 2**29, "cuda": 2**32}
@@ -54,7 +52,7 @@ class Layout:
         clipping: the rounding that norms must allow for.
         extents: for each model, the position in the batch from which there is only padding.
         kernels: the module `kernels` where Triton can run, else None.
-        native: the library of `native` on a CPU where there is a compiler, else None.
+        native: the library of `kernels.cpu` on a CPU where there is a compiler, else None.
         recording: whether gradients will be asked for.
         wide: whether convolutions are left to the vendor's library, which wants the channels last.
         kept: what a layer's forward or backward pass leaves for its gradients.
@@ -66,7 +64,7 @@ class Layout:
     clipping: Clipping
     extents: Tensor
     kernels: ModuleType | None
-    native: native.Library | None = None
+    native: cpu.Library | None = None
     recording: bool = True
     wide: bool = False
     kept: dict[Layer, Any] = field(default_factory=dict)
@@ -380,7 +378,7 @@ def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Ten
     A few neighbours are first added up in single precision where compiled code does it, in an order that is known.
     """
     models, batch = left.shape[:2]
-    compiled = native.library() if out.device.type == "cpu" else None
+    compiled = cpu.library() if out.device.type == "cpu" else None
     if compiled is not None:
         if extents is None:
             extents = torch.full((models,), batch, dtype=torch.int32)
@@ -604,7 +602,7 @@ class Conv(Layer):
 
     def _patches(self, images: Tensor, size: tuple[int, int]) -> Tensor:
         """Patches, examples x entries x positions."""
-        return plain_ops.patches(images, self.kernel, self.stride, self.padding, self.dilation, size)
+        return cpu.patches(images, self.kernel, self.stride, self.padding, self.dilation, size)
 
     def _is_ghost(self, images: Tensor, gradients: Tensor) -> bool:
         positions = gradients[0, 0].numel()
@@ -661,8 +659,8 @@ class Conv(Layer):
 class Stem(Layer):
     """The first layers of a network as one: stages of convolution with bias, activation and pooling.
 
-    Nobody asks for the gradient with respect to its input, so the whole chain is left to kernels on a GPU (`stem`), or
-    to C on a CPU, one model at a time (`native`).
+    Nobody asks for the gradient with respect to its input, so the whole chain is left to kernels on a GPU, or
+    to C on a CPU, one model at a time (`kernels.cpu`).
 
     Args:
         names: full names of the weights and biases, stage by stage.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -18,14 +18,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from mithridate.training import layers, suitability
+from mithridate.training import layers
 from mithridate.training.clipping import Clipping
-from mithridate.training.conversion import NotConvertible, call, checked_shapes, last_uses, layers_of, trace
-from mithridate.training.fusion import fusion_of, is_tanh
-from mithridate.training.kernels import cpu as plain_ops
-from mithridate.training.kernels import native
-
-Model = nn.Module | Callable[[], nn.Module]
+from mithridate.training.conversion import (
+    NotConvertible,
+    call,
+    checked_shapes,
+    fusion_of,
+    is_tanh,
+    last_uses,
+    layers_of,
+    trace,
+)
+from mithridate.training.kernels import cpu
+from mithridate.training.models import random_inputs
 
 
 class FastNetwork:
@@ -119,7 +125,7 @@ class FastNetwork:
             self.clipping,
             extents,
             kernels,
-            native=native.library() if on_cpu and self._fusion.stem is not None else None,
+            native=cpu.library() if on_cpu and self._fusion.stem is not None else None,
             recording=recording,
             wide=self.is_wide and kernels is not None,
         )
@@ -149,7 +155,7 @@ class FastNetwork:
             elif node in fusion.followers and fusion.followers[node].norm in frame.completed:
                 values[node] = values[fusion.followers[node].source]
             elif node in self._tanhs and inputs.device.type == "cpu":
-                values[node] = plain_ops.Tanh.apply(values[node.args[0]])
+                values[node] = cpu.Tanh.apply(values[node.args[0]])
             elif node in fusion.pools:
                 values[node] = fusion.pools[node](values[node.args[0]], frame)
             else:
@@ -284,7 +290,7 @@ def _rehearse(network: FastNetwork, module: nn.Module, input_shape: tuple[int, .
     Everything above says that they agree; this would notice if it were wrong.
     """
     own = copy.deepcopy(module).cpu().float()
-    inputs = suitability.random_inputs(own, input_shape, input_dtype, 5)
+    inputs = random_inputs(own, input_shape, input_dtype, 5)
     weights = torch.cat([value.detach().flatten() for value in own.parameters()]).unsqueeze(0)
     with torch.no_grad():
         alone = torch.cat([own(example.unsqueeze(0)) for example in inputs])

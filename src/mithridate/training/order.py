@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,61 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, classes_read_off, distinct, of_user, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, fitted_preprocessing, kind_of
+from mithridate.data.examples import Examples, as_examples, fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
-from mithridate.training.backends import Backend
+from mithridate.features import about_encoder
+
+if TYPE_CHECKING:
+    import torch
+
+# --- where instances are trained --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The workers of a Ray cluster (needs `pip install 'mithridate[ray]'`).
+
+    Guarantee: the votes are those of this process on the same kind of device with the same number in flight, bit for
+    bit, whatever workers or nodes are lost on the way. Workers receive the seeds of the instances that they train and
+    no others; see `docs/scaling.md` for what else is sent, and to whom.
+
+    Args:
+        address: of a running cluster: `auto` for the one of this machine, `host:port` from a machine of the cluster, or
+            `ray://host:port` from outside; None starts one on this machine, and stops it afterwards. Where the program
+            is connected to a cluster already, that one is used.
+        workers: how many groups of instances are trained at the same time, at most; None: as many as there is room for.
+        gpus_per_worker: the share of a GPU that a worker takes, at most 1; None: a whole one where the cluster has
+            GPUs, else none.
+        cpus_per_worker: cores that a worker takes, and threads that it computes with; None: one.
+        retries: how often a group of instances that failed, or whose worker died, is tried again.
+
+    Raises:
+        ConfigError: a value is not what it should be.
+
+    >>> Ray(workers=0)
+    Traceback (most recent call last):
+    ...
+    mithridate.errors.ConfigError: Expected workers to be a whole number of at least 1, got 0.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    gpus_per_worker: float | None = None
+    cpus_per_worker: int | None = None
+    retries: int = 3
+
+    def __post_init__(self) -> None:
+        if self.address is not None and (not isinstance(self.address, str) or not self.address.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected address to be auto, host:port or ray://host:port, got {self.address!r}.")
+        numbers = {"workers": self.workers, "cpus_per_worker": self.cpus_per_worker}
+        _validate.positive_integer(**{name: value for name, value in numbers.items() if value is not None})
+        if self.gpus_per_worker is not None:
+            _validate.number_in(0, 1, gpus_per_worker=self.gpus_per_worker)
+        if self.retries != 0 or isinstance(self.retries, bool):
+            _validate.positive_integer(retries=self.retries)
+
+
+# --- what is trained --------------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 
@@ -41,12 +93,12 @@ class RuntimeOptions:
     """
 
     run_dir: PathLike | None = None
-    device: str = "auto"
+    device: str | torch.device = "auto"
     in_flight: int | None = None
     precision: str = "auto"
     keep_models: bool = False
-    backend: Backend | None = None
-    shards: slice | None = None
+    backend: Ray | None = None
+    shards: int | range | slice | None = None
     progress: Progress | None = None
 
     @property
@@ -95,28 +147,6 @@ class Choice:
     details: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Orderable(Protocol):
-    """What an order needs of a defence; see `mithridate.defences.Defence`."""
-
-    @property
-    def num_train(self) -> int | None:
-        """The declared number of training examples."""
-        ...
-
-    @property
-    def classes(self) -> int | None:
-        """The declared number of labels."""
-        ...
-
-    def choose(self, facts: Facts) -> Choice:
-        """Decide what is left open, by public facts."""
-        ...
-
-    def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Carry out an order."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Order:
     """What is trained, on what, and all that is said of it: whatever changes a certificate.
@@ -146,8 +176,8 @@ class Order:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """What a recipe records of the defence, beside how its instances are trained."""
-        return {"defence": self.defence.to_dict(), "rule": self.defence.rule().to_dict()}
+        """What a recipe records of the defence and of the data, beside how instances are trained."""
+        return self.defence.recorded(self.training)
 
     def run(self, runtime: RuntimeOptions | None = None) -> Votes:
         """Carry it out."""
@@ -155,9 +185,9 @@ class Order:
 
 
 def compose(
-    defence: Orderable,
-    training: Examples,
-    test: Examples,
+    defence: Any,
+    training: Any,
+    test: Any,
     *,
     assumptions: Sequence[str] = (),
     device: str = "cpu",
@@ -170,9 +200,9 @@ def compose(
     on which of these a certificate depends.
 
     Args:
-        defence: what to train, with what the user decided.
-        training: the training examples.
-        test: the inputs to vote on.
+        defence: what to train, with what the user decided; see `mithridate.defences.Defence`.
+        training: the training examples: `Examples`, or a pair of inputs and labels.
+        test: the inputs to vote on: `Examples`, inputs, or a pair with their true labels.
         assumptions: what the user says has looked at the training data, a sentence each.
         device: the kind of device that training will run on.
         root_seed: a seed of the caller.
@@ -181,23 +211,24 @@ def compose(
         ConfigError: an argument or the data is not what it should be, or does not suit the defence.
     """
     _validate.sentences(assumptions=assumptions)
+    training = as_examples(training, "training", need_labels=True, classes=defence.classes)
     facts, looks = facts_of(defence, training, device)
+    test = as_examples(test, "test", need_labels=False, classes=facts.classes)
     choice = defence.choose(facts)
     size = Size.of(len(training.x)) if choice.follows_size and defence.num_train is None else None
     said = (
-        *training.assumptions,
-        *of_user(assumptions),
+        *of_user((*training.assumptions, *assumptions)),
         *looks,
         *fitted_preprocessing(training.x, training.source),
         *choice.statements,
+        *about_encoder(choice.defence.encoder, training.x, facts.classes),
     )
     return Order(choice, training, test, facts, distinct(said), size, root_seed)
 
 
 def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Facts, tuple[str, ...]]:
     """The public facts about a task, and what reading them off the data makes a claim conditional on."""
-    if training.y is None:
-        raise ConfigError("Expected the training set with labels; give a pair (inputs, labels).")
+    assert training.y is not None
     names, declared = training.class_names, defence.classes
     found = max(2, int(np.max(training.y)) + 1)
     classes = declared or (len(names) if names else found)

@@ -46,12 +46,17 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+# How some instances voted, by name: sums over instances, and what each of them said only where that is asked for.
+#   counts             votes, examples x classes
+#   score_sums         sums of softmax scores, examples x classes, float64; score_squares: of their squares
+#   score_histograms   scores counted in equal bins of [0, 1], examples x classes x bins; the last bin includes 1
+#   predictions        the label that each instance votes for, examples x instances
+#   preferences        examples x classes x classes; [x, a, b] instances score a above b on x, of equals the smaller
 TallyArrays = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
 SCHEMA = "mithridate.run/1"
-# The arrays of a tally, by the names of its fields; all but the counts only where they are wanted.
 EVIDENCE = ("predictions", "preferences")
 TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 # Values that are longer are not repeated in an error.
@@ -242,42 +247,53 @@ def run_id_of(root_seed: bytes) -> str:
     return f"{int.from_bytes(derived(root_seed, bytes(8) + b'run id', 16), 'little'):032x}"
 
 
-class MemoryRun:
-    """A run without a directory: nothing survives the process."""
+class Run:
+    """A run in memory: nothing survives the process."""
+
+    manifest: Manifest
 
     def __init__(self, wanted: Manifest, root_seed: bytes | None) -> None:
-        self.root_seed = root_seed if root_seed is not None else new_root_seed()
-        self.manifest = replace(wanted, run_id=run_id_of(self.root_seed))
+        self._root_seed = root_seed if root_seed is not None else new_root_seed()
+        self.manifest = replace(wanted, run_id=run_id_of(self._root_seed))
         self._total: TallyArrays | None = None
-        self._done: dict[range, str] = {}
+        self._done: dict[range, bool] = {}
+        self._devices: dict[range, str] = {}
+
+    @property
+    def root_seed(self) -> bytes:
+        """The private seed of the run."""
+        assert self._root_seed is not None
+        return self._root_seed
 
     @property
     def seeds(self) -> Seeds:
-        """Of all instances."""
+        """Those that this process has: of all instances."""
         return Seeds.of(self.root_seed)
 
     @property
     def groups(self) -> Sequence[range]:
-        """Those that are to be trained."""
+        """Those that this process sees to: all."""
         return self.manifest.ranges
 
     @property
     def devices(self) -> dict[str, int]:
-        """How many instances were trained by which kind of device."""
-        return _instances_by(self._done)
+        """How many of the instances that are done were trained by which kind of device, where that is known."""
+        return _instances_by({group: self._devices[group] for group in self.groups if group in self._devices})
+
+    def missing(self) -> list[range]:
+        """Groups that are not done, in order."""
+        return [group for group in self.groups if not self._done.get(group)]
 
     def finished_votes(self) -> Votes | None:
         """Never any: a run without a directory starts anew."""
         return None
 
-    def missing(self) -> list[range]:
-        """Groups that are not done, in order."""
-        return [group for group in self.groups if group not in self._done]
-
     def set_in_flight(self, in_flight: int) -> None:
         """Train the rest in groups of at most this size."""
-        ranges = replanned(self.manifest.ranges, list(self._done), in_flight)
-        self.manifest = replace(self.manifest, in_flight=in_flight, ranges=ranges)
+        done = [group for group in self.groups if self._done.get(group)]
+        self.manifest = replace(
+            self.manifest, in_flight=in_flight, ranges=replanned(self.manifest.ranges, done, in_flight)
+        )
 
     def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]], device: str) -> None:
         """Refuse: there is no place for them; `train` checks this beforehand."""
@@ -286,7 +302,7 @@ class MemoryRun:
     def save_tally(self, group: range, tally: TallyArrays, device: str) -> None:
         """Add the votes of one group that a device of this kind trained; groups come in order."""
         check_tally(group, tally)
-        self._done[group] = device
+        self._done[group], self._devices[group] = True, device
         self._total = tally if self._total is None else added(self._total, tally)
 
     def total(self) -> TallyArrays:
@@ -298,7 +314,7 @@ class MemoryRun:
         """Nothing to do."""
 
 
-class RunDirectory:
+class RunDirectory(Run):
     """A run in a directory, held by this process until it is closed.
 
     Guarantee: the groups of `manifest.ranges` hold every instance exactly once, and votes enter `total` only from
@@ -430,16 +446,6 @@ class RunDirectory:
             )
         return self._root_seed
 
-    @property
-    def seeds(self) -> Seeds:
-        """Those that this process has: of all instances."""
-        return Seeds.of(self.root_seed)
-
-    @property
-    def groups(self) -> Sequence[range]:
-        """Those that this process sees to: all."""
-        return self.manifest.ranges
-
     def finished_votes(self) -> Votes | None:
         """The votes of the whole run, if they were written already."""
         path = self.path / "votes.npz"
@@ -452,25 +458,15 @@ class RunDirectory:
         ours = votes.run_ids == (self.manifest.run_id,) and votes.instances == self.manifest.instances
         return votes if ours and votes.data_fingerprint == self.manifest.data_fingerprint else None
 
-    def missing(self) -> list[range]:
-        """Groups that are not done, in order."""
-        return [group for group in self.groups if not self._done.get(group)]
-
     def set_in_flight(self, in_flight: int, *, asked: int | None = None) -> None:
         """Train the rest in groups of at most this size, and write that down."""
-        done = [group for group in self.manifest.ranges if self._done.get(group)]
         for group in self.missing():  # Damaged files, under names that no longer mean anything.
             _remove(self._shard(group))
             _remove(self._models(group))
-        asked = asked if asked is not None else self.manifest.in_flight_asked
-        ranges = replanned(self.manifest.ranges, done, in_flight)
-        self.manifest = replace(self.manifest, in_flight=in_flight, in_flight_asked=asked, ranges=ranges)
+        super().set_in_flight(in_flight)
+        if asked is not None:
+            self.manifest = replace(self.manifest, in_flight_asked=asked)
         self._write_manifest()
-
-    @property
-    def devices(self) -> dict[str, int]:
-        """How many of the instances that are done were trained by which kind of device, where that is known."""
-        return _instances_by({group: self._devices[group] for group in self.groups if group in self._devices})
 
     def save_models(self, group: range, weights: Mapping[str, npt.NDArray[np.float32]], device: str) -> None:
         """Write the weights of one group that a device of this kind trained; their votes come after them."""
@@ -488,8 +484,7 @@ class RunDirectory:
         header = np.array(json.dumps(_metadata(self.manifest, group)))
         with write_atomically(self._shard(group), durable=True) as file:
             write_npz(file, {"run": header, "device": np.array(device), **small})
-        self._done[group] = True
-        self._devices[group] = device
+        self._done[group], self._devices[group] = True, device
 
     def total(self) -> TallyArrays:
         """The votes of all groups, added up in their order."""

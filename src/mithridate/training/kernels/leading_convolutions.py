@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mithridate.training.kernels.stage import Stage
+from mithridate.training.kernels import Stage
 
 
 @dataclass(frozen=True)

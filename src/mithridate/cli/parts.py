@@ -1,6 +1,7 @@
-"""`mithridate merge`: from the votes of several runs, or of parts of one, to those of all."""
+"""`mithridate split` and `merge`: the shards of a run handed out to several machines, and all votes in one file."""
 
 import argparse
+import itertools
 import os
 import shlex
 from collections.abc import Sequence
@@ -10,17 +11,26 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._text import counted
-from mithridate.cli import _output
+from mithridate._text import counted, printable
+from mithridate._validate import positive_integer
+from mithridate.cli import _shared
 from mithridate.core.conditions import in_json
 from mithridate.core.merging import InstanceRanges, merge_order
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import sentences as words
 from mithridate.training.run_directory import Manifest, missing_shards
-from mithridate.training.shared_run import in_words, stretches
+from mithridate.training.shared_run import hand_out, in_words, stretches
 
-_EXAMPLES = """examples:
+_SPLIT_EXAMPLES = """example:
+  mithridate train --prepare --instances 1000 --in-flight 25 --run-dir runs/mine flowers.toml
+  mithridate split runs/mine --into 10 -o parts
+  mithridate train --run-dir parts/$SLURM_ARRAY_TASK_ID flowers.toml        on machine or task 0 to 9
+  mithridate merge parts/* -o votes.npz                                     once all are done
+
+A directory holds the private seeds of its own instances; whoever has it can predict these and no others.
+"""
+_MERGE_EXAMPLES = """examples:
   mithridate merge monday.npz tuesday.npz -o votes.npz        two runs of one configuration
   mithridate merge runs/part-* -o votes.npz                   parts of one run, a directory from each machine
   sbatch --dependency=afterok:$ARRAY_JOB --wrap "mithridate merge parts/*.npz -o votes.npz"
@@ -28,6 +38,54 @@ _EXAMPLES = """examples:
 
 Merge all that was trained: to leave instances out because of how they voted voids every certificate.
 """
+
+
+def add_split(command: _shared.NewCommand) -> None:
+    """Register `mithridate split`."""
+    parser = command(
+        help="hand out the shards of a run to several machines",
+        description="Make directories 0, 1, ... in which the shards of a run can be trained apart, each with the seeds "
+        "of its\nown instances and no others. Their votes merge.",
+        epilog=_SPLIT_EXAMPLES,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="a run that `mithridate train --prepare` started")
+    parser.add_argument("--into", type=int, metavar="N", required=True, help="number of directories")
+    parser.add_argument("-o", "--out", type=Path, metavar="DIR", required=True, help="folder that they go to")
+
+
+def run_split(arguments: argparse.Namespace) -> int:
+    """Split and print."""
+    positive_integer(into=arguments.into)
+    manifest = Manifest.read(arguments.run_dir / "run.json")
+    count, into = len(manifest.ranges), arguments.into
+    if into > count:
+        raise ConfigError(
+            f"The run has {count} shards, which are too few for {into} directories; split into {count} or fewer, or "
+            "start a run with fewer models in flight (--in-flight)."
+        )
+    bounds = [number * count // into for number in range(into + 1)]
+    parts = {arguments.out / str(n): range(*pair) for n, pair in enumerate(itertools.pairwise(bounds))}
+    for folder, shards in parts.items():
+        hand_out(arguments.run_dir, shards, folder)
+    done = sorted({*range(count)} - {*missing_shards(arguments.run_dir, manifest)})
+    if arguments.json:
+        folders = [{"run_dir": str(folder), "shards": [part.start, part.stop]} for folder, part in parts.items()]
+        _shared.print_json({"run_id": manifest.run_id, "shards": count, "done_shards": done, "parts": folders})
+        return 0
+    console, out = _shared.console(), shlex.quote(str(arguments.out))
+    for folder, shards in parts.items():
+        console.print(printable(f"{folder}: shards {in_words(shards)}"), soft_wrap=True)
+    if done:
+        console.print(
+            printable(
+                f"Done already in {arguments.run_dir}: shards {in_words(done)}. Copy their files from its folders "
+                "shards and models to where they are handed out, or they are trained again there."
+            ),
+            soft_wrap=True,
+        )
+    console.print(f"Train each with the options of the run and --run-dir {out}/N; then:", soft_wrap=True)
+    console.print(f"mithridate merge {out}/* -o votes.npz", soft_wrap=True)
+    return 0
 
 
 class _Source(NamedTuple):
@@ -39,17 +97,21 @@ class _Source(NamedTuple):
     run_ids: tuple[str, ...]
     shards: dict[str, InstanceRanges]
 
+    @classmethod
+    def of(cls, path: Path) -> "_Source":
+        """What is in a file."""
+        votes = _load(path)
+        return cls(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "merge",
+
+def add_merge(command: _shared.NewCommand) -> None:
+    """Register `mithridate merge`."""
+    parser = command(
         help="merge votes of several runs, or of parts of one",
         description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
         "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"
         "The order of the files does not matter.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_MERGE_EXAMPLES,
     )
     parser.add_argument(
         "votes",
@@ -62,11 +124,9 @@ def add_to(commands: Any) -> None:
         "-o", "--out", type=Path, metavar="FILE", required=True, help="where the merged votes go (.npz)"
     )
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists; never one that is merged")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_merge(arguments: argparse.Namespace) -> int:
     """Merge and print."""
     given = [(path, _votes_files(path)) for path in arguments.votes]
     paths = [file for _, files in given for file in files]
@@ -79,13 +139,13 @@ def run(arguments: argparse.Namespace) -> int:
     merged = _merged(sources)
     merged.save(arguments.out)
     if arguments.json:
-        _output.print_json(_summary(merged, sources, arguments.out))
+        _shared.print_json(_summary(merged, sources, arguments.out))
     else:
-        _print(_output.console(), merged, sources, arguments.out)
+        _print(_shared.console(), merged, sources, arguments.out)
     return 0
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------------------------
 
 
 def _votes_files(path: Path) -> list[Path]:
@@ -96,9 +156,7 @@ def _votes_files(path: Path) -> list[Path]:
         return [path / "votes.npz"]
     parts = sorted((path / "parts").glob("*.npz"))
     if not parts:
-        started = os.path.isfile(path / "run.json")
-        remedy = "it is not finished; run its `mithridate train` again" if started else "give that of a finished run"
-        raise ArtifactError(f"There are no votes in {path}: {remedy}.")
+        raise _shared.no_votes(path)
     return parts
 
 
@@ -117,8 +175,8 @@ def _check_different(paths: Sequence[Path]) -> None:
 
 
 def _check_out(out: Path, paths: Sequence[Path], *, force: bool) -> None:
-    _output.check_writable(out)
-    _output.check_apart(out, *paths)
+    _shared.check_writable(out)
+    _shared.check_apart(out, *paths)
     if os.path.exists(out) and not os.path.isfile(out):
         raise ArtifactError(f"Cannot write {out}: it is not a plain file. Choose another name.")
     if os.path.lexists(out) and not force:
@@ -136,14 +194,14 @@ def _load(path: Path) -> Votes:
 
 def _sources(path: Path, files: Sequence[Path]) -> list[_Source]:
     """What the files of an argument hold. Of parts in one directory that overlap, those that together hold most."""
-    sources = [_source(file) for file in files]
+    sources = [_Source.of(file) for file in files]
     runs = {run for source in sources for run in source.run_ids}
     if path in files or len(runs) != 1 or not all(source.shards for source in sources):
         return sources
     taken = _without_overlaps(sources)
     left = _done(path, sources) - _instances(taken)
     if left:
-        _output.console(error=True).print(_output.printable(_left_out(path, left)), soft_wrap=True)
+        _shared.console(error=True).print(printable(_left_out(path, left)), soft_wrap=True)
     return taken
 
 
@@ -183,12 +241,7 @@ def _left_out(run_dir: Path, instances: set[int]) -> str:
     return f"{said}in no part without others. Its `mithridate train` with {flags} writes that; then merge again."
 
 
-def _source(path: Path) -> _Source:
-    votes = _load(path)
-    return _Source(path, merge_order(votes), votes.instances, votes.run_ids, dict(votes.shards))
-
-
-# --- merging --------------------------------------------------------------------------------------------------------
+# --- merging ----------------------------------------------------------------------------------------------------------
 
 
 def _merged(sources: Sequence[_Source]) -> Votes:
@@ -213,31 +266,27 @@ def _explained(error: ConfigError, votes: Votes, source: _Source, before: Sequen
     return ConfigError(f"{source.path} does not merge with the files before it. {error}")
 
 
-# --- what is printed ------------------------------------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------------------------------
 
 
 def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, Any]:
-    files = [
-        {"path": str(source.path), "instances": source.instances, **_whence(source.run_ids, source.shards)}
-        for source in sources
-    ]
     return {
         "votes": str(out),
         "instances": votes.instances,
         "examples": votes.examples,
         "classes": votes.classes,
-        **_whence(votes.run_ids, dict(votes.shards)),
+        "run_ids": list(votes.run_ids),
+        "shards": dict(votes.shards),
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "devices": dict(votes.devices),
         **in_json(votes.statements),
         "assumptions": list(map(str, votes.statements)),
-        "files": files,
+        "files": [
+            {"path": str(each.path), "instances": each.instances, "run_ids": list(each.run_ids), "shards": each.shards}
+            for each in sources
+        ],
     }
-
-
-def _whence(run_ids: Sequence[str], shards: dict[str, InstanceRanges]) -> dict[str, Any]:
-    return {"run_ids": list(run_ids), "shards": shards}
 
 
 def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path) -> None:
@@ -248,22 +297,22 @@ def _print(console: Console, votes: Votes, sources: Sequence[_Source], out: Path
     table.add_column("run", overflow="fold")
     table.add_column("which of its instances", overflow="fold")
     for source in sources:
-        table.add_row(_output.printable(str(source.path)), f"{source.instances:,}", *_runs(source))
+        table.add_row(printable(str(source.path)), f"{source.instances:,}", *_runs(source))
     console.print(table)
     for run, parts in votes.shards.items():
-        console.print(f"Of the run {_output.printable(run)}: {_ranges(parts)}.", soft_wrap=True)
+        console.print(f"Of the run {printable(run)}: {_ranges(parts)}.", soft_wrap=True)
     for sentence in words.noted(votes.statements):
         console.print(sentence, soft_wrap=True)
     command = f"mithridate certify {shlex.quote(str(out))}"
-    console.print(_output.printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
-    _output.print_conditions(console, votes.statements)
+    console.print(printable(f"Written to {out}; certify it with: {command}"), soft_wrap=True)
+    _shared.print_conditions(console, votes.statements)
 
 
 def _runs(source: _Source) -> tuple[str, str]:
     if not source.run_ids:
         return "not named", ""
     parts = (_ranges(source.shards[run]) if run in source.shards else "all" for run in source.run_ids)
-    return _output.printable("\n".join(source.run_ids)), "\n".join(parts)
+    return printable("\n".join(source.run_ids)), "\n".join(parts)
 
 
 def _ranges(parts: InstanceRanges) -> str:

@@ -1,8 +1,8 @@
-"""The chart of a comparison: certified accuracy against radius, all methods on one axis.
+"""A comparison as a page without any script, as Markdown, and as a chart: all methods on one axis.
 
-A fine dotted line across shows the baseline. A line is solid where its method is ranked. A dashed one has another
-threat, a dotted one says nothing about single predictions, a dash-dotted one is no guarantee. Methods differ in colour,
-in the shape of their marks and by the name beside the line, so that none of these is needed to tell them apart.
+A fine dotted line across the chart shows the baseline. A line is solid where its method is ranked. A dashed one has
+another threat, a dotted one says nothing about single predictions, a dash-dotted one is no guarantee. Methods differ in
+colour, in the shape of their marks and by the name beside the line, so that none of these is needed to tell them apart.
 """
 
 from __future__ import annotations
@@ -10,14 +10,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mithridate._text import shortened
-from mithridate.comparing.result import Comparison, Entry, axis_ticks
-from mithridate.comparing.sentences import baseline_clause, baseline_share, shares
+from mithridate._version import VERSION
+from mithridate.comparing.entry import Entry, certificate_file
+from mithridate.comparing.result import Comparison, axis_ticks
+from mithridate.core.certificate import guaranteed_failure_prob
+from mithridate.core.conditions import explained
+from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting.chart import Chart, ChartText, Path, Plane, Point, Shape, Steps
+from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape, Steps
+from mithridate.reporting.report_page import mean_of_shares
+
+_CHART_NOTE = (
+    "Certified accuracy is the share of test points whose label is correct and certified at least to r. Solid lines "
+    "are of methods that claim the same kind of thing and are ranked; the strip above the chart shows who certifies "
+    "most, as long as that is more than the baseline: what always saying the commonest label scores, at every radius. "
+    "Dashed: against another threat. Dotted: a bound on mean accuracy, not per prediction. Dash-dotted: no guarantee."
+)
+_TABLE_NOTE = (
+    "* not ranked, for the reason given with the method. The failure probability is over training, and holds for each "
+    "prediction by itself unless it says otherwise; deterministic methods have none. Training time of methods with "
+    "the same votes is that of all of them together."
+)
 
 # Told apart by people with any kind of colour vision, at a contrast of 3:1 or more on white; assets/comparison.css has
 # their twins for dark pages.
@@ -51,6 +69,163 @@ _MARKED_AT = (0.12, 0.45, 0.75)
 _PLACES = 32
 
 
+@dataclass(frozen=True, eq=False)
+class ComparisonReport:
+    """A comparison as a page, as Markdown and as a drawing."""
+
+    comparison: Comparison
+
+    def html(self) -> str:
+        """One self-contained page: no network, no script, no other files."""
+        comparison = self.comparison
+        header, rows = _table(comparison)
+        return rendering.page(
+            "comparison.html",
+            styles=("style.css", "comparison.css"),
+            title=comparison.title,
+            headline=comparison.headline,
+            lead=f"Threat: {comparison.threat.in_words}.",
+            remarks=(*_failures(comparison), *comparison.findings[1:]),
+            chart_lead=f"All methods on one axis; r counts {words.unit(comparison.threat)}.",
+            chart=draw(comparison).svg(),
+            chart_note=_CHART_NOTE,
+            header=header,
+            rows=rows,
+            numbers=len(comparison.radii),
+            table_note=_TABLE_NOTE,
+            methods=[_card(entry, comparison) for entry in comparison.entries],
+            notes=comparison.notes,
+            footer=f"Written by mithridate {VERSION}. The commands run in the folder of this report; the page shows "
+            "certificates and does not check them.",
+        )
+
+    def _repr_html_(self) -> str:
+        return rendering.framed(self.html(), self.comparison.title, sandbox="")
+
+    def svg(self) -> str:
+        """The chart as a drawing that stands alone."""
+        return draw(self.comparison).svg(alone=True)
+
+    def markdown(self) -> str:
+        """Headline, table, methods and notes."""
+        comparison = self.comparison
+        header, rows = _table(comparison)
+        methods = "\n\n".join(_markdown_method(entry, comparison) for entry in comparison.entries)
+        parts = [
+            f"# {rendering.plain_text(comparison.title)}",
+            f"**{rendering.plain_text(comparison.headline)}**",
+            rendering.plain_text(f"Threat: {comparison.threat.in_words}."),
+            rendering.bullets((*_failures(comparison), *comparison.findings[1:])),
+            rendering.section("Certified accuracy against radius", rendering.rendered_table(header, rows)),
+            rendering.plain_text(_TABLE_NOTE),
+            rendering.section("Method by method", methods),
+            rendering.section("Worth knowing", rendering.bullets(comparison.notes)),
+        ]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: certified accuracy at the radii of the comparison, then what the numbers rest on."""
+    header = ["method", *(f"r = {radius:,}" for radius in comparison.radii)]
+    header += ["failure probability", "certified against", "training", "certifying"]
+    rows = [
+        [
+            marked_title(entry),
+            *entry.shares(comparison.radii),
+            failure_words(entry),
+            entry.threat.value,
+            duration(entry.training_seconds),
+            duration(entry.certification_seconds),
+        ]
+        for entry in comparison.entries
+    ]
+    # What the shares of all methods are measured by, and who is above it and certifies most.
+    rows.append(["baseline", *([comparison.baseline_share] * len(comparison.radii)), "", "", "", ""])
+    leading = [" = ".join(names) or "none" for names in comparison.best()]
+    return header, [*rows, ["most, above the baseline", *leading, "", "", "", ""]]
+
+
+def marked_title(entry: Entry) -> str:
+    """The title, with a star where the entry is not ranked."""
+    return entry.full_title + ("" if entry.ranked else " *")
+
+
+def failure_words(entry: Entry) -> str:
+    """The probability of failure, as a cell of a table."""
+    if entry.failure_prob == 0:
+        return "none"
+    found = entry.certificate
+    if found is None:
+        return f"{entry.failure_prob:g}, whole curve"
+    if not found.method.is_sound:
+        return "not guaranteed"
+    guaranteed = guaranteed_failure_prob(found)
+    nominal = f"{entry.failure_prob if guaranteed is None else guaranteed:g}"
+    return nominal + (" (nominal)" if guaranteed is None else ", all at once" if found.scope.value == "all" else "")
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(0.04), duration(75), duration(7000)
+    ('0.04 s', '75 s', '117 min')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g} s" if seconds >= 0.001 else "0 s"
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
+
+
+# --- method by method -----------------------------------------------------------------------------------------------
+
+
+def _facts(entry: Entry, comparison: Comparison) -> list[str]:
+    """Claim, confidence and cost of an entry, a sentence each."""
+    about = (f"Threat: {entry.threat.in_words}.", entry.confidence, *explained(entry.conditions), *entry.notes)
+    cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
+    return [*about, *_balanced(entry, comparison), cost]
+
+
+def _balanced(entry: Entry, comparison: Comparison) -> list[str]:
+    """Certified accuracy as a mean over classes, at the radii of the table."""
+    shares = entry.balanced_accuracy(comparison.radii)
+    if shares is None:
+        return []
+    cells = (f"{mean_of_shares(share)} at {r:,}" for r, share in zip(comparison.radii, shares.tolist(), strict=True))
+    return [f"Certified accuracy as a mean over classes: {', '.join(cells)}."]
+
+
+def _command(entry: Entry) -> str | None:
+    return None if entry.certificate is None else f"mithridate verify {certificate_file(entry)}"
+
+
+def _card(entry: Entry, comparison: Comparison) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": marked_title(entry),
+        "facts": _facts(entry, comparison),
+        "assumptions": entry.assumptions,
+        "command": _command(entry),
+    }
+
+
+def _markdown_method(entry: Entry, comparison: Comparison) -> str:
+    command = _command(entry)
+    parts = [
+        f"### {rendering.plain_text(marked_title(entry))}",
+        rendering.bullets(tuple(_facts(entry, comparison))),
+        "It assumes:\n\n" + rendering.bullets(entry.assumptions) if entry.assumptions else "",
+        "" if command is None else f"Check it with:\n\n    {command}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _failures(comparison: Comparison) -> tuple[str, ...]:
+    return tuple(f"{name} came to no result: {reason}" for name, reason in comparison.failed)
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------
+
+
 def draw(comparison: Comparison) -> Chart:
     """The chart of a comparison."""
     plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, comparison.axis_limit, comparison.is_logarithmic)
@@ -80,14 +255,13 @@ def kind(entry: Entry) -> str:
 
 def legend_text(entry: Entry) -> str:
     """The name of an entry, and what sets it apart."""
-    called = entry.title if entry.title == entry.name else f"{entry.name}: {entry.title}"
     apart = {
         "ranked": "",
         "other-threat": f" (another threat: {entry.threat.value})",
         "not-per-prediction": " (not per prediction)",
         "no-guarantee": " (no guarantee)",
     }[kind(entry)]
-    return shortened(called, _LINE - len(apart)) + apart
+    return shortened(entry.full_title, _LINE - len(apart)) + apart
 
 
 def description(comparison: Comparison) -> str:
@@ -95,14 +269,14 @@ def description(comparison: Comparison) -> str:
     radii = axis_ticks(comparison.axis_limit, 4, logarithmic=comparison.is_logarithmic)
     sentences = [f"Certified accuracy by radius ({words.unit(comparison.threat)}). {comparison.headline}"]
     for entry in comparison.entries:
-        listed = zip(radii, shares(entry, radii), strict=True)
+        listed = zip(radii, entry.shares(radii), strict=True)
         sentences.append(f"{legend_text(entry)}: {', '.join(f'{share} at {radius:,}' for radius, share in listed)}.")
-    return " ".join([*sentences, f"Baseline: {baseline_clause(comparison)}."])
+    return " ".join([*sentences, f"Baseline: {comparison.baseline_clause}."])
 
 
 def baseline_label(comparison: Comparison) -> str:
     """What stands beside the line of the baseline, and in the table."""
-    return f"baseline {baseline_share(comparison)}"
+    return f"baseline {comparison.baseline_share}"
 
 
 def _steps(entry: Entry, plane: Plane) -> Steps:

@@ -1,6 +1,7 @@
-"""`mithridate demo`: everything at once, on real data."""
+"""`mithridate demo` and `init`: everything at once on real data, and a commented project file for your own."""
 
 import argparse
+import os
 import shlex
 import time
 from pathlib import Path
@@ -9,37 +10,42 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mithridate._io.files import write_atomically
 from mithridate._text import percent
 from mithridate.accounting import FDP
 from mithridate.certifying.certification import certify
-from mithridate.cli import _ending, _output
-from mithridate.cli._training import carried_out, device_type, runtime_for
+from mithridate.cli import _ending, _shared
+from mithridate.cli.train import carried_out, device_type, runtime_for
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
-from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples
+from mithridate.data import propose, read
 from mithridate.data.named import NAMES, load_named
 from mithridate.defences import defence
+from mithridate.errors import ConfigError
+from mithridate.projects import project_toml
 from mithridate.reporting import Report
 from mithridate.reporting import sentences as words
 from mithridate.training.order import compose
 
-_EXAMPLES = """examples:
+_DEMO_EXAMPLES = """examples:
   mithridate demo
   mithridate demo --dataset mnist --data-dir data
 """
+_INIT_EXAMPLES = """examples:
+  mithridate init flowers.csv --label kind -o flowers.toml
+  mithridate init photos/ --test more-photos/ -o photos.toml
+  mithridate train flowers.toml
+"""
 
 
-def add_to(commands: Any) -> None:
-    """Register the command."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "demo",
+def add_demo(command: _shared.NewCommand) -> None:
+    """Register `mithridate demo`."""
+    parser = command(
         help="train, certify and report on real data",
         description="Train an ensemble on well-known data, certify its predictions, compare the methods, and write a "
         "report. The digits come with scikit-learn; the others are found in --data-dir or in the folder that "
         "MITHRIDATE_DATA names, or downloaded once.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=_DEMO_EXAMPLES,
     )
     parser.add_argument("--dataset", choices=NAMES, default=NAMES[0], help="what to train on (digits)")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with the files of the data set")
@@ -54,56 +60,40 @@ def add_to(commands: Any) -> None:
         default=Path("report.html"),
         help="where the report goes (report.html)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.set_defaults(run=run)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run_demo(arguments: argparse.Namespace) -> int:
     """Train, certify, compare, report."""
     begin = time.monotonic()
     run_dir = arguments.run_dir or Path("runs") / f"demo-{arguments.dataset}"
-    _output.check_writable(arguments.out)
-    console = _output.console(error=arguments.json)
-    with _output.progress_bar("downloading") as progress:
+    _shared.check_writable(arguments.out)
+    console = _shared.console(error=arguments.json)
+    with _shared.progress_bar("downloading") as progress:
         training, test = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
     console.print(f"{arguments.dataset}: {len(training.x):,} images to train on, {len(test.x):,} to predict.")
     _ending.kept_in(run_dir)
-    votes = _train(training, test, run_dir, arguments, console)
-    certificate = _certify(votes, run_dir)
-    report = _report(certificate, test, run_dir, arguments.dataset)
-    path = arguments.out.absolute()
-    report.write(path)
-    if arguments.json:
-        _output.print_json(_summary(report, certificate, path, run_dir, time.monotonic() - begin))
-    else:
-        _print(console, report, certificate, path, run_dir)
-    return 0
-
-
-def _train(training: Examples, test: Examples, run_dir: Path, arguments: argparse.Namespace, console: Console) -> Votes:
     # The number of training examples of a published data set is public.
     wanted = defence("fdp", instances=arguments.instances, num_train=len(training.x))
     order = compose(wanted, training, test, device=device_type(arguments.device))
     console.print(order.choice.words)
     votes, _ = carried_out(order, runtime_for(order, run_dir, {"device": arguments.device}, None))
-    return votes
-
-
-def _certify(votes: Votes, run_dir: Path) -> Certificate:
-    with _output.progress_bar("certifying") as progress:
+    with _shared.progress_bar("certifying") as progress:
         certificate = certify(votes, method=FDP(), progress=progress)
     certificate.save(run_dir / "certificate.json")
-    return certificate
-
-
-def _report(certificate: Certificate, test: Examples, run_dir: Path, name: str) -> Report:
-    with _output.progress_bar("methods compared") as progress:
-        return certificate.report(
+    with _shared.progress_bar("methods compared") as progress:
+        report = certificate.report(
             pictures=test.x,
-            title=f"{name}: certified predictions",
+            title=f"{arguments.dataset}: certified predictions",
             certificate_path=run_dir / "certificate.json",
             progress=progress,
         )
+    path = arguments.out.absolute()
+    report.write(path)
+    if arguments.json:
+        _shared.print_json(_summary(report, certificate, path, run_dir, time.monotonic() - begin))
+    else:
+        _print(console, report, certificate, path, run_dir)
+    return 0
 
 
 def _print(console: Console, report: Report, certificate: Certificate, path: Path, run_dir: Path) -> None:
@@ -115,8 +105,7 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
         table.add_column(f"r = {radius}", justify="right")
     for each, curve in zip(report.certificates, report.curves, strict=True):
         counts = curve.at(curve.shown, radii).tolist()
-        cells = [percent(count, curve.total) for count in counts]
-        table.add_row(each.method.in_words(), *cells)
+        table.add_row(each.method.in_words(), *(percent(count, curve.total) for count in counts))
     known = words.baseline(certificate)
     if known is not None:
         table.add_row("baseline", *(percent(known.count, known.total) for _ in radii))
@@ -127,7 +116,7 @@ def _print(console: Console, report: Report, certificate: Certificate, path: Pat
     folder = shlex.quote(str(run_dir))
     console.print(f"The report is in {path}; open it in a browser.", soft_wrap=True)
     console.print(f"The certificate: mithridate verify {folder}/certificate.json", soft_wrap=True)
-    _output.print_conditions(console, certificate.conditions)
+    _shared.print_conditions(console, certificate.conditions)
 
 
 def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path, seconds: float) -> dict[str, Any]:
@@ -151,3 +140,60 @@ def _summary(report: Report, certificate: Certificate, path: Path, run_dir: Path
         **in_json(certificate.assumptions, certificate.threat),
         "seconds": seconds,
     }
+
+
+def add_init(command: _shared.NewCommand) -> None:
+    """Register `mithridate init`."""
+    parser = command(
+        help="write a commented configuration for your data",
+        description="Look at a table, a folder of images or arrays, and propose how to read them. What is proposed is "
+        "to be replaced by what you know: every result says so until it is.",
+        epilog=_INIT_EXAMPLES,
+    )
+    parser.add_argument(
+        "data", metavar="DATA", type=Path, help="training data: .csv, .tsv, .parquet, .npz or a folder of images"
+    )
+    parser.add_argument("--label", metavar="COLUMN", help="column of a table that holds the labels")
+    parser.add_argument("--test", metavar="FILE", type=Path, help="inputs to vote on; else some of DATA are held out")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        type=Path,
+        default=Path("mithridate.toml"),
+        help="where it goes (mithridate.toml)",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite what is there")
+
+
+def run_init(arguments: argparse.Namespace) -> int:
+    """Propose, write, and say what is next."""
+    path: Path = arguments.out
+    _shared.check_writable(path)
+    if os.path.exists(path) and not arguments.force:
+        raise ConfigError(f"{path} is there already; give another name with -o, or --force to overwrite it.")
+    _shared.check_apart(path, arguments.data, arguments.test)
+    declaration = propose(arguments.data, label=arguments.label)
+    notes = read(arguments.data, declaration, labels=True).notes  # before anything is written: can it be read so?
+    if arguments.test is not None:
+        read(arguments.test, declaration, labels=False)
+    text = project_toml(path, arguments.data, arguments.test, declaration)
+    with write_atomically(path) as file:
+        file.write(text.encode())
+    if arguments.json:
+        _shared.print_json(
+            {
+                "project": str(path),
+                "declaration": declaration.to_dict(),
+                **in_json(declaration.assumptions),
+                "assumptions": list(map(str, declaration.assumptions)),
+                "notes": list(notes),
+            }
+        )
+        return 0
+    console = _shared.console()
+    for sentence in (*notes, *declaration.assumptions):
+        console.print(f"Note: {sentence}")
+    command = f"mithridate train {shlex.quote(str(path))}"
+    console.print(f"Written to {path}. Correct it by what you know, then: {command}", soft_wrap=True)
+    return 0

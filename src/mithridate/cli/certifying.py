@@ -1,0 +1,530 @@
+"""`mithridate plan`, `certify` and `predict`: what votes show, or could show, and the flags that these share."""
+
+import argparse
+import csv
+import io
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+
+from mithridate._io.files import PathLike, write_atomically
+from mithridate._text import counted, fraction, printable
+from mithridate.accounting import Method
+from mithridate.certifying.advice import advise
+from mithridate.certifying.certification import certify
+from mithridate.certifying.planning import Plan, plan
+from mithridate.cli import _shared
+from mithridate.cli.train import accuracy, accuracy_summary
+from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
+from mithridate.core.certificate import Certificate, Scope, Status, confidence
+from mithridate.core.conditions import in_json
+from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.core.rule import Rule
+from mithridate.core.votes import Votes, read_votes
+from mithridate.data import Examples, declaration_from_dict, read
+from mithridate.defences.prediction import predict, source_of
+from mithridate.defences.private import METHODS
+from mithridate.defences.registry import defence, kind_of, names
+from mithridate.defences.statistical import StatisticalBound
+from mithridate.errors import ConfigError
+from mithridate.reporting import sentences as words
+from mithridate.reporting.report import top_share
+
+_PLAN_EXAMPLES = """example:
+  mithridate plan --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --instances 1000 --classes 10 --radius 250
+"""
+_CERTIFY_EXAMPLES = """examples:
+  mithridate certify runs/mnist
+  mithridate certify counts.csv --noise-multiplier 3 --sample-rate 0.001 --steps 1000
+  mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
+"""
+_PREDICT_EXAMPLES = """examples:
+  mithridate predict runs/flowers new-flowers.csv
+  mithridate predict runs/mnist new.npz --out predictions.csv
+  mithridate predict runs/mnist new.npz --out new-certificate.json
+
+--out writes what its name says: .csv the predictions, .json a certificate for `mithridate verify` and `report`, .npz
+the votes for `mithridate certify`.
+"""
+_SHOWN, _BAR = 20, 30
+_FORMS = (".csv", ".json", ".npz")
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+
+
+def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Flags for what each instance ran."""
+    group = parser.add_argument_group("mechanism (what each instance ran; our own votes files know it)")
+    group.add_argument("--noise-multiplier", type=float, metavar="S", required=required, help="noise / clipping norm")
+    group.add_argument("--sample-rate", type=float, metavar="Q", required=required, help="chance to enter a batch")
+    group.add_argument("--steps", type=int, metavar="T", required=required, help="number of steps")
+    group.add_argument(
+        "--keep",
+        type=fraction,
+        metavar="M/N",
+        help="each instance kept every example with this probability before training, e.g. 4000/50000 or 0.08",
+    )
+
+
+def mechanism_from(arguments: argparse.Namespace) -> Private | None:
+    """The mechanism that the flags describe, or None where there are none."""
+    names = ("noise_multiplier", "sample_rate", "steps")
+    missing = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) is None]
+    if len(missing) == len(names) and arguments.keep is None:
+        return None
+    if missing:
+        raise ConfigError(
+            f"The mechanism is incomplete; add {', '.join(missing)} (none of them for a votes file that knows its own)."
+        )
+    inner = SampledGaussian(arguments.noise_multiplier, arguments.sample_rate, arguments.steps)
+    return inner if arguments.keep is None else Subsampled(arguments.keep, inner)
+
+
+def add_method(parser: argparse.ArgumentParser, *, private: bool = False) -> None:
+    """Flags for how votes become radii; `private`: those of private learners alone."""
+    group = parser.add_argument_group("method")
+    known = tuple(METHODS) if private else names()
+    usual = "fdp" if private else "that of the run or of the votes"
+    group.add_argument(
+        "--method", choices=known, metavar="NAME", help=f"the rule that certifies ({usual}): {', '.join(known)}"
+    )
+    if not private:
+        group.add_argument(
+            "--max-change", type=float, metavar="DISTANCE", help="feature-smoothing: how far one input may have moved"
+        )
+    group.add_argument("--delta", type=float, help="adp: delta of one example (default 1e-5)")
+
+
+def method_from(arguments: argparse.Namespace) -> Rule | None:
+    """The rule that the flags describe, or None where they name none."""
+    given = {name: getattr(arguments, name, None) for name in ("max_change", "delta")}
+    constants = {name: value for name, value in given.items() if value is not None}
+    method = arguments.method
+    if method is None and "max_change" in constants:
+        method = "feature-smoothing"
+    if method is None and constants:
+        raise ConfigError("--delta belongs to --method adp; add it or leave it out.")
+    if method is None:
+        return None
+    if "max_change" in kind_of(method).options() and "max_change" not in constants:
+        raise ConfigError(f"--method {method} needs --max-change DISTANCE, which nobody but you can know.")
+    return defence(method, **constants).rule()
+
+
+def add_claim(parser: argparse.ArgumentParser) -> None:
+    """Flags for what is claimed."""
+    words = "; ".join(f"{threat.value}: {threat.in_words}" for threat in Threat)
+    group = parser.add_argument_group("claim")
+    group.add_argument(
+        "--threat",
+        choices=[threat.value for threat in Threat],
+        help="what an attacker may have done, r times (default symmetric-difference; for votes of bagging and of "
+        f"smoothing that of their authors). {words}",
+    )
+    group.add_argument(
+        "--failure-prob",
+        type=float,
+        default=1e-3,
+        metavar="P",
+        help="probability with which a claim may fail, over training (default 0.001)",
+    )
+
+
+def radii_of(text: str) -> list[int]:
+    """Radii from a list with commas, for a flag."""
+    try:
+        radii = [int(part) for part in text.split(",")]
+    except ValueError:
+        radii = [-1]
+    if min(radii) < 0:
+        raise argparse.ArgumentTypeError(f"expected whole numbers of 0 or more such as 0,50,100, got {text!r}")
+    return radii
+
+
+def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace, **more: Any) -> Certificate:
+    """The certificate that the flags ask for; scores are certified where that was trained for."""
+    with _shared.progress_bar("certifying") as progress:
+        return certify(
+            votes,
+            method=method,
+            threat=arguments.threat,
+            failure_prob=arguments.failure_prob,
+            on=getattr(arguments, "on", None) or _recorded(votes).get("on", "votes"),
+            progress=progress,
+            **more,
+        )
+
+
+def _recorded(votes: Votes) -> dict[str, Any]:
+    """The constants of the defence that votes record; none where they do not, or record something else."""
+    found = (votes.recipe or {}).get("defence")
+    return found if isinstance(found, dict) else {}
+
+
+# --- plan -------------------------------------------------------------------------------------------------------------
+
+
+def add_plan(command: _shared.NewCommand) -> None:
+    """Register `mithridate plan`."""
+    parser = command(
+        help="say what could be certified, before anyone trains",
+        description="The best radius of a mechanism, how it falls with the votes, and what a wanted radius would need.",
+        epilog=_PLAN_EXAMPLES,
+    )
+    add_mechanism(parser, required=True)
+    parser.add_argument("--instances", type=int, metavar="P", required=True, help="number of models that would vote")
+    parser.add_argument("--classes", type=int, metavar="L", required=True, help="number of labels")
+    parser.add_argument("--radius", type=int, metavar="R", help="a radius that is wanted: what would reach it?")
+    add_method(parser, private=True)
+    add_claim(parser)
+    parser.add_argument("--bounds", choices=VOTE_BOUNDS, default="simultaneous", help="confidence bounds on the votes")
+
+
+def run_plan(arguments: argparse.Namespace) -> int:
+    """Plan and print."""
+    mechanism, method = mechanism_from(arguments), method_from(arguments)
+    assert mechanism is not None  # The parser requires its flags,
+    assert method is None or isinstance(method, Method)  # and knows no others.
+    result = plan(
+        mechanism,
+        instances=arguments.instances,
+        classes=arguments.classes,
+        radius=arguments.radius,
+        failure_prob=arguments.failure_prob,
+        threat=arguments.threat or Threat.SYMMETRIC_DIFFERENCE,
+        method=method,
+        bounds=arguments.bounds,
+    )
+    if arguments.json:
+        _shared.print_json(result.to_dict())
+    else:
+        _print_plan(_shared.console(), result)
+    return 0
+
+
+def _print_plan(console: Console, result: Plan) -> None:
+    table = Table(title=f"{result.instances:,} instances, {result.classes} classes")
+    table.add_column("votes for the label", justify="right")
+    table.add_column("radius", justify="right")
+    table.add_column("")
+    for share, radius in result.radius_by_top_share.items():
+        shown = str(radius) if radius >= 0 else "none"
+        table.add_row(f"{share:.0%}", shown, Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
+    console.print(table)
+    console.print(f"Threat: {result.threat.in_words}.")
+    if result.radius_by_top_share[1.0] < 0:
+        console.print("Not even unanimous votes are certified: use more instances.")
+    if result.radius is None:
+        return
+    console.print(f"Unanimous votes reach radius {result.radius} with any one of these changed, all else equal:")
+    instances, noise, steps = result.needed_instances, result.needed_noise_multiplier, result.needed_steps
+    most = f"{instances:,} or more" if instances else "no number up to 10 million is enough"
+    console.print(f"  instances          {most}")
+    console.print(f"  noise multiplier   {f'{noise:g} or more' if noise else 'no amount is enough'}")
+    console.print(f"  steps              {f'{steps:,} or fewer' if steps else 'not even a single step'}")
+
+
+# --- certify ----------------------------------------------------------------------------------------------------------
+
+
+def add_certify(command: _shared.NewCommand) -> None:
+    """Register `mithridate certify`."""
+    parser = command(
+        help="certify predictions from vote counts",
+        description="Certify the label of every example from votes: of many private models, or of another defence.",
+        epilog=_CERTIFY_EXAMPLES,
+    )
+    parser.add_argument(
+        "votes",
+        metavar="RUN_DIR_OR_VOTES",
+        type=Path,
+        help="directory of a finished run, or a votes file: .npz with an array 'counts', or CSV",
+    )
+    add_mechanism(parser, required=False)
+    add_method(parser)
+    add_claim(parser)
+    parser.add_argument(
+        "--scope",
+        choices=[s.value for s in Scope],
+        default="prediction",
+        help="what may fail: one prediction, or any of all",
+    )
+    parser.add_argument(
+        "--on",
+        choices=("votes", "scores"),
+        help="certify the majority label, or the label with the largest mean score (votes, or as trained)",
+    )
+    parser.add_argument(
+        "--bounds",
+        choices=(*VOTE_BOUNDS, *SCORE_BOUNDS),
+        help="confidence bounds; votes: simultaneous (default), simuem, pointwise (not simultaneous, for reproduction "
+        "only); scores: empirical-bernstein (default), hoeffding, betting (needs histograms)",
+    )
+    parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
+    parser.add_argument("--radii", type=radii_of, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the certificate, for mithridate verify (RUN_DIR/certificate.json)",
+    )
+
+
+def run_certify(arguments: argparse.Namespace) -> int:
+    """Certify and print."""
+    if os.path.isdir(arguments.votes):
+        _take_run(arguments)
+    if arguments.out is not None:
+        _shared.check_writable(arguments.out)
+        if _shared.is_same(arguments.out, arguments.votes):
+            raise ConfigError(f"--out would overwrite the votes in {arguments.votes}; give another name.")
+    method = method_from(arguments)
+    votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
+    certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope)
+    if arguments.out is not None:
+        certificate.save(arguments.out)
+    average = None if arguments.method is not None else _on_average(votes, arguments)
+    if arguments.json:
+        bound = {} if average is None else {"on_average": average.to_dict()}
+        _shared.print_json({**certificate.to_dict(radii=arguments.radii), **bound})
+    else:
+        _print_certificate(_shared.console(), certificate, arguments, average)
+    return 0
+
+
+def _on_average(votes: Votes, arguments: argparse.Namespace) -> StatisticalBound | None:
+    """What a method that speaks of all predictions on average says, beside the certificate of each."""
+    said = _recorded(votes)
+    if said.get("name") not in names() or kind_of(str(said["name"])).per_prediction:
+        return None
+    if votes.labels is None:
+        return None
+    found = defence(str(said["name"]), **{name: value for name, value in said.items() if name == "delta"})
+    bound = found.certify(votes, threat=arguments.threat, failure_prob=arguments.failure_prob)
+    return bound if isinstance(bound, StatisticalBound) else None
+
+
+def _take_run(arguments: argparse.Namespace) -> None:
+    """Put the files of a run in the place of its directory."""
+    folder: Path = arguments.votes
+    arguments.votes = folder / "votes.npz"
+    if not arguments.votes.is_file():
+        raise _shared.no_votes(folder)
+    if arguments.out is None:
+        arguments.out = folder / "certificate.json"
+
+
+def _print_certificate(
+    console: Console, certificate: Certificate, arguments: argparse.Namespace, average: StatisticalBound | None
+) -> None:
+    opening = words.one_label(certificate.votes, certificate.label)  # with the baseline
+    for sentence in opening:
+        console.print(sentence)
+    console.print(_table(certificate, arguments.radii or certificate.round_radii()))
+    for sentence in (
+        *([] if opening else words.baseline_sentence(certificate.votes)),
+        *words.not_above_baseline(certificate),
+        *_sentences(certificate),
+        *_advice(certificate),
+    ):
+        console.print(sentence)
+    if average is not None:
+        radii = arguments.radii or certificate.round_radii()
+        bounds = zip(radii, average.accuracy(radii).tolist(), strict=True)
+        shares = ", ".join(f"{_shared.percent(share)} at r = {radius}" for radius, share in bounds)
+        console.print(f"On average over training, one model stays correct on at least {shares}.")
+    if arguments.out is not None:
+        command = f"mithridate verify {shlex.quote(str(arguments.out))}"
+        console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
+    _shared.print_conditions(console, certificate.conditions)
+
+
+def _advice(certificate: Certificate) -> list[str]:
+    weaknesses = words.weaknesses(certificate, advise(certificate, methods=()))
+    return [f"To certify more: {sentence}" for sentence in weaknesses]
+
+
+def _table(certificate: Certificate, radii: list[int]) -> Table:
+    """Shares by radius: of what is correct, too, where that is known; a constant answer is certified as well."""
+    count = certificate.votes.examples
+    table = Table(title=f"{counted(count, 'prediction')}, {certificate.votes.tally}")
+    if certificate.votes.labels is None:
+        columns = {"certified": [float(np.mean(certificate.radius >= radius)) for radius in radii]}
+    else:
+        shares, balanced = certificate.accuracy(None, radii), certificate.balanced_accuracy(None, radii)
+        columns = {"correct and certified": shares.tolist(), "mean over classes": balanced.tolist()}
+    for name in ("radius", *columns):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for radius, row in zip(radii, zip(*columns.values(), strict=True), strict=True):
+        table.add_row(str(radius), *map(_shared.percent, row), Bar(1, 0, row[0], width=_BAR))
+    return table
+
+
+def _sentences(certificate: Certificate) -> list[str]:
+    half, best = words.radius_reached_by(certificate, 0.5), int(words.counted_radii(certificate).max())
+    sentences = [f"Threat: {certificate.threat.in_words}."]
+    if half >= 0:
+        which = "stay" if certificate.votes.labels is None else "are correct and stay"
+        sentences.append(
+            f"Half of the predictions {which} the same for every such change up to r = {half}, the best to {best}."
+        )
+    sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
+    for status in Status:
+        number = int((certificate.status == status.value).sum())
+        if number and status is not Status.CERTIFIED:
+            sentences.append(f"{status.value}: {number:,}. {status.sentence}")
+    return [*sentences, *words.particular_assumptions(certificate)]
+
+
+# --- predict ----------------------------------------------------------------------------------------------------------
+
+
+def add_predict(command: _shared.NewCommand) -> None:
+    """Register `mithridate predict`."""
+    parser = command(
+        help="predict new inputs, with a certificate for each",
+        description="Let the models that a run kept vote on new inputs, and certify every prediction.",
+        epilog=_PREDICT_EXAMPLES,
+    )
+    parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of the run")
+    parser.add_argument(
+        "inputs", metavar="INPUTS", type=Path, help="new inputs, in a file or folder like that of train"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write predictions.csv, certificate.json or votes.npz")
+    parser.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, mps or auto")
+    add_method(parser)
+    add_claim(parser)
+
+
+def run_predict(arguments: argparse.Namespace) -> int:
+    """Predict, certify and print."""
+    if arguments.out is not None:
+        _shared.check_writable(arguments.out)
+        _shared.check_apart(arguments.out, arguments.inputs)
+        if arguments.out.suffix not in _FORMS:
+            raise ConfigError(f"Expected the name in --out to end with {', '.join(_FORMS)}, got {arguments.out.name}.")
+    method = method_from(arguments)
+    inputs = read_alike(arguments.run_dir, arguments.inputs)
+    try:
+        votes = predict(arguments.run_dir, inputs, device=arguments.device)
+    except ModuleNotFoundError as error:
+        raise ConfigError(str(error)) from error
+    certificate = _certified(votes, method, arguments)
+    rows = _rows(certificate, inputs)
+    if arguments.out is not None:
+        _write(arguments.out, certificate, votes, rows)
+    if arguments.json:
+        _shared.print_json(_summary_of(arguments, certificate, rows))
+    else:
+        _print_predictions(_shared.console(), arguments, certificate, rows, inputs.notes)
+    return 0
+
+
+def read_alike(run_dir: Path, path: PathLike) -> Examples:
+    """New inputs, read as the training data of a run was."""
+    source = source_of(run_dir)
+    declared, names = source.get("declaration"), source.get("class_names")
+    # Those of an estimator keep their kind.
+    classes = [str(name) for name in names] if isinstance(names, list) else names
+    return read(path, None if declared is None else declaration_from_dict(declared), classes=classes)
+
+
+def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
+    """One prediction each."""
+    named = inputs.class_names or ()
+    names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
+    shares = top_share(certificate)
+    columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
+    return [
+        {
+            "input": at if inputs.ids is None else inputs.ids[at],
+            "prediction": names[label],
+            "share_of_votes": share,
+            "radius": radius,
+            "status": status,
+        }
+        for at, (label, share, radius, status) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _write(path: Path, certificate: Certificate, votes: Votes, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".npz":
+        votes.save(path)
+    elif path.suffix == ".json":
+        certificate.save(path)
+    else:
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, fieldnames=list(rows[0]))
+        table.writeheader()
+        table.writerows({**row, "prediction": _inert(row["prediction"])} for row in rows)
+        with write_atomically(path) as file:
+            file.write(text.getvalue().encode())
+
+
+def _inert(text: str) -> str:
+    """A name that no spreadsheet takes for a formula; numbers stay what they are."""
+    is_formula = text[:1] in tuple("=+@\t\r") or (text[:1] == "-" and not text[1:2].isdigit())
+    return f"'{text}" if is_formula else text
+
+
+def _summary_of(arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    votes = certificate.votes
+    return {
+        "schema": "mithridate.predictions/1",
+        "out": None if arguments.out is None else str(arguments.out),
+        "run_id": votes.run_ids[0] if votes.run_ids else None,
+        "instances": votes.instances,
+        "examples": votes.examples,
+        "mechanism": votes.mechanism.to_dict(),
+        "method": certificate.method.name,
+        "bounds": certificate.bounds,
+        "scope": certificate.scope.value,
+        "threat": certificate.threat.value,
+        "failure_prob": certificate.failure_prob,
+        **in_json(certificate.assumptions, certificate.threat),
+        "assumptions": list(map(str, certificate.assumptions)),
+        **accuracy_summary(votes),
+        "summary": certificate.summary(),
+        "predictions": rows,
+    }
+
+
+def _print_predictions(
+    console: Console,
+    arguments: argparse.Namespace,
+    certificate: Certificate,
+    rows: list[dict[str, Any]],
+    notes: tuple[str, ...],
+) -> None:
+    table = Table(title=f"{counted(len(rows), 'prediction')} of {certificate.votes.tally}")
+    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
+        table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
+    for row in rows[:_SHOWN]:
+        radius = str(row["radius"]) if row["radius"] >= 0 else "not certified"
+        names = (printable(str(row[name])) for name in ("input", "prediction"))
+        table.add_row(*names, f"{row['share_of_votes']:.1%}", radius)
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"The first {_SHOWN} of {len(rows):,}; --out predictions.csv writes all.")
+    console.print(words.headline(certificate).text)
+    if certificate.votes.labels is not None:
+        console.print(f"The majority is correct on {_shared.percent(accuracy(certificate.votes) or 0.0)} of them.")
+    said = (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate))
+    for sentence in (*map(printable, said), *_advice(certificate)):
+        console.print(sentence)
+    if arguments.out is not None:
+        path = shlex.quote(str(arguments.out))
+        then = {
+            ".json": f"; check it with: mithridate verify {path}",
+            ".npz": f"; certify it with: mithridate certify {path}",
+        }
+        console.print(f"Written to {arguments.out}{then.get(arguments.out.suffix, '')}", soft_wrap=True)
+    _shared.print_conditions(console, certificate.conditions)
