@@ -282,6 +282,7 @@ SOURCES: dict[str, tuple[Any, Callable[[int, int], Array]]] = {
     "table": (UnitNorm(bias=0.5), lambda seed, count: drawn(seed, count, 11, coarse=True)),
     "images": ("oriented-gradients", images),
     "text": ("hashed-ngrams", texts),
+    "words": ("hashed-words", texts),
 }
 
 
@@ -621,7 +622,7 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: kernel_votes(X, INPUTS), "a pair"),
         (lambda: kernel_votes((X[:0], Y[:0]), INPUTS), "empty"),
         (lambda: kernel_votes((X, Y), INPUTS[:0]), "empty"),
-        (lambda: kernel_votes((np.array(TEXTS), np.arange(7) % 2), np.array(TEXTS)), "hashed-ngrams"),
+        (lambda: kernel_votes((np.array(TEXTS), np.arange(7) % 2), np.array(TEXTS)), "hashed-words"),
         (lambda: kernel_votes((X, Y), INPUTS, features="no-such"), "features"),
         (lambda: kernel_votes((X, Y), INPUTS, features=7), "features.Frozen"),
         (lambda: kernel_votes((X, Y), INPUTS, features=OrientedGradients()), "images"),

@@ -209,7 +209,9 @@ class Text(Column):
     """
 
     kind: ClassVar[str] = "text"
-    comment: ClassVar[str] = "# Free text, hashed: nothing is learnt from it. A larger dimension for long texts."
+    comment: ClassVar[str] = (
+        "# Free text, hashed: nothing is learnt from it. A larger dimension for long texts; alone, features decide."
+    )
 
     dimension: int = 1024
 

@@ -103,9 +103,9 @@ class StoredExamples:
         inputs = prepare.compared(np.ascontiguousarray(x), "training")
         _require_exact_products()
         rows, scale = _whole_rows(inputs)
-        trusted = isinstance(chosen, Frozen)
+        trusted = isinstance(chosen, Frozen) and not isinstance(inputs, csr_array)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
-        identity = fingerprint(x, y, *([inputs] if trusted and not isinstance(inputs, csr_array) else []))
+        identity = fingerprint(x, y, *([inputs] if trusted else []))
         said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
         return cls(rows, y, classes, prepare, scale, identity, said)
 

@@ -33,7 +33,7 @@ class TrainedDefence(Defence):
     model: Any = option("auto", "auto, linear, mlp, lenet5, opa-tut or resnet18", metavar="NAME")
     features: Any = option(
         "auto",
-        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-ngrams, or none",
+        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
         metavar="NAME",
     )
     steps: int | None = option(None, "number of steps", int, "T")
