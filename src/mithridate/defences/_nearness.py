@@ -102,12 +102,11 @@ class StoredExamples:
         # An encoder may sum a row in the order in which it lies in memory: always the same one.
         inputs = prepare.compared(np.ascontiguousarray(x), "training")
         _require_exact_products()
-        rows, scale = _whole_rows(inputs)
-        trusted = isinstance(chosen, Frozen) and not isinstance(inputs, csr_array)
+        rows = _rounded(inputs)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
-        identity = fingerprint(x, y, *([inputs] if trusted else []))
+        trusted = [inputs] if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else []
         said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
-        return cls(rows, y, classes, prepare, scale, identity, said)
+        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), fingerprint(x, y, *trusted), said)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -161,7 +160,7 @@ class StoredExamples:
         test = as_examples(test_set, "test", need_labels=False, classes=self.classes)
         seen = [test.x, _mirror_images(test.x, self.preparation.kind)] if mirrored else [test.x]
         _require_exact_products()
-        views = (_whole_rows(self.preparation.compared(np.ascontiguousarray(view), "test"))[0] for view in seen)
+        views = (_rounded(self.preparation.compared(np.ascontiguousarray(view), "test")) for view in seen)
         return Inputs(tuple(views), test.y, fingerprint(test.x))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
@@ -253,7 +252,12 @@ def chunks_of(total: int, size: int, progress: Progress | None) -> Iterator[slic
 # --- exact dot products ---------------------------------------------------------------------------------------------
 
 
-def _whole_rows(features: npt.NDArray[Any] | csr_array) -> tuple[Rows, int]:
+def _rounded(features: npt.NDArray[Any] | csr_array) -> Rows:
+    """Features as rows of whole numbers, of which dot products are exact."""
+    return _sparse_whole_rows(features) if isinstance(features, csr_array) else _whole_rows(features)[0]
+
+
+def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
     """Features as rows of whole numbers of norm at most 2^12, in single precision, and what a feature of 1 became.
 
     Dot products of such rows are exact in single precision, in any order of summation and with fused or separate
@@ -266,20 +270,26 @@ def _whole_rows(features: npt.NDArray[Any] | csr_array) -> tuple[Rows, int]:
     The norm: a row of `UnitNorm` has norm at most 1 + 2^-20, for only its rounding to single precision can exceed 1.
     Multiplied by `scale` and rounded to whole numbers, every entry moves by at most 1/2 (and by the rounding of the
     multiplication, 2^-24 of it), the row by at most sqrt(columns) / 2. The norm is then at most
-    `scale + 1 + sqrt(columns) / 2`. Sparse rows have norm 1, likewise to their rounding, when they come here; what
-    holds for all columns holds for those that are not zero.
+    `scale + 1 + sqrt(columns) / 2`.
     """
-    if isinstance(features, csr_array):
-        rows, scale = features.copy(), _scale(features.shape[1])
-        rows.data = np.rint(rows.data * np.float32(scale))
-        rows.eliminate_zeros()
-    else:
-        rows = _UNIT_ROWS.transform(features)
-        scale = _scale(rows.shape[1])
-        rows *= np.float32(scale)
-        np.rint(rows, out=rows)
+    rows = _UNIT_ROWS.transform(features)
+    scale = _scale(rows.shape[1])
+    rows *= np.float32(scale)
+    np.rint(rows, out=rows)
     assert _longest(rows) <= LARGEST_NORM**2
     return rows, scale
+
+
+def _sparse_whole_rows(features: csr_array) -> csr_array:
+    """The same of sparse rows, which have norm 1 already, to their own rounding.
+
+    The proof of `_whole_rows` holds for them: a column that is zero stays so, and adds nothing to any sum.
+    """
+    rows = features.copy()
+    rows.data = np.rint(rows.data * np.float32(_scale(rows.shape[1])))
+    rows.eliminate_zeros()
+    assert _longest(rows) <= LARGEST_NORM**2
+    return rows
 
 
 def _longest(rows: Rows) -> float:
@@ -343,10 +353,10 @@ def products(views: Sequence[Rows], rows: Rows) -> FloatArray:
 
 
 def _products(view: Rows, rows: Rows) -> FloatArray:
-    if isinstance(view, csr_array) and isinstance(rows, csr_array):
-        # This way round it is the few inputs that are transposed, and sums are kept for as many.
-        return np.ascontiguousarray((rows @ view.T.tocsr()).toarray().T)
-    return view @ rows.T
+    if isinstance(view, np.ndarray) and isinstance(rows, np.ndarray):
+        return view @ rows.T
+    # This way round it is the few inputs that are transposed, and sums are kept for as many.
+    return np.ascontiguousarray((csr_array(rows) @ csr_array(view).T.tocsr()).toarray().T)
 
 
 def _require_exact_products() -> None:

@@ -182,6 +182,6 @@ def _weights(rarity: float) -> dict[str, float]:
 @functools.cache
 def _word_classes() -> dict[str, int]:
     """N for each word that makes up about 10^(-N/10) of English text."""
-    listed = resources.files(__package__).joinpath("word_frequencies.txt").read_text(encoding="utf-8")
+    listed = resources.files("mithridate.features").joinpath("word_frequencies.txt").read_text(encoding="utf-8")
     lines = [line.split() for line in listed.splitlines() if not line.startswith("#")]
     return {word: int(number) for number, *words in lines for word in words}
