@@ -668,5 +668,10 @@ def test_a_kernel_that_is_left_open_follows_features_and_colours() -> None:
     oriented = [default(channels, "oriented-gradients") for channels in (1, 3, 4)]
     photo = [default(channels, "photo-gradients") for channels in (1, 3, 4)]
     assert oriented[0] == oriented[2] == photo[0] == photo[2]  # drawings, whatever their features are
+    labelled = (np.array(TEXTS), np.arange(7) % 2)
+    words, grams = (kernel_votes(labelled, TEXTS, features=name) for name in ("hashed-words", "hashed-ngrams"))
+    assert (words.recipe or {})["kernel"] == {"name": "exponential", "width": 0.02, "full": 0.2}
+    assert any("constants of the kernel" in str(each) and "VADER" in str(each) for each in words.assumptions)
+    assert (grams.recipe or {})["kernel"]["full"] == 0.8
     assert len({oriented[0], oriented[1], photo[1], default(3, "unit-norm")}) == 4
     assert default(3, "layered-gradients") == oriented[1]
