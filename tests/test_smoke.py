@@ -79,7 +79,7 @@ def test_every_command_works(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     printed = {}
     for line, left in WALK:
         outcome = run(capsys, *shlex.split(line))
-        assert outcome.code == 0, f"{line}: {outcome.err}"
+        assert outcome.code == 0, f"{line}: {outcome.err}{outcome.out}"
         assert left is None or (here / left).is_file(), line
         printed[line.split()[0]] = outcome.out
     assert {line.split()[0] for line, _ in WALK} == set(

@@ -23,7 +23,7 @@ TEST = np.ones((4, 2), np.float32), np.array([0, 0, 1, 0])
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toy is known while these tests run, and forgotten afterwards."""
     before = dict(_registry._KNOWN), dict(registry.rules._known), dict(registry.mechanisms._known)
-    known = dict(routes._routes)
+    known = dict(routes.known_routes())  # those of the package are loaded once, and stay
     import toy_defence
 
     _registry.register(toy_defence.CommonestLabel)

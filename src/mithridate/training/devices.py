@@ -102,11 +102,11 @@ def usual_settings() -> Iterator[None]:
     gradients are recorded by default stays as it was: a user's encoder may rely on it, and nothing else here does.
     """
     records, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else []), *(["mps"] if _has_mps() else [])]
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     with ExitStack() as settings:
         settings.enter_context(torch.inference_mode(False))
         settings.enter_context(torch.set_grad_enabled(records))
-        for device in devices:
+        for device in (name for name, is_there in there.items() if is_there):
             settings.enter_context(torch.autocast(device, enabled=False))
         torch.set_default_dtype(torch.float32)
         try:
@@ -115,15 +115,11 @@ def usual_settings() -> Iterator[None]:
             torch.set_default_dtype(dtype)
 
 
-def _has_mps() -> bool:
-    return torch.backends.mps.is_available()
-
-
 @contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
     """Matrix products and convolutions in `float32` or `tf32`, repeatable, whatever was set; it is set back after."""
     settings = {**_REPEATABLE, **_rounding(precision)}
-    before = {path: _get(path) for path in settings}
+    before = {path: functools.reduce(getattr, path.split("."), torch.backends) for path in settings}
     with torch.autocast(device.type, enabled=False):
         try:
             for path, value in settings.items():
@@ -152,10 +148,6 @@ def _has(path: str) -> bool:
             return False
         owner = getattr(owner, name)
     return True
-
-
-def _get(path: str) -> Any:
-    return functools.reduce(getattr, path.split("."), torch.backends)
 
 
 def _set(path: str, value: Any) -> None:

@@ -204,7 +204,10 @@ class Contraction(Pieces):
     def squared_norms(self) -> Tensor:
         if self._stored is not None:
             return self._stored.squared_norms()
-        squares = self._ghost_norms() if self._ghost else self._passing_norms()
+        if self._ghost:
+            squares = self._ghost_norms()
+        else:
+            squares = torch.cat([_squares(self._form(part), self._frame) for part in self._pieces()], dim=1)
         inputs, gradients = (_squares(values.flatten(2), self._frame) for values in (self._inputs, self._gradients))
         norms = squares.clamp_min(0.0).sqrt() + self._frame.clipping.slack * (inputs * gradients).sqrt()
         return without_giants(norms.square(), inputs, gradients)
@@ -235,9 +238,6 @@ class Contraction(Pieces):
         models, batch = self._inputs.shape[:2]
         step = max(1, _STORED_BYTES[self._inputs.device.type] // (4 * models * self._entries))
         return [slice(at, min(at + step, batch)) for at in range(0, batch, step)]
-
-    def _passing_norms(self) -> Tensor:
-        return torch.cat([_squares(self._form(part), self._frame) for part in self._pieces()], dim=1)
 
     def _ghost_norms(self) -> Tensor:
         # |G|^2 = sum_{t,s} (a_t . a_s) (g_t . g_s)

@@ -469,13 +469,9 @@ def halve(run: Run, size: int) -> None:
 
 def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
     """Weights as models x the shape of each parameter."""
-    rows = weights.detach().float().cpu().numpy()
-    result, start = dict[str, npt.NDArray[np.float32]](), 0
-    for name, shape in shapes.items():
-        stop = start + shape.numel()
-        result[name] = rows[:, start:stop].reshape(len(rows), *shape)
-        start = stop
-    return result
+    parts = weights.detach().float().cpu().split([shape.numel() for shape in shapes.values()], dim=1)
+    named = zip(shapes.items(), parts, strict=True)
+    return {name: part.numpy().reshape(len(weights), *shape) for (name, shape), part in named}
 
 
 def votes_of(total: TallyArrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:

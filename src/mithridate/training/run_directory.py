@@ -533,8 +533,9 @@ class RunDirectory(Run):
         """Why a group is not done."""
         try:
             self._read(group)
-            if self.manifest.keep_models:
-                check_models(self._models(group), self.manifest, group)
+            if self.manifest.keep_models:  # whole as far as its length tells
+                with _opened_models(self._models(group), self.manifest, group):
+                    pass
         except ArtifactError as error:
             return error
         return None
@@ -544,7 +545,7 @@ class RunDirectory(Run):
             file.write(self.manifest.to_json())
 
     def _shard(self, group: range) -> Path:
-        return _shard_path(self.path, group)
+        return self.path / "shards" / f"{_name(group)}.npz"
 
     def _models(self, group: range) -> Path:
         return models_path(self.path, group)
@@ -601,10 +602,6 @@ def devices_of(run_dir: Path, manifest: Manifest) -> dict[str, int]:
     return _instances_by(found)
 
 
-def _shard_path(run_dir: Path, group: range) -> Path:
-    return run_dir / "shards" / f"{_name(group)}.npz"
-
-
 def models_path(run_dir: Path, group: range) -> Path:
     """Where the weights of one group are kept."""
     return run_dir / "models" / f"{_name(group)}.safetensors"
@@ -643,16 +640,6 @@ def read_models(path: Path, manifest: Manifest, group: range) -> dict[str, npt.N
         if file.metadata()["sha256"] != _digest(weights):
             raise ArtifactError(f"The models in {path} were changed after they were written. {_TRAIN_AGAIN}")
     return weights
-
-
-def check_models(path: Path, manifest: Manifest, group: range) -> None:
-    """Require a file with the models of one group of this run, whole as far as its length tells.
-
-    Raises:
-        ArtifactError: it is missing, truncated, or of another run or group.
-    """
-    with _opened_models(path, manifest, group):
-        pass
 
 
 @contextlib.contextmanager
