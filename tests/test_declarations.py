@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from mithridate import ConfigError
 from mithridate._text import listed
-from mithridate.data import Arrays, Category, Declaration, Images, Number, Table, Text, declaration_from_dict, to_toml
+from mithridate.data import (
+    Arrays,
+    Category,
+    Date,
+    Declaration,
+    Images,
+    Number,
+    Ordered,
+    Table,
+    Text,
+    declaration_from_dict,
+    to_toml,
+)
 from mithridate.data.frames import canonical
 
 # Any character that a TOML file can hold, control characters included.
@@ -19,10 +31,21 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1
 finite = st.floats(-1e300, 1e300)
 columns = st.one_of(
     st.builds(
-        lambda name, ends, bins: Number(name, min(ends), max(ends), bins),
+        lambda name, ends, bins, scale: Number(name, min(ends), max(ends), bins, scale),
         names,
         st.tuples(finite, finite).filter(lambda ends: ends[0] != ends[1]),
         st.integers(2, 1000),
+        st.sampled_from(["linear", "log"]),
+    ),
+    st.builds(Ordered, names, st.lists(names, min_size=2, max_size=5, unique_by=canonical).map(tuple)),
+    st.builds(
+        lambda name, edges: Ordered(name, edges=tuple(sorted(edges))), names, st.sets(finite, min_size=1, max_size=5)
+    ),
+    st.builds(
+        lambda name, years, time: Date(name, min(years), max(years), time),
+        names,
+        st.tuples(st.integers(1, 9999), st.integers(1, 9999)),
+        st.booleans(),
     ),
     st.builds(lambda name, quarter: Category(name, 4 * quarter), names, st.integers(1, 500)),
     st.builds(Text, names, st.integers(2, 5000)),
@@ -90,6 +113,22 @@ def test_comments_say_where_constants_come_from() -> None:
         (lambda: Number("a", 0, 1, bins=1), "bins of the column 'a' to be a whole number from 2"),
         (lambda: Number("a", 0, 1, bins=10**9), "bins of the column 'a'"),
         (lambda: Number("a", 0, 1, bins=True), "bins of the column 'a'"),
+        (lambda: Number("a", 0, 1, scale="ln"), "scale of the column 'a' to be linear or log, got 'ln'"),
+        (lambda: Number("a", 0, 1, scale=["log"]), "linear or log"),  # pyright: ignore[reportArgumentType]
+        (lambda: Ordered("a"), "either order or edges of the column 'a'"),
+        (lambda: Ordered("a", ("x", "y"), (1.0,)), "either order or edges"),
+        (lambda: Ordered("a", ("x",)), "number of steps of the column 'a'"),
+        (lambda: Ordered("a", "xy"), "as a list of text"),  # pyright: ignore[reportArgumentType]
+        (lambda: Ordered("a", ("1", "1.0")), "'1.0' is in the order of the column 'a' twice"),
+        (lambda: Ordered("a", ("1", 2)), "as a list of text"),  # pyright: ignore[reportArgumentType]
+        (lambda: Ordered("a", ("1", " ")), "value in the order of the column 'a'"),
+        (lambda: Ordered("a", edges=()), "number of steps"),
+        (lambda: Ordered("a", edges=(2.0, 2.0)), "edges of the column 'a' above the one before"),
+        (lambda: Ordered("a", edges=(1.0, math.inf)), "edges of the column 'a'"),
+        (lambda: Ordered("a", edges=3), "as a list of numbers"),  # pyright: ignore[reportArgumentType]
+        (lambda: Date("a", 2021, 2020), "last of the column 'a' to be a whole number from 2021"),
+        (lambda: Date("a", 0, 2020), "first of the column 'a'"),
+        (lambda: Date("a", 2019, 2020, "yes"), "time of the column 'a'"),  # pyright: ignore[reportArgumentType]
         (lambda: Number("", 0, 1), "name of a column"),
         (lambda: Number("\ud800", 0, 1), "not valid Unicode"),
         (lambda: Category("a", 30), "multiple of 4"),

@@ -24,6 +24,7 @@ from mithridate.defences import (
 from mithridate.defences.kernel import Exponential, Within
 from mithridate.defences.statistical import StatisticalBound
 from mithridate.training import run_directory
+from mithridate.training.order import Facts
 
 # As the issue names them: outside checks call them so.
 METHODS = (
@@ -280,8 +281,20 @@ def test_a_handful_of_examples_will_do(name: str) -> None:
 
 def test_how_many_neighbours_vote_follows_the_data_where_it_is_left_open() -> None:
     votes = defence("nearest-neighbours").train(TRAINING, TEST)
-    assert votes.instances == 13  # a tenth of 135, the step of 240
+    assert votes.instances == 9  # one in fifteen of 135, the step of 240
     assert votes.size == Size(240, 135, 340)
+
+
+@pytest.mark.parametrize(
+    ("num_train", "classes", "shape", "neighbours"),
+    [
+        (4500, 2, (8,), 300), (4500, 30, (8,), 150), (4500, 2, (), 300), (10**6, 2, (8,), 5000), (10, 2, (8,), 1),
+        (4500, 2, (28, 28), 450), (60_000, 10, (3, 32, 32), 1000),
+    ],
+)  # fmt: skip
+def test_how_many_neighbours_vote(num_train: int, classes: int, shape: tuple[int, ...], neighbours: int) -> None:
+    choice = defence("nearest-neighbours", features="none").choose(Facts(num_train, classes, shape, "float"))
+    assert choice.defence.neighbours == neighbours
 
 
 @pytest.mark.parametrize("lead", [50, [50, 60, 40]])

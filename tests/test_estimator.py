@@ -92,7 +92,8 @@ def test_the_constants_of_every_method_are_parameters() -> None:
     known = {name for method in names() for name in kind_of(method).options()}
     assert known <= set(CertifiedClassifier().get_params())
     original = CertifiedClassifier("nearest-neighbours", neighbours=50)
-    assert (clone(original).neighbours, repr(original)) == (50, repr(clone(original)))
+    twin: Any = clone(original)
+    assert (twin.neighbours, repr(original)) == (50, repr(twin))
     assert "partitions" not in repr(original)
     near: Any = original.fit(POINTS, LABELS).defence_
     assert near.neighbours == 50

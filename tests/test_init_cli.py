@@ -41,7 +41,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     assert project.train == Path("flowers.csv")
     assert (project.test, project.holdout, project.run_dir) == (None, 0.2, Path("runs/my flowers"))
     assert project.declaration == Table(
-        "kind", (Number("petal", 0.0, 10.0), Category("soil")), ("daisy", "rose"), proposed=True
+        "kind", (Number("petal", 0.0, 10.0, scale="log"), Category("soil")), ("daisy", "rose"), proposed=True
     )
     training, test = project.examples()
     assert len(training.x) + len(test.x) == 40

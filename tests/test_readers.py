@@ -22,6 +22,7 @@ from mithridate._io import files as _files
 from mithridate.data import (
     Arrays,
     Category,
+    Date,
     Images,
     Number,
     Table,
@@ -424,7 +425,7 @@ def test_a_proposal_for_a_table(tmp_path: Path) -> None:
     found = propose(path, label="income")
     assert found == Table(
         "income",
-        (Number("age", 10, 90), Category("job"), Text("note"), Number("flag", 0, 1)),
+        (Number("age", 10, 90), Category("job"), Text("note"), Category("flag")),
         ("<=50K", ">50K"),
         proposed=True,
     )
@@ -438,6 +439,33 @@ def test_a_proposal_for_a_table(tmp_path: Path) -> None:
         read(path, declaration_from_dict(tomllib.loads(text.replace("proposed = true\n", ""))["data"])).assumptions
         == ()
     )
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        ("0 40 7", Number("a", 0, 40, scale="log")),
+        ("0 1 2", Number("a", 0, 2, scale="log")),
+        ("-3 40 7", Number("a", -10, 40)),
+        ("17 40 23", Number("a", 10, 40)),
+        ("0 1 1", Category("a")),
+        ("1 NA 0.0", Category("a")),
+        ("false TRUE false", Category("a")),
+        ("1 1 1", Number("a", 1, 2)),
+        ("2019-12-31 2021-01-01 NA", Date("a", 2019, 2021)),
+        ("2019-12-31T10:00 2021/01/01 ?", Date("a", 2019, 2021, time=True)),
+        ("2019-12-31T00:00 2021/01/01 ?", Date("a", 2019, 2021)),
+        ("01/02/2021 02/03/2021 ?", Category("a")),
+        ("20190131 20190201 20190202", Number("a", 20190130, 20190210)),
+    ],
+)
+def test_what_is_proposed_for_a_column(tmp_path: Path, cells: str, column: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "".join(f"{cell},{row % 2}\n" for row, cell in enumerate(cells.split())))
+    found = propose(path, label="y")
+    assert isinstance(found, Table)
+    assert found.columns == (column,)
+    assert np.isfinite(read(path, found, labels=True).x).all()
 
 
 @pytest.mark.parametrize(

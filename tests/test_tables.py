@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError
-from mithridate.data import Category, Number, Table, Text, read
+from mithridate.data import Category, Date, Number, Ordered, Table, Text, read
 from mithridate.data.columns import encode
-from mithridate.data.frames import Frame, cells_of_objects, frame_of, read_csv
+from mithridate.data.frames import Frame, cells_of_objects, frame_of, moments, read_csv
 from mithridate.features import HashedNgrams
 
 TABLE = Table("y", (Number("age", 0, 120), Category("job"), Text("note", 64)), ("no", "yes"))
+SCALES = ("linear", "log")
 COLUMNS = {
     "age": [17.0, None, 250.0, 64.5],
     "job": ["nurse", "clerk", None, "nurse"],
@@ -52,21 +53,50 @@ def slow_row(row: dict[str, Any], table: Table) -> list[float]:
 
 def slow_cell(value: Any, column: Any) -> list[float]:
     missing = value is None or value == "" or value != value
-    value = 0 if value is None else value
+    if isinstance(column, Text):
+        text = "" if value is None else str(value)
+        return [*HashedNgrams(dimension=column.dimension).transform([text])[0].tolist(), float(missing)]
+    if value is None or missing:
+        return [0.0] * (column.width - 1) + [math.sqrt(0.5) if isinstance(column, Category) else 1.0]
     if isinstance(column, Number):
-        return [0.0] * (column.bins + 1) + [1.0] if missing else [*slow_number(float(value), column), 0.0]
+        return [*slow_number(float(value), column), 0.0]
     if isinstance(column, Category):
-        return [0.0] * column.buckets + [1.0] if missing else [*slow_category(value, column.buckets), 0.0]
-    text = "" if missing else str(value)
-    return [*HashedNgrams(dimension=column.dimension).transform([text])[0].tolist(), 1.0 if missing else 0.0]
+        return [*slow_category(value, column.buckets), 0.0]
+    return [*(slow_date(value, column) if isinstance(column, Date) else slow_ordered(value, column)), 0.0]
 
 
 def slow_number(value: float, column: Number) -> list[float]:
     value = min(max(value, column.low), column.high)
-    middle, half = (column.low + column.high) / 2, (column.high - column.low) / 2
-    gap = (column.high - column.low) / (column.bins - 1)
-    hats = [max(0.0, 1 - abs(value - (column.low + i * gap)) / gap) - 1 / column.bins for i in range(column.bins)]
-    return [number / math.sqrt(2) for number in ((value - middle) / half, *hats)]
+    t = (value - column.low) / (column.high - column.low)
+    return slow_thermometer(math.log(1 + 99 * t, 100) if column.scale == "log" else t, column.bins)
+
+
+def slow_thermometer(t: float, places: int) -> list[float]:
+    """Each place grows from -1 to 1 while t crosses its share of the way."""
+    crossed = [min(max((t - i / places) / (1 / places), 0.0), 1.0) for i in range(places)]
+    return [(2 * share - 1) / math.sqrt(places) for share in crossed]
+
+
+def slow_ordered(value: Any, column: Ordered) -> list[float]:
+    if column.edges is not None:
+        above = [float(value) >= edge for edge in column.edges]
+    else:
+        assert column.order is not None
+        above = [list(column.order).index(value) > i for i in range(len(column.order) - 1)]
+    return [(1 if step else -1) / math.sqrt(len(above)) for step in above]
+
+
+def slow_date(value: str, column: Date) -> list[float]:
+    moment = datetime.datetime.fromisoformat(value)
+    first, end = datetime.datetime(column.first, 1, 1), datetime.datetime(column.last + 1, 1, 1)
+    midnight = datetime.datetime(moment.year, moment.month, moment.day)
+    shares = [
+        min(max((moment - first) / (end - first), 0.0), 1.0),
+        (midnight - datetime.datetime(moment.year, 1, 1)).days / 365,
+        (moment - midnight) / datetime.timedelta(days=1),
+    ]
+    parts = [place * math.sqrt(0.5) for share in shares[: 2 + column.time] for place in slow_thermometer(share, 16)]
+    return [*parts, *(0.5 if moment.isoweekday() == day else 0.0 for day in range(1, 8))]
 
 
 def slow_category(value: Any, buckets: int) -> list[float]:
@@ -76,7 +106,7 @@ def slow_category(value: Any, buckets: int) -> list[float]:
     for part in range(4):
         number = int.from_bytes(digest[8 * part : 8 * part + 8], "little")
         place = part * (buckets // 4) + (number % 2**63) % (buckets // 4)
-        block[place] = -0.5 if number >= 2**63 else 0.5
+        block[place] = math.sqrt(0.5) * (-0.5 if number >= 2**63 else 0.5)
     return block
 
 
@@ -84,23 +114,33 @@ cells = {
     "number": st.none() | st.floats(-1e3, 1e3) | st.integers(-1000, 1000) | st.just(math.nan),
     "category": st.none() | st.sampled_from(["a", "b", "c d", "é", ""]) | st.integers(0, 5),
     "text": st.none() | st.sampled_from(["", "tea for two", "Tea", "x" * 40, "über"]),
+    "ordered": st.none() | st.sampled_from(["low", "middle", "high"]),
+    "edges": st.none() | st.sampled_from([-1.0, 0.0, 0.5, 2.0, 1e9]) | st.floats(-10, 10),
+    "date": st.none()
+    | st.dates(datetime.date(1900, 1, 1)).map(str)
+    | st.datetimes(datetime.datetime(1900, 1, 1)).map(lambda moment: moment.replace(microsecond=0).isoformat()),
 }
 
 
 @st.composite
 def small_tables(draw: st.DrawFn) -> tuple[Table, list[dict[str, Any]]]:
-    kinds = draw(st.lists(st.sampled_from(["number", "category", "text"]), min_size=1, max_size=4))
+    kinds = draw(st.lists(st.sampled_from(sorted(cells)), min_size=1, max_size=4))
     columns: list[Any] = []
     for i, kind in enumerate(kinds):
         low = draw(st.floats(-500, 500))
         made = {
-            "number": lambda name, low=low: Number(name, low, low + draw(st.floats(0.5, 900)), draw(st.integers(2, 9))),
+            "number": lambda name, low=low: Number(
+                name, low, low + draw(st.floats(0.5, 900)), draw(st.integers(2, 20)), draw(st.sampled_from(SCALES))
+            ),
             "category": lambda name: Category(name, 4 * draw(st.integers(1, 9))),
             "text": lambda name: Text(name, draw(st.integers(2, 40))),
+            "ordered": lambda name: Ordered(name, ("low", "middle", "high")),
+            "edges": lambda name: Ordered(name, edges=(0.0, 0.5, 2.0)),
+            "date": lambda name: Date(name, year := draw(st.integers(1950, 2100)), year + 9, draw(st.booleans())),
         }
         columns.append(made[kind](f"{kind} {i}"))
     table = Table(None, tuple(columns))
-    row = st.fixed_dictionaries({column.name: cells[column.kind] for column in columns})
+    row = st.fixed_dictionaries({column.name: cells[column.name.split()[0]] for column in columns})
     return table, draw(st.lists(row, min_size=1, max_size=6))
 
 
@@ -146,26 +186,65 @@ def test_numbers_are_read_alike_from_text_and_numbers() -> None:
         np.testing.assert_array_equal(encoded({"a": ["1", word]}, table)[1], typed[2])
 
 
-@given(st.floats(-10, 10), st.integers(3, 20))
-def test_blocks_have_comparable_norms(value: float, bins: int) -> None:
-    number = encoded({"a": [value]}, Table(None, (Number("a", -3, 4, bins),)))
-    assert 0.25 <= np.linalg.norm(number) <= 1.01
-    missing = encoded({"a": [None]}, Table(None, (Number("a", -3, 4, bins),)))
-    category = encoded({"a": [str(value)]}, Table(None, (Category("a"),)))
-    assert np.linalg.norm(missing) == np.linalg.norm(category) == 1.0
+@given(st.floats(-10, 10), st.integers(3, 20), st.sampled_from(SCALES))
+def test_blocks_have_comparable_norms(value: float, bins: int, scale: str) -> None:
+    number = Table(None, (Number("a", -3, 4, bins, scale),))
+    # A place that is being crossed is all that a row can lack.
+    assert math.sqrt(1 - 1 / bins) - 1e-6 <= np.linalg.norm(encoded({"a": [value]}, number)) <= 1 + 1e-6
+    assert np.linalg.norm(encoded({"a": [None]}, number)) == 1.0
+    category = encoded({"a": [str(value), None]}, Table(None, (Category("a"),)))
+    np.testing.assert_allclose(np.linalg.norm(category, axis=1), math.sqrt(0.5), rtol=1e-6)
+    for time, squared in ((False, 1.25), (True, 1.75)):
+        date = encoded({"a": ["2020-02-29T12:00"]}, Table(None, (Date("a", 2020, 2021, time),)))
+        assert squared - (2 + time) / 32 <= np.linalg.norm(date) ** 2 <= squared + 1e-6
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(2, 40), st.sampled_from(SCALES))
+def test_products_fall_with_the_distance(one: float, other: float, bins: int, scale: str) -> None:
+    """The guarantee of `Number`, with the distance by another formula."""
+    rows = encoded({"a": [one, other]}, Table(None, (Number("a", 0, 1, bins, scale),))).astype(np.float64)
+    t, u = (math.log(1 + 99 * x) / math.log(100) if scale == "log" else x for x in (one, other))
+    falls_short = 1 - 2 * abs(t - u) - rows[0] @ rows[1]
+    assert -1e-6 <= falls_short <= 1 / bins + 1e-6
+    if math.ceil(min(t, u) * bins) <= math.floor(max(t, u) * bins):
+        assert abs(falls_short) < 1e-6
+
+
+def test_what_differs_by_how_much() -> None:
+    """Another category costs a quarter of the range of a number; steps of an order share that range."""
+
+    def distance(column: Any, one: Any, other: Any) -> float:
+        a, b = encoded({column.name: [one, other]}, Table(None, (column,))).astype(np.float64)
+        return float((a @ a + b @ b) / 2 - a @ b)
+
+    assert distance(Number("a", 0, 8), 0, 8) == pytest.approx(2)
+    assert distance(Number("a", 0, 8), 0, 2) == pytest.approx(0.5)
+    assert distance(Number("a", 0, 8), -100, 800) == pytest.approx(2)  # clipped
+    assert distance(Number("a", 0, 8), 3, None) == pytest.approx(1)
+    assert distance(Number("a", 0, 99, scale="log"), 0, 9) == pytest.approx(1)  # 1 + 9 is the root of 1 + 99
+    assert distance(Category("a", 1 << 12), "nurse", "clerk") == pytest.approx(0.5)
+    order = Ordered("a", ("low", "middle", "high"))
+    assert distance(order, "low", "high") == pytest.approx(2)
+    assert distance(order, "low", "middle") == distance(order, "middle", "high") == pytest.approx(1)
+    assert distance(Ordered("a", edges=(1, 5)), 0, 1) == pytest.approx(1)  # an edge is above
+    assert distance(Ordered("a", edges=(1, 5)), 1, 4.9) == 0
+    date = Date("a", 2020, 2020)
+    assert distance(date, "2020-03-02", "2020-03-09") < 0.05 < distance(date, "2020-03-02", "2020-03-04")
 
 
 def test_different_categories_are_rarely_alike() -> None:
     rows = encoded({"a": [f"word {i}" for i in range(200)]}, Table(None, (Category("a"),)))
-    likeness = rows @ rows.T - np.eye(200, dtype=np.float32)
+    likeness = rows @ rows.T - np.eye(200, dtype=np.float32) / 2
     assert len(np.unique(rows, axis=0)) >= 199
-    assert np.mean(likeness**2) < 1.2 / 32  # as for random directions in 32 dimensions
+    assert np.mean((2 * likeness) ** 2) < 1.2 / 32  # as for random directions in 32 dimensions
 
 
-def test_a_linear_model_can_bend_at_the_knots() -> None:
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_a_linear_model_can_bend_at_every_place(scale: str) -> None:
     values = np.linspace(0, 3, 40)
-    rows = encoded({"a": values.tolist()}, Table(None, (Number("a", 0, 3, bins=4),)))
-    bent = np.interp(values, [0, 1, 2, 3], [1.0, -2.0, 0.5, 4.0])
+    rows = encoded({"a": values.tolist()}, Table(None, (Number("a", 0, 3, 3, scale),)))
+    shares = values / 3 if scale == "linear" else np.log1p(33 * values) / math.log(100)
+    bent = np.interp(shares * 3, [0, 1, 2, 3], [1.0, -2.0, 0.5, 4.0])
     inputs = np.column_stack([rows, np.ones(40)])
     solution = np.linalg.lstsq(inputs, bent, rcond=None)[0]
     np.testing.assert_allclose(inputs @ solution, bent, atol=1e-5)
@@ -274,15 +353,95 @@ def test_types_that_know_missing_values() -> None:
     np.testing.assert_array_equal(read(categories, table).x, plain)
 
 
-def test_dates_are_categories_and_not_numbers() -> None:
+def test_dates_are_dates_or_categories_and_not_numbers() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     days = [datetime.date(2020, 2, 29), None]
     moments = pandas.DataFrame({"a": pandas.to_datetime(["2020-02-29", None])})
     plain = encoded({"a": ["2020-02-29", None]}, Table(None, (Category("a"),)))
     np.testing.assert_array_equal(read(polars.DataFrame({"a": days}), Table(None, (Category("a"),))).x, plain)
-    for source in (polars.DataFrame({"a": days}), moments):
-        with pytest.raises(ConfigError, match="turn dates into numbers"):
+    table = Table(None, (Date("a", 2019, 2022, time=True),))
+    dates = encoded({"a": ["2020-02-29", None]}, table)
+    for source in (polars.DataFrame({"a": days}), moments, moments.astype("datetime64[s]"), moments.astype(object)):
+        np.testing.assert_array_equal(read(source, table).x, dates)
+        with pytest.raises(ConfigError, match="declare it as a date"):
             read(source, Table(None, (Number("a", 0, 1),)))
+    aware = pandas.DataFrame({"a": pandas.to_datetime(["2020-02-29T10:30:00+02:00"])})
+    np.testing.assert_array_equal(read(aware, table).x, encoded({"a": ["2020-02-29 10:30"]}, table))
+
+
+@pytest.mark.parametrize(
+    ("same", "as_written"),
+    [
+        ("2020-03-01", "2020-3-1 | 2020/03/01 | 1 Mar 2020 | 01-MAR-2020 | March 1, 2020 | mar 01 2020 | 2020-03"),
+        ("2020-03-01T15:30:00", "2020-03-01 15:30 |  2020/03/01  3:30 PM | 1 march 2020 03:30:00pm | 2020-3-1T15:30Z"),
+        ("2020-03-01T00:00:07", "2020-03-01 12:00:07 am | 2020-03-01T00:00:07.000000000 | 2020-03-01T00:00:07+0200"),
+    ],
+)
+def test_usual_ways_to_write_a_date(same: str, as_written: str) -> None:
+    table = Table(None, (Date("a", 2019, 2022, time=True),))
+    written = as_written.split("|")
+    for row in encoded({"a": written}, table):
+        np.testing.assert_array_equal(row, encoded({"a": [same]}, table)[0])
+
+
+@given(st.datetimes(datetime.datetime(1678, 1, 1), datetime.datetime(2262, 1, 1)))
+def test_dates_are_read_as_pandas_reads_them(moment: datetime.datetime) -> None:
+    pandas = pytest.importorskip("pandas")
+    for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d %b %Y", "%d-%B-%Y", "%B %d, %Y", "%b %d %Y"):
+        word = moment.strftime(form)
+        found = moments(cells_of_objects([word], "a"), "a", str)[0]
+        assert found == pandas.Timestamp(pandas.to_datetime(word)).to_pydatetime()
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("03/04/2020", "holds '03/04/2020'; write dates with the year first, such as 2020-01-31, or with the name"),
+        ("3.4.2020", "year first"),
+        ("1 Foo 2020", "year first"),
+        ("2021-02-29", "year first"),
+        ("2020-13-01", "year first"),
+        ("2020-01-01 25:00", "year first"),
+        ("2020-01-01 13:00 pm", "year first"),
+        ("20-01-31", "year first"),
+        ("soon", "year first"),
+        ("20200131", "holds '20200131'; declare it as a number"),
+        ("2020", "declare it as a number"),
+    ],
+)
+def test_what_is_no_date(tmp_path: Path, word: str, says: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"a\n2020-01-31\n{word}\n")
+    with pytest.raises(ConfigError, match="'a' is declared as dates, but line 3") as caught:
+        read(path, Table(None, (Date("a", 2019, 2022),)))
+    assert says in str(caught.value)
+
+
+def test_numbers_are_no_dates_whatever_their_type() -> None:
+    pandas = pytest.importorskip("pandas")
+    for values in ([20200131], [20200131.0, None], ["20200131"]):
+        with pytest.raises(ConfigError, match="declare it as a number"):
+            read(pandas.DataFrame({"a": values}), Table(None, (Date("a", 2019, 2022),)))
+
+
+def test_missing_dates_and_dates_outside_the_years() -> None:
+    table = Table(None, (Date("a", 2019, 2022),))
+    for word in (None, "", "NaT", "n/a", "?"):
+        assert encoded({"a": [word]}, table)[0].tolist() == [0.0] * 39 + [1.0]
+    years = encoded({"a": ["1850-01-01", "2019-01-01", "2022-12-31 23:59:59", "9999-12-31"]}, table)[:, :16]
+    np.testing.assert_array_equal(years[0], years[1])
+    np.testing.assert_allclose(years[2], years[3], atol=1e-5)
+    assert encode(frame({"a": ["1850-01-01"]}), table.columns, None)[1] == (
+        "More than half of the values of 'a' lie outside the years 2019 to 2022 and were clipped; check its unit.",
+    )
+
+
+def test_a_value_that_is_not_in_the_order() -> None:
+    table = Table(None, (Ordered("size", ("S", "M", "3")),))
+    typed, written = encoded({"size": [3, "3.0"]}, table)
+    np.testing.assert_array_equal(typed, written)
+    with pytest.raises(ConfigError, match=r"order of the column 'size' is S, M, 3, but row 1 holds 'XL'; add it"):
+        encoded({"size": ["S", "XL"]}, table)
 
 
 def test_columns_that_are_not_declared_may_hold_anything() -> None:
@@ -406,7 +565,7 @@ def test_files_that_are_no_tables(tmp_path: Path, data: bytes, kind: type[Except
         ("age,z\n1,yes\n2,no\n", "has no column 'y'"),
         ("age,y\n1,yes\nold,no\n", "'age' is declared as numbers, but line 3 of {path} holds 'old'; declare it as"),
         ("age,y\n1,yes\n'2,5',no\n".replace("'", '"'), "line 3 of {path} holds '2,5'; write decimals with a point"),
-        ("age,y\n1,yes\n2020-01-31,no\n", "turn dates into numbers"),
+        ("age,y\n1,yes\n2020-01-31,no\n", "declare it as a date"),
         ("age,y\n,yes\nNA,no\n", "'age' of {path} has no values at all"),
         ("age,y\n1,yes\n2,\n", "The label of line 3 of {path} is missing"),
         ("age,y\n1,yes\n2,maybe\n", "The label of line 3 of {path} is 'maybe', which is not among the classes no, yes"),
@@ -474,7 +633,7 @@ def test_any_data_frame_is_a_table_or_one_clear_error(columns: dict[str, list[An
     declared: list[Any] = [Number("a", 0, 1)]
     declared = [
         kind for i, name in enumerate(columns) if name.strip() and name.isprintable()
-        for kind in [[Number(name, 0, 1), Category(name), Text(name, 8)][i % 3]]
+        for kind in [[Number(name, 0, 1), Category(name), Text(name, 8), Date(name, 1, 9999, True)][i % 4]]
     ] or declared  # fmt: skip
     try:
         found = read(

@@ -4,7 +4,7 @@ What an example becomes is decided by the example and by what the user declared 
 `Arrays`); `docs/data.md` says why.
 """
 
-from mithridate.data.columns import Category, Column, Number, Text
+from mithridate.data.columns import Category, Column, Date, Number, Ordered, Text
 from mithridate.data.declarations import Arrays, Declaration, Images, Table, declaration_from_dict, to_toml
 from mithridate.data.examples import Dataset, Examples, as_examples
 from mithridate.data.sources import propose, read
@@ -14,10 +14,12 @@ __all__ = [
     "Category",
     "Column",
     "Dataset",
+    "Date",
     "Declaration",
     "Examples",
     "Images",
     "Number",
+    "Ordered",
     "Table",
     "Text",
     "as_examples",

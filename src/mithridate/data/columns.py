@@ -1,28 +1,32 @@
 """Columns of a table: what is declared of each, and how its cells become numbers by that and nothing else.
 
-Every column becomes a block of numbers with norm at most about one, so that no column drowns another when the whole row
-is scaled to norm one (`mithridate.features.UnitNorm`). Nothing here is computed from more than one row: what is
-remembered between rows is the hash of a value, which is the same whoever asks for it.
+Every column becomes a block of numbers with a norm of about one, so that no column drowns another when the whole row
+is scaled to norm one (`mithridate.features.UnitNorm`). What has an order becomes a thermometer: places that are -1
+below a value and 1 above it, so that dot products fall with the distance of two values, and a linear model can bend.
+Nothing here is computed from more than one row: what is remembered between rows is what a value becomes, which is the
+same whoever asks for it.
 
 A kind of column is one class; what reads, writes and encodes declarations finds it in `COLUMNS`.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._text import listed
+from mithridate._text import listed, shown
 from mithridate.data import frames
-from mithridate.data.frames import Cells, Frame, Place
+from mithridate.data.frames import Cells, FloatArray, Frame, Place
 from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
 
@@ -35,22 +39,32 @@ _MOST_PLACES = 1 << 20
 _KEY = b"mithridate category"
 # A category has one signed place in each of this many equal parts of its block.
 _PARTS = 4
-# The line and the hats share the norm of a block.
-_HALF = math.sqrt(0.5)
+# How much of the way from one end of a number to the other another category is: two that differ have a product of 0
+# instead of `_CATEGORY` squared, the ends of a thermometer -1 instead of 1.
+_CATEGORY = math.sqrt(0.5)
+# On a logarithmic scale the first hundredth of the range takes 15% of the thermometer.
+_LOG = 99.0
+_SCALES = ("linear", "log")
+# The parts of a date: together they weigh more than one number and less than two.
+_DATE_PART = math.sqrt(0.5)
+_DATE_PLACES = 16
+_WEEKDAY = 0.5
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column of a table as it is declared: one of `Number`, `Category` and `Text`.
+    """A column of a table as it is declared: one of `Number`, `Category`, `Ordered`, `Date` and `Text`.
 
     Attributes:
         kind: what files call this kind of column.
         comment: what stands above such a column in a project file.
+        weight: norm of a block, which the last place has where the value is missing.
         name: of the column.
     """
 
     kind: ClassVar[str]
     comment: ClassVar[str]
+    weight: ClassVar[float] = 1.0
 
     name: str
 
@@ -81,26 +95,34 @@ class Column(ABC):
 class Number(Column):
     """A column of numbers with a range that is known beforehand.
 
-    A value is clipped to the range and becomes its position on the line from -1 to 1 and `bins` hat functions, all
-    times the square root of 1/2. The knots divide the range evenly; the hat of a knot is 1 there, falls to 0 at its
-    neighbours, and loses its mean over the knots, 1 / `bins`. So a linear model is a curve with a bend at each knot.
-    For a missing value all this is 0, and a place of its own is 1.
+    A value is clipped to the range; t is its share of the way from `low` to `high`, and on a logarithmic scale
+    log(1 + 99 t) / log(100) takes the place of t. It becomes a thermometer of `bins` places: place i is -1 for t up to
+    i / `bins`, 1 from (i + 1) / `bins` on and linear between, all divided by the square root of `bins`. For a missing
+    value all this is 0, and a place of its own is 1.
+
+    Guarantee:
+        The dot product of the blocks of two values is 1 - 2 |t - t'| where some i / `bins` lies between t and t', or is
+        one of them; elsewhere it is smaller, by at most 1 / `bins`. So near values have larger products. A linear model
+        of the block is any curve of t with a bend at each i / `bins`.
 
     Args:
         name: of the column.
         low: lower end of the range, from knowledge and not from the training data.
         high: upper end, above `low`.
-        bins: number of hat functions, 2 to 1,000.
+        bins: number of places, 2 to 1,000.
+        scale: `linear`, or `log` where small values differ more than large ones: amounts, counts, durations.
     """
 
     kind: ClassVar[str] = "number"
     comment: ClassVar[str] = (
-        "# low, high: the range that is possible by units, physics or a code book; what lies outside is clipped."
+        "# low, high: the range that is possible by units, physics or a code book; what lies outside is clipped.\n"
+        '# scale: "log" for amounts and counts, of which small ones differ more than large ones; else "linear".'
     )
 
     low: float
     high: float
-    bins: int = 4
+    bins: int = 16
+    scale: str = "linear"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,32 +132,36 @@ class Number(Column):
                 f"Expected low below high for the column {self.name!r}, got {self.low!r} and {self.high!r}."
             )
         check_whole(2, _MOST_BINS, f"bins of the column {self.name!r}", self.bins)
+        if self.scale not in _SCALES:
+            raise ConfigError(f"Expected scale of the column {self.name!r} to be linear or log, got {self.scale!r}.")
         set_fields(self, low=low, high=high)
 
     @property
     def width(self) -> int:
-        """The position on the line, the hats, and whether the value is missing."""
-        return self.bins + 2
+        """The thermometer, and whether the value is missing."""
+        return self.bins + 1
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         values = frames.numbers(cells, self.name, place)
-        if 2 * np.count_nonzero((values < self.low) | (values > self.high)) > len(values):
-            notes.append(
-                f"More than half of the values of {self.name!r} lie outside {self.low:g} to {self.high:g} and were "
-                "clipped; check its unit."
-            )
+        _note_clipped(self.name, (values < self.low) | (values > self.high), f"{self.low:g} to {self.high:g}", notes)
         missing = np.isnan(values)
-        clipped = np.clip(np.where(missing, self.low, values), self.low, self.high)
+        clipped = np.clip(values[~missing], self.low, self.high)
         share = (clipped - self.low) / (self.high - self.low)
-        position = np.clip(share * (self.bins - 1), 0, self.bins - 1)  # in knots
-        left = np.minimum(position.astype(np.int64), self.bins - 2)
-        weight = position - left
-        rows = np.flatnonzero(~missing)
-        block[rows, 0] = _HALF * (2 * share[rows] - 1)
-        block[rows, 1:-1] = -_HALF / self.bins
-        block[rows, 1 + left[rows]] = _HALF * (1 - weight[rows] - 1 / self.bins)
-        block[rows, 2 + left[rows]] = _HALF * (weight[rows] - 1 / self.bins)
+        if self.scale == "log":
+            # One number at a time: a vectorised logarithm may round by the place of a number in its array.
+            share = np.array([math.log1p(_LOG * t) for t in share.tolist()]) / math.log1p(_LOG)
+        block[~missing, :-1] = _thermometer(share, self.bins)
         return missing
+
+
+def _thermometer(share: FloatArray, places: int) -> FloatArray:
+    """Numbers from 0 to 1 as rows of norm at most 1 whose dot products fall with their distance; see `Number`."""
+    return (2 * np.clip(share[:, None] * places - np.arange(places), 0, 1) - 1) / math.sqrt(places)
+
+
+def _note_clipped(name: str, outside: Mask, ends: str, notes: list[str]) -> None:
+    if 2 * np.count_nonzero(outside) > len(outside):
+        notes.append(f"More than half of the values of {name!r} lie outside {ends} and were clipped; check its unit.")
 
 
 @dataclass(frozen=True)
@@ -144,7 +170,7 @@ class Category(Column):
 
     Every value has one signed place in each of four equal parts of the block, given by the keyed BLAKE2b hash of the
     value; so two values are rarely alike, and known and new ones are treated the same. Missing values have a place of
-    their own.
+    their own. Two categories differ by a quarter of the range of a number.
 
     Args:
         name: of the column.
@@ -155,6 +181,7 @@ class Category(Column):
     comment: ClassVar[str] = (
         "# Hashed: the values need not be listed. More buckets for columns with very many different values."
     )
+    weight: ClassVar[float] = _CATEGORY
 
     buckets: int = 32
 
@@ -178,7 +205,8 @@ class Category(Column):
         found = [places[word] for word in words if word is not None]
         if found:
             signed = np.array(found)
-            block[np.flatnonzero(~missing)[:, None], signed[:, :_PARTS]] = signed[:, _PARTS:] / math.sqrt(_PARTS)
+            size = self.weight / math.sqrt(_PARTS)
+            block[np.flatnonzero(~missing)[:, None], signed[:, :_PARTS]] = signed[:, _PARTS:] * size
         return missing
 
 
@@ -197,6 +225,156 @@ class _Places(dict[str, tuple[int, ...]]):
         places = [i * self.part + number % (1 << 63) % self.part for i, number in enumerate(hashes)]
         self[word] = found = (*places, *[-1 if number >> 63 else 1 for number in hashes])
         return found
+
+
+@dataclass(frozen=True)
+class Ordered(Column):
+    """A column of steps with an order: words in the order that is declared, or numbers between edges that are.
+
+    A value becomes a thermometer with a place for each step from one value to the next: 1 where the value is above
+    that step, else -1, divided by the square root of the number of steps. So values differ by how many steps there are
+    between them, and the first and the last one like the ends of a number. Missing values have a place of their own.
+
+    Args:
+        name: of the column.
+        order: all values that there are, the lowest first, 2 or more; a value that is not among them is refused.
+        edges: instead of `order`: numbers, each above the one before, where one step ends and the next begins; a value
+            that is an edge is above it.
+    """
+
+    kind: ClassVar[str] = "ordered"
+    comment: ClassVar[str] = (
+        '# order: all values, the lowest first, such as ["low", "middle", "high"]; or edges: numbers between the steps.'
+    )
+
+    order: tuple[str, ...] | None = None
+    edges: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.order is None) == (self.edges is None):
+            raise ConfigError(f"Expected either order or edges of the column {self.name!r}; declare one of them.")
+        made = {"edges": self._checked_edges()} if self.order is None else {"order": self._checked_order()}
+        check_whole(1, _MOST_BINS, f"number of steps of the column {self.name!r}", self._steps)
+        set_fields(self, **made)
+
+    def _checked_order(self) -> tuple[str, ...]:
+        said = f"order of the column {self.name!r}"
+        if not isinstance(self.order, (tuple, list)) or not all(isinstance(word, str) for word in self.order):
+            raise ConfigError(f"Expected {said} as a list of text, got {self.order!r}.")
+        for word in self.order:
+            check_name(f"value in the {said}", word)
+        twice = frames.repeated(map(frames.canonical, self.order))
+        if twice is not None:
+            raise ConfigError(f"The value {shown(twice)} is in the {said} twice; declare it once.")
+        return tuple(self.order)
+
+    def _checked_edges(self) -> tuple[float, ...]:
+        if not isinstance(self.edges, (tuple, list)):
+            raise ConfigError(f"Expected edges of the column {self.name!r} as a list of numbers, got {self.edges!r}.")
+        edges = tuple(_finite(f"edges of the column {self.name!r}", edge) for edge in self.edges)
+        if any(after <= before for before, after in pairwise(edges)):
+            raise ConfigError(f"Expected every one of the edges of the column {self.name!r} above the one before.")
+        return edges
+
+    @property
+    def _steps(self) -> int:
+        return len(self.edges or ()) if self.order is None else len(self.order) - 1
+
+    @property
+    def width(self) -> int:
+        """The steps, and whether the value is missing."""
+        return self._steps + 1
+
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
+        if self.order is None:
+            values = frames.numbers(cells, self.name, place)
+            missing, above = np.isnan(values), np.searchsorted(self.edges or (), values, side="right")
+        else:
+            words = frames.texts(cells)
+            missing = np.array([word is None for word in words], dtype=bool)
+            above = self._positions(words, place)
+        steps = np.where(np.arange(self._steps) < above[:, None], 1.0, -1.0) / math.sqrt(self._steps)
+        block[~missing, :-1] = steps[~missing]
+        return missing
+
+    def _positions(self, words: list[str | None], place: Place) -> npt.NDArray[np.int64]:
+        known: dict[str | None, int] = {frames.canonical(word): i for i, word in enumerate(self.order or ())}
+        known[None] = 0
+        for row, word in enumerate(words):
+            if word not in known:
+                raise ConfigError(
+                    f"The order of the column {self.name!r} is {listed(self.order or ())}, but {place(row)} holds "
+                    f"{shown(word)}; add it to the order, or mend it."
+                )
+        return np.array([known[word] for word in words], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Date(Column):
+    """A column of dates, with or without a time of day, between two years that are known beforehand.
+
+    A date becomes thermometers of 16 places as in `Number`, times the square root of 1/2: of its share of the time from
+    the start of `first` to the end of `last` (clipped), of the day of the year, and with `time` of the time of day; and
+    one of seven places, 1/2, for the day of the week. So a date weighs more than one number and less than two. Missing
+    dates have a place of their own.
+
+    Dates are written with the year first (2020-01-31, 2020/1/31, 2020-01) or with an English name of the month (31 Jan
+    2020, January 31, 2020), perhaps with a time (2020-01-31T15:30:00, 2020-01-31 3:30 pm) as the clock showed it: a
+    time zone is ignored. A date without a time is at midnight. Other dates are refused: whether 1/2/2020 is in January
+    cannot be told from one row.
+
+    Args:
+        name: of the column.
+        first: the first year that is possible.
+        last: the last one.
+        time: whether the time of day counts.
+    """
+
+    kind: ClassVar[str] = "date"
+    comment: ClassVar[str] = (
+        "# first, last: the years that are possible; other dates are clipped. time: whether the time of day counts."
+    )
+
+    first: int
+    last: int
+    time: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(1, 9999, f"first of the column {self.name!r}", self.first)
+        check_whole(self.first, 9999, f"last of the column {self.name!r}", self.last)
+        if not isinstance(self.time, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected time of the column {self.name!r} to be true or false, got {self.time!r}.")
+
+    @property
+    def width(self) -> int:
+        """Two or three thermometers, the days of the week, and whether the date is missing."""
+        return (2 + self.time) * _DATE_PLACES + 7 + 1
+
+    def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
+        moments = frames.moments(cells, self.name, place)
+        missing = np.array([moment is None for moment in moments], dtype=bool)
+        known = [moment for moment in moments if moment is not None]
+        outside = np.array([m is not None and not self.first <= m.year <= self.last for m in moments], dtype=bool)
+        _note_clipped(self.name, outside, f"the years {self.first} to {self.last}", notes)
+        shares = np.array([self._shares(moment) for moment in known]).reshape(-1, 2 + self.time)
+        made = np.zeros((len(known), self.width), dtype=np.float32)
+        for i, share in enumerate(shares.T):
+            made[:, i * _DATE_PLACES : (i + 1) * _DATE_PLACES] = _DATE_PART * _thermometer(share, _DATE_PLACES)
+        weekdays = np.array([moment.weekday() for moment in known], dtype=np.int64)
+        made[np.arange(len(known)), weekdays - 8] = _WEEKDAY
+        block[~missing] = made
+        return missing
+
+    def _shares(self, moment: datetime.datetime) -> tuple[float, ...]:
+        """How far a moment is, of the years, of its year, and of its day."""
+        start, end = (datetime.date(year, 12, 31).toordinal() for year in (self.first, self.last))
+        start -= (datetime.date(self.first, 12, 31) - datetime.date(self.first, 1, 1)).days
+        clock = (moment.hour + (moment.minute + moment.second / 60) / 60) / 24
+        of_years = (moment.toordinal() + clock - start) / (end + 1 - start)
+        of_year = (moment.timetuple().tm_yday - 1) / 365
+        return (min(max(of_years, 0.0), 1.0), of_year, *([clock] if self.time else []))
 
 
 @dataclass(frozen=True)
@@ -230,7 +408,7 @@ class Text(Column):
         return np.array([word is None for word in words], dtype=bool)
 
 
-COLUMNS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Text)}
+COLUMNS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Ordered, Date, Text)}
 
 
 def encode(
@@ -268,7 +446,7 @@ def encode(
     for column in columns:
         block = out[:, start : start + column.width]
         missing = column._fill(block, cells[column.name], frame.place, notes)
-        block[missing, -1] = 1.0
+        block[missing, -1] = column.weight
         if training and missing.all():
             raise ConfigError(f"The column {column.name!r} of {frame.origin} has no values at all; do not declare it.")
         start += column.width

@@ -85,7 +85,8 @@ class Table(_Declared):
     def __post_init__(self) -> None:
         columns = tuple(self.columns) if isinstance(self.columns, Iterable) else ()
         if not columns or not all(isinstance(column, Column) for column in columns):
-            raise ConfigError("Expected columns as one or more of Number, Category and Text; declare at least one.")
+            kinds = ", ".join(kind.__name__ for kind in COLUMNS.values())
+            raise ConfigError(f"Expected columns as one or more of {kinds}; declare at least one.")
         names = [column.name for column in columns]
         twice = repeated(names)
         if twice is not None:

@@ -12,6 +12,7 @@ import datetime
 import decimal
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,20 @@ _SWALLOWED_ROWS = 10
 _MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
 _TRUTH = {"true": 1.0, "false": 0.0}
 _UNNAMED = ("the table", "the data set")
+_MONTH_NAMES = "january february march april may june july august september october november december".split()
+_MONTHS = {name[:length]: i for i, name in enumerate(_MONTH_NAMES, 1) for length in (3, len(name))}
+_CLOCK = (
+    r"(?:[t ](?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.\d+)?)?"
+    r" ?(?P<half>[ap]m)? ?(?:z|utc|[+-]\d\d(?::?\d\d)?)?)?"
+)
+_DATE_FORMS = [
+    re.compile(form + _CLOCK, re.ASCII)
+    for form in (
+        r"(?P<year>\d{4})(?P<between>[-/])(?P<month>\d{1,2})(?:(?P=between)(?P<day>\d{1,2}))?",
+        r"(?P<day>\d{1,2})[- /](?P<month>[a-z]+)[- /](?P<year>\d{4})",
+        r"(?P<month>[a-z]+) (?P<day>\d{1,2}),? (?P<year>\d{4})",
+    )
+]
 _DATES = (datetime.date, datetime.time, np.datetime64)  # a datetime is a date
 
 
@@ -129,7 +144,7 @@ def _special_number(cell: str | None, row: int, name: str, place: Place) -> floa
     if _reads(float, word.replace(",", ".")):
         hint = "write decimals with a point"
     elif _reads(datetime.datetime.fromisoformat, word):
-        hint = "turn dates into numbers such as a year or days since a fixed day first, or declare a category"
+        hint = "declare it as a date"
     raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shown(cell)}; {hint}.")
 
 
@@ -139,6 +154,47 @@ def _reads(convert: Callable[[str], object], word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def moments(cells: Cells, name: str, place: Place) -> list[datetime.datetime | None]:
+    """Cells of the column of this name as dates with the time of day that they tell, None where missing.
+
+    Raises:
+        ConfigError: a cell is no date, or one whose day and month could be the other way round.
+    """
+    written: list[str | None] = cells.tolist() if cells.dtype == object else texts(cells)
+    known: dict[str | None, datetime.datetime | None] = {None: None}
+    for row, cell in enumerate(written):
+        if cell is not None and cell not in known:
+            known[cell] = _moment(cell, row, name, place)
+    return [known[cell] for cell in written]
+
+
+def _moment(cell: str, row: int, name: str, place: Place) -> datetime.datetime | None:
+    word = " ".join(cell.lower().split())
+    if word in (*_MISSING_NUMBERS, "nat"):
+        return None
+    number = _reads(float, word)
+    found = next(filter(None, (form.fullmatch(word) for form in _DATE_FORMS)), None)
+    try:
+        if found is not None and not number:
+            return _moment_of(**found.groupdict())
+    except ValueError:  # there is no such day, month or hour
+        pass
+    hint = "write dates with the year first, such as 2020-01-31, or with the name of the month"
+    hint = "declare it as a number, or mend it" if number else hint
+    raise ConfigError(f"The column {name!r} is declared as dates, but {place(row)} holds {shown(cell)}; {hint}.")
+
+
+def _moment_of(
+    year: str, month: str, day: str | None, hour: str | None, half: str | None, **rest: str | None
+) -> datetime.datetime:
+    number = int(month) if month.isdecimal() else _MONTHS.get(month, 0)
+    hours = int(hour or 0)
+    if half is not None:
+        hours = hours % 12 + 12 * (half == "pm") if 1 <= hours <= 12 else 24  # 0 pm and 13 pm are no hours
+    minute, second = (int(rest[unit] or 0) for unit in ("minute", "second"))
+    return datetime.datetime(int(year), number, int(day or 1), hours, minute, second)
 
 
 def texts(cells: Cells) -> list[str | None]:

@@ -7,6 +7,7 @@ by what they know. A proposal looks at the data, which a certificate does not ac
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import os
 import re
@@ -24,7 +25,7 @@ from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
 from mithridate.data import labels as labelling
-from mithridate.data.columns import Category, Column, Notes, Number, Text, encode, ignored
+from mithridate.data.columns import Category, Column, Date, Notes, Number, Text, encode, ignored
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, FloatArray, Frame, Place
@@ -438,12 +439,25 @@ def _of_column(name: str, cells: Cells) -> Column | None:
     try:
         values = frames.numbers(cells, name, str)
     except ConfigError:
-        lengths = [_words(word) for word in frames.texts(cells) if word is not None]
-        if not lengths:
-            return None
-        return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
+        return _of_words(name, cells)
     known = values[np.isfinite(values)]
-    return Number(name, *rounded_range(known)) if len(known) else None
+    if not len(known):
+        return None
+    if set(known.tolist()) == {0.0, 1.0}:
+        return Category(name)
+    low, high = rounded_range(known)
+    return Number(name, low, high, scale="log" if low == 0 else "linear")
+
+
+def _of_words(name: str, cells: Cells) -> Column | None:
+    try:
+        moments = [moment for moment in frames.moments(cells, name, str) if moment is not None]
+    except ConfigError:
+        lengths = [_words(word) for word in frames.texts(cells) if word is not None]
+        return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
+    years = [moment.year for moment in moments]
+    time = any(moment.time() != datetime.time() for moment in moments)
+    return Date(name, min(years), max(years), time) if moments else None
 
 
 def _words(text: str) -> float:

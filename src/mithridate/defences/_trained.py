@@ -16,6 +16,7 @@ from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
 from mithridate.recipes import choosing
 from mithridate.training.config import OPTIMIZERS, SCHEDULES, PlainConfig, PlainRecipe, TrainConfig, ViewPlan
+from mithridate.training.learners import pick_learner
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
 
 _TUNED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
@@ -137,10 +138,18 @@ class PlainDefence(TrainedDefence):
     """A defence whose models learn without privacy: what each of them sees of the data is what certifies.
 
     Attributes:
+        learner: None for a network; else a name of `training.learners.LEARNERS`, a table with a name and constants, or
+            an unfitted classifier with scikit-learn's interface.
         batch_size: examples in each step.
         shift: images are moved by up to so many pixels, anew at every visit.
     """
 
+    learner: Any = option(
+        None,
+        "train a classifier of scikit-learn instead of a network: hist-gradient-boosting, random-forest, extra-trees, "
+        "logistic, complement-naive-bayes, xgboost or lightgbm",
+        metavar="NAME",
+    )
     batch_size: int | None = option(None, "examples in each step", int, "B")
     shift: int | None = option(None, "pixels by which images are moved at random", int, "N")
     # The constants that follow the number of examples where they are left open.
@@ -151,7 +160,17 @@ class PlainDefence(TrainedDefence):
         for name in ("partitions", "spread", "draws", "instances"):
             if getattr(self, name, None) is not None:
                 _validate.positive_integer(**{name: getattr(self, name)})
+        if self.learner is not None:
+            object.__setattr__(self, "learner", pick_learner(self.learner))
+            self._check_learner()
         config_for(self.model, self.given(PlainConfig))
+
+    def _check_learner(self) -> None:
+        """A learner takes the place of a network and of all that says how one learns."""
+        given = [name for name in (*self.given(PlainConfig), "model") if name not in ("classes", "score_bins")]
+        extra = [name for name in given if name != "model" or self.model != "auto"]
+        if extra:
+            raise ConfigError(f"{extra[0]} is of networks, and a learner trains none; leave one of both out.")
 
     def decided(self, facts: Facts) -> dict[str, Any]:
         """The constants of its own that were left open, by the facts."""
@@ -164,8 +183,12 @@ class PlainDefence(TrainedDefence):
     def choose(self, facts: Facts) -> Choice:
         """Network, features and the constants that were left open."""
         named = not (isinstance(self.model, str) and self.model == "auto")
-        features = "none" if named and isinstance(self.features, str) and self.features == "auto" else self.features
+        # Numbers are fit for a learner as they are; so are raw inputs for a network that somebody chose.
+        raw = named or (self.learner is not None and facts.kind in ("float", "integer"))
+        features = "none" if raw and isinstance(self.features, str) and self.features == "auto" else self.features
         model, encoder = network_for(self.model, features, facts)
+        if self.learner is not None:
+            model = "auto"
         own = {name: value for name, value in self.decided(facts).items() if getattr(self, name) is None}
         said = self._tuned(model, facts)
         settled = replace(self, model=model, features=encoder or "none", classes=facts.classes, **own)
@@ -175,11 +198,12 @@ class PlainDefence(TrainedDefence):
     def _in_words(self, facts: Facts) -> str:
         on = "the inputs as they are" if self.encoder is None else f"{self.encoder.name} features"
         model = self.model if isinstance(self.model, str) else "your network"
+        model = model if self.learner is None else self.learner.name
         return f"{self.title}: {self.plan().models:,} models ({model} on {on}), {facts.classes} classes."
 
     def _tuned(self, model: Any, facts: Facts) -> tuple[Statement, ...]:
         """What the default constants of linear models were tuned on, where they are used; see `config_for`."""
-        if not (isinstance(model, str) and model == "linear") or self.learning_rate is not None:
+        if self.learner is not None or not (isinstance(model, str) and model == "linear") or self.learning_rate:
             return ()
         what = "The learning rate and the other constants of the training"
         return (tuned_constants(what, _TUNED_ON, math.prod(facts.shape), facts.classes),)
@@ -188,6 +212,10 @@ class PlainDefence(TrainedDefence):
     def models(self) -> int:
         """As the plan says."""
         return self.plan().models
+
+    def kept_bytes(self, order: Order) -> int:
+        """The weights of all models, or the examples that learners are trained on again."""
+        return super().kept_bytes(order) if self.learner is None else order.training.x.nbytes
 
     @property
     def config(self) -> PlainRecipe:

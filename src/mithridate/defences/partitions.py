@@ -444,9 +444,9 @@ def _fewest_spoiled(needs: npt.NDArray[np.int64]) -> IntArray:
 # --- the defences ---------------------------------------------------------------------------------------------------
 
 
-def _partitions_for(num_train: int) -> int:
-    """About 50 examples in each of 10 to 250 parts."""
-    return max(1, min(250, max(10, num_train // 50), num_train))
+def _partitions_for(num_train: int, learner: Any) -> int:
+    """About 50 examples in each of 10 to 250 parts, of 2,000 where a learner is quickly trained."""
+    return max(1, min(250 if learner is None else 2_000, max(10, num_train // 50), num_train))
 
 
 @register
@@ -477,7 +477,10 @@ class DPA(PlainDefence):
 
     def decided(self, facts: Facts) -> dict[str, Any]:
         """The number of parts; and preferences, which a run-off election on the same models needs, where they fit."""
-        return {"partitions": _partitions_for(facts.num_train), "preferences": facts.classes <= _FEW_LABELS}
+        return {
+            "partitions": _partitions_for(facts.num_train, self.learner),
+            "preferences": facts.classes <= _FEW_LABELS,
+        }
 
     @property
     def wants_preferences(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -556,7 +559,7 @@ class FiniteAggregation(PlainDefence):
 
     def decided(self, facts: Facts) -> dict[str, Any]:
         """The number of parts."""
-        return {"partitions": _partitions_for(facts.num_train)}
+        return {"partitions": _partitions_for(facts.num_train, self.learner)}
 
     def plan(self) -> ViewPlan:
         """Several small parts for each model."""

@@ -45,7 +45,6 @@ from mithridate._io.files import PathLike
 from mithridate._version import VERSION
 from mithridate.errors import ClusterError, ConfigError, MithridateError
 from mithridate.training.devices import computer_of, is_out_of_memory, listed, shown
-from mithridate.training.engine import Engine
 from mithridate.training.order import Progress, Ray
 from mithridate.training.randomness import Seeds
 from mithridate.training.run import Meter, by_parameter, halve, rehearsed
@@ -394,7 +393,7 @@ class _Bench:
 
     terms: Terms
     job: Job
-    machine: Engine
+    machine: Any  # an engine, or what takes its place for learners
     computer: Mapping[str, str]
 
 

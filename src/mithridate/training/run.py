@@ -6,12 +6,12 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from mithridate import _validate
-from mithridate._io.artifacts import PathLike
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import PathLike, write_atomically
 from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
@@ -36,6 +37,7 @@ from mithridate.training.devices import (
     usual_settings,
 )
 from mithridate.training.engine import Engine
+from mithridate.training.learners import LearnerMachine, pick_learner
 from mithridate.training.models import MODELS, Model, describe, pick_model
 from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions, compose
 from mithridate.training.randomness import PUBLIC_SEED
@@ -64,6 +66,8 @@ from mithridate.training.task import (
     versions_here,
 )
 
+_EXAMPLES = "examples.npz"
+Machine = Engine | LearnerMachine
 Fill = Callable[[Run, "Job", Progress | None], None]
 
 _log = logging.getLogger(__name__)
@@ -236,6 +240,8 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
             run.save_votes(votes)
         else:
             votes = _up_to_date(votes, order.test.y, run)
+        if work.job.learner is not None and runtime.keep_models:
+            keep_examples(run, work.job)
         # Whoever finishes the last shard writes the votes of the whole run.
         whole = run.whole() if isinstance(run, SharedRun) else None
         if whole is not None and whole.finished_votes() is None:
@@ -328,7 +334,7 @@ def _stored_in_flight(run_dir: PathLike | None) -> int | None:
     return Manifest.read(path).in_flight
 
 
-def rehearsed(build: Callable[[int | None], Engine], in_flight: int | None) -> Engine:
+def rehearsed(build: Callable[[int | None], Machine], in_flight: int | None) -> Machine:
     """An engine whose models are functions here, with as many in flight as there is room for.
 
     Args:
@@ -419,7 +425,9 @@ def _up_to_date(votes: Votes, labels: npt.NDArray[np.int64] | None, run: Run) ->
 # --- training it ----------------------------------------------------------------------------------------------------
 
 
-def train_missing(machine: Engine, target: torch.device, run: Run, job: Job, progress: Progress | None) -> None:
+def train_missing(
+    machine: Engine | LearnerMachine, target: torch.device, run: Run, job: Job, progress: Progress | None
+) -> None:
     """Train group by group on a device; where memory does not suffice, smaller groups with the same draws."""
     meter = Meter(_instances(run), job.config.steps, progress)
     device = shown(target, computer_of(target, {**versions_here(), "arithmetic": machine.arithmetic}))
@@ -436,10 +444,12 @@ def _instances(run: Run) -> int:
     return sum(map(len, run.groups))
 
 
-def _train_group(machine: Engine, run: Run, group: range, test: npt.NDArray[Any], meter: Meter, device: str) -> bool:
+def _train_group(
+    machine: Engine | LearnerMachine, run: Run, group: range, test: npt.NDArray[Any], meter: Meter, device: str
+) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
-        weights = machine.train(run.seeds.only(group), group, meter.advance)
+        weights: Any = machine.train(run.seeds.only(group), group, meter.advance)
         tally = machine.tally(weights, test)
         models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
     except (RuntimeError, MemoryError) as error:
@@ -467,7 +477,7 @@ def halve(run: Run, size: int) -> None:
     _log.warning("Out of memory with %d models in flight; going on with %d, and the same draws.", size, size // 2)
 
 
-def by_parameter(weights: Tensor, shapes: dict[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
+def by_parameter(weights: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, npt.NDArray[np.float32]]:
     """Weights as models x the shape of each parameter."""
     parts = weights.detach().float().cpu().split([shape.numel() for shape in shapes.values()], dim=1)
     named = zip(shapes.items(), parts, strict=True)
@@ -572,7 +582,7 @@ def predict(
     """
     path = Path(run_dir)
     manifest = Manifest.read(path / "run.json")
-    if not manifest.keep_models:
+    if not manifest.keep_models and "learner" not in manifest.recipe:
         raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
     if is_handed_out(path):
         raise ArtifactError(
@@ -588,6 +598,10 @@ def predict(
         raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
     prepared = preparation(new.x, "new")
+    if "learner" in manifest.recipe:
+        total = _learnt_again(path, manifest, config, prepared.reshape(len(prepared), -1), model)
+        identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
+        return votes_of(total, manifest, new.y, identity)
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
@@ -665,7 +679,62 @@ def _asked(
     evidence = _evidence(manifest)
     check_evidence(evidence, len(inputs), config.classes)
     job = Job(network, stored, config, nothing, inputs, evidence, None, keep_models=False)
-    return job.engine(device, precision, manifest.in_flight)
+    return cast("Engine", job.engine(device, precision, manifest.in_flight))
+
+
+def keep_examples(run: Run, job: Job) -> None:
+    """Keep what the models of a learner saw: they are trained again when they are asked."""
+    if not isinstance(run, RunDirectory) or isinstance(run, SharedRun):
+        raise ConfigError("A learner keeps its examples with the whole run; leave --shards or --keep-models out.")
+    if (run.path / _EXAMPLES).exists():
+        return
+    seen = [job.members_of(run.seeds, model) for model in range(int(job.config.instances))]
+    members, labels = (np.concatenate([one[at] for one in seen]) for at in (0, 1))
+    arrays = {
+        "inputs": job.data.inputs,
+        "members": members.astype(np.int64),
+        "labels": labels.astype(np.int32),
+        "ends": np.cumsum([len(one[0]) for one in seen]),
+    }
+    with write_atomically(run.path / _EXAMPLES, durable=True) as file:
+        write_npz(file, arrays)
+
+
+def _learnt_again(
+    path: Path, manifest: Manifest, config: TrainingRecipe, inputs: npt.NDArray[Any], learner: Any
+) -> TallyArrays:
+    """The votes of models that are trained again on the examples that they saw."""
+    if not (path / _EXAMPLES).exists():
+        raise ArtifactError(f"The run in {path} did not keep its examples; train with keep_models (--keep-models).")
+    stored = manifest.recipe["learner"]
+    if stored.get("own") and learner is None:
+        raise ConfigError(f"This run used a learner of its own, {stored['name']}; give it again as model=.")
+    chosen = pick_learner(learner if stored.get("own") else stored)
+    if chosen.to_dict() != stored:
+        raise ConfigError(f"Expected the learner of the run, {stored}, got {chosen.to_dict()}.")
+    arrays = read_npz(path / _EXAMPLES, "what the models of a learner saw")
+    ends, members, labels = arrays["ends"].tolist(), arrays["members"], arrays["labels"].astype(np.int64)
+    if len(ends) != manifest.instances or ends[-1] != len(members) or len(labels) != len(members):
+        raise ArtifactError(f"{path / _EXAMPLES} is not of this run; train it again.")
+
+    def seen(_: Any, model: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        part = slice(ends[model - 1] if model else 0, ends[model])
+        return arrays["inputs"][members[part]], labels[part]
+
+    assert config.classes is not None
+    machine = LearnerMachine(
+        chosen,
+        seen,
+        models=manifest.instances,
+        classes=config.classes,
+        columns=arrays["inputs"].shape[1],
+        test=inputs,
+        evidence=_evidence(manifest),
+        bins=config.score_bins,
+    )
+    tally = machine.tally(machine.train(None, range(manifest.instances), None), inputs)
+    check_tally(range(manifest.instances), tally)
+    return tally
 
 
 def _counted(

@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +30,10 @@ from mithridate.training.devices import (
     enough_memory,
 )
 from mithridate.training.engine import Engine
+from mithridate.training.learners import Learner, LearnerMachine
 from mithridate.training.models import Model, check_repeatable, describe, pick_model, scaling
 from mithridate.training.order import Order
+from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import (
     Manifest,
     plan_ranges,
@@ -68,9 +71,10 @@ class Job:
         members: for models of parts, the examples that each of them sees.
         keep_models: whether weights are kept.
         is_rehearsed: whether a run of models of parts was started before, with a number in flight that fits.
+        learner: what trains a model in place of the engine; None for networks.
     """
 
-    model: Model
+    model: Model | None
     model_name: str
     config: TrainingRecipe
     data: Dataset
@@ -79,18 +83,34 @@ class Job:
     members: Sequence[IndexArray] | None
     keep_models: bool
     is_rehearsed: bool = False
+    learner: Learner | None = None
 
     @property
     def nbytes(self) -> int:
         """How large its arrays are."""
         return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
 
-    def engine(self, device: torch.device, precision: str, in_flight: int | None) -> Engine:
+    def engine(self, device: torch.device, precision: str, in_flight: int | None) -> Engine | LearnerMachine:
         """What trains it, where this is called.
 
         Raises:
             ConfigError: there is not enough memory, or it cannot be done on this device.
         """
+        if self.learner is not None:
+            assert self.config.classes is not None
+            return LearnerMachine(
+                self.learner,
+                self.seen,
+                models=int(self.config.instances),
+                classes=self.config.classes,
+                columns=self.data.inputs.shape[1],
+                test=self.test,
+                evidence=self.evidence,
+                bins=self.config.score_bins,
+                steps=self.config.steps,
+                in_flight=in_flight,
+            )
+        assert self.model is not None
         with enough_memory(f"the training data and a {self.model_name} on {device}"):
             return Engine(
                 self.model,
@@ -103,6 +123,22 @@ class Job:
                 in_flight=in_flight,
                 evidence=self.evidence,
             )
+
+    def seen(self, seeds: Seeds | None, instance: int) -> tuple[Array, IndexArray]:
+        """The examples that an instance of a learner sees, and the labels that stand there for it."""
+        members, labels = self.members_of(seeds, instance)
+        return self.data.inputs[members], labels
+
+    def members_of(self, seeds: Seeds | None, instance: int) -> tuple[IndexArray, IndexArray]:
+        """Which examples these are, and their labels."""
+        labels, plan = self.data.labels, plan_of(self.config)
+        if self.members is not None:
+            return self.members[instance], labels[self.members[instance]]
+        assert plan is not None
+        assert seeds is not None
+        assert self.config.classes is not None
+        longest = plan.longest(len(labels), len(labels))
+        return plan.drawn(labels, self.config.classes, longest, partial(seeds.generator, instance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,13 +171,18 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     preparation = _preparation(x, defence.model, config, encoder)
     config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
     inputs, test = preparation(x, "training"), preparation(order.test.x, "test")
-    model = pick_model(defence.model, inputs.shape[1:], classes, on_features=encoder is not None)
-    name = defence.model if isinstance(defence.model, str) else describe(model)
-    _check_outputs(model, inputs, classes)
-    check_repeatable(model)
+    learner: Learner | None = getattr(defence, "learner", None)
+    if learner is None:
+        model = pick_model(defence.model, inputs.shape[1:], classes, on_features=encoder is not None)
+        name = defence.model if isinstance(defence.model, str) else describe(model)
+        _check_outputs(model, inputs, classes)
+        check_repeatable(model)
+    else:
+        model, name, keep_models = None, learner.name, False  # their examples are kept instead
+        inputs, test = (rows.reshape(len(rows), -1) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
-    plan = _plan_of(config)
+    plan = plan_of(config)
     if plan is not None and plan.noise and inputs.dtype != np.float32:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
@@ -150,7 +191,8 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     check_evidence(evidence, len(test), classes)
     members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
     data = Dataset(inputs, y, identity)
-    return Task(order, Job(model, name, config, data, test, evidence, members, keep_models), preparation)
+    job = Job(model, name, config, data, test, evidence, members, keep_models, learner=learner)
+    return Task(order, job, preparation)
 
 
 def row_by_row(features: Any) -> Any:
@@ -161,7 +203,7 @@ def row_by_row(features: Any) -> Any:
     return replace(features, batch_size=1) if isinstance(features, Frozen) else features
 
 
-def _plan_of(config: TrainingRecipe) -> ViewPlan | None:
+def plan_of(config: TrainingRecipe) -> ViewPlan | None:
     """What each instance sees, where that is not the whole training set."""
     return None if isinstance(config, TrainConfig) else config.plan
 
@@ -224,7 +266,7 @@ def _check_outputs(model: Model, inputs: npt.NDArray[Any], classes: int) -> None
         raise ConfigError(f"Expected the model to give {classes} logits for each input (classes), got shape {shape}.")
 
 
-def _recipe_of(task: Task, machine: Engine | Crew) -> dict[str, Any]:
+def _recipe_of(task: Task, machine: Engine | LearnerMachine | Crew) -> dict[str, Any]:
     """How instances are trained, in plain JSON values, as they are read back."""
     encoder = task.preparation.encoder
     recipe = {
@@ -234,6 +276,7 @@ def _recipe_of(task: Task, machine: Engine | Crew) -> dict[str, Any]:
         "features": None if encoder is None else encoder.to_dict(),
         "path": machine.path,
         "precision": machine.precision,
+        **({} if task.job.learner is None else {"learner": task.job.learner.to_dict()}),
     }
     return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
 
@@ -247,7 +290,7 @@ def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict
 
 def manifest_of(
     task: Task,
-    machine: Engine | Crew,
+    machine: Engine | LearnerMachine | Crew,
     device: torch.device,
     in_flight: int | None,
     versions: Mapping[str, str] | None = None,
@@ -266,7 +309,7 @@ def manifest_of(
     job, preparation, said = task.job, task.preparation, list(task.order.statements)
     versions = {**(versions or versions_here()), "arithmetic": machine.arithmetic}
     recipe = _recipe_of(task, machine)
-    plan = _plan_of(job.config)
+    plan = plan_of(job.config)
     if plan is not None and plan.noise:
         said.append(_distances(preparation))
     if job.config.is_deterministic:
