@@ -22,6 +22,7 @@ from mithridate.features import (
     NAMES,
     Frozen,
     HashedNgrams,
+    HashedWords,
     LayeredGradients,
     ObjectGradients,
     OrientedGradients,
@@ -719,6 +720,8 @@ def test_a_torch_module_is_called_in_evaluation_mode_and_left_as_it_was() -> Non
         UnitNorm(center=[1.0, 2.0], scale=np.array([2.0, 1.0])),  # pyright: ignore[reportArgumentType]
         HashedNgrams(),
         HashedNgrams(chars=None, words=[1, 3], key="k"),  # pyright: ignore[reportArgumentType]
+        HashedWords(),
+        HashedWords(chars=None, words=[1, 2], rarity=1),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_constants_survive_json(made: Any) -> None:

@@ -282,6 +282,7 @@ SOURCES: dict[str, tuple[Any, Callable[[int, int], Array]]] = {
     "table": (UnitNorm(bias=0.5), lambda seed, count: drawn(seed, count, 11, coarse=True)),
     "images": ("oriented-gradients", images),
     "text": ("hashed-ngrams", texts),
+    "words": ("hashed-words", texts),
 }
 
 
@@ -621,7 +622,7 @@ WITH_NAN = np.where(np.eye(6, 3) > 0, np.nan, X)
         (lambda: kernel_votes(X, INPUTS), "a pair"),
         (lambda: kernel_votes((X[:0], Y[:0]), INPUTS), "empty"),
         (lambda: kernel_votes((X, Y), INPUTS[:0]), "empty"),
-        (lambda: kernel_votes((np.array(TEXTS), np.arange(7) % 2), np.array(TEXTS)), "hashed-ngrams"),
+        (lambda: kernel_votes((np.array(TEXTS), np.arange(7) % 2), np.array(TEXTS)), "hashed-words"),
         (lambda: kernel_votes((X, Y), INPUTS, features="no-such"), "features"),
         (lambda: kernel_votes((X, Y), INPUTS, features=7), "features.Frozen"),
         (lambda: kernel_votes((X, Y), INPUTS, features=OrientedGradients()), "images"),
@@ -667,5 +668,10 @@ def test_a_kernel_that_is_left_open_follows_features_and_colours() -> None:
     oriented = [default(channels, "oriented-gradients") for channels in (1, 3, 4)]
     photo = [default(channels, "photo-gradients") for channels in (1, 3, 4)]
     assert oriented[0] == oriented[2] == photo[0] == photo[2]  # drawings, whatever their features are
+    labelled = (np.array(TEXTS), np.arange(7) % 2)
+    words, grams = (kernel_votes(labelled, TEXTS, features=name) for name in ("hashed-words", "hashed-ngrams"))
+    assert (words.recipe or {})["kernel"] == {"name": "exponential", "width": 0.02, "full": 0.2}
+    assert any("constants of the kernel" in str(each) and "VADER" in str(each) for each in words.assumptions)
+    assert (grams.recipe or {})["kernel"]["full"] == 0.8
     assert len({oriented[0], oriented[1], photo[1], default(3, "unit-norm")}) == 4
     assert default(3, "layered-gradients") == oriented[1]

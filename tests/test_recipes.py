@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from mithridate import ADP, FDP, RDP, ConfigError, Threat, TrainConfig, plan
-from mithridate.features import Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm
+from mithridate.features import Frozen, HashedWords, OrientedGradients, PhotoGradients, UnitNorm
 from mithridate.recipes.choosing import Recipe, choose
 
 TABLE: dict[str, Any] = {"num_train": 1000, "classes": 4, "shape": (12,), "kind": "float"}
@@ -106,7 +106,7 @@ def test_who_has_images_in_colour_is_told_that_they_count_as_their_mirror_images
 
 
 def test_text_is_hashed_and_numbers_are_never_expected_of_it() -> None:
-    assert isinstance(table(shape=(), kind="text").features, HashedNgrams)
+    assert isinstance(table(shape=(), kind="text").features, HashedWords)
     with pytest.raises(ConfigError, match="features='auto'"):
         table(shape=(), kind="text", features=None)
 

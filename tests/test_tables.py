@@ -620,7 +620,7 @@ def test_any_bytes_are_a_table_or_one_clear_error(tmp_path_factory: pytest.TempP
             found = read(path, Table("y", (Number("age", 0, 9), Category("job"))), labels=labels)
         except (ArtifactError, ConfigError):
             continue
-        assert np.isfinite(found.x).all()
+        assert found.kind == "text" or np.isfinite(found.x).all()
 
 
 odd_values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.binary(max_size=3)
@@ -642,4 +642,4 @@ def test_any_data_frame_is_a_table_or_one_clear_error(columns: dict[str, list[An
         )
     except ConfigError:
         return
-    assert np.isfinite(found.x).all()
+    assert found.kind == "text" or np.isfinite(found.x).all()

@@ -62,7 +62,7 @@ _KINDS = {
     ),
     "trusted-encoder": _Kind(
         "trust what trained it",
-        "Use features that are a formula, such as oriented-gradients or hashed-ngrams, or make sure that no attacker "
+        "Use features that are a formula, such as oriented-gradients or hashed-words, or make sure that no attacker "
         "could touch what the encoder was trained on.",
     ),
 }

@@ -31,6 +31,7 @@ from mithridate.errors import ConfigError
 from mithridate.features import HashedNgrams
 
 Matrix = npt.NDArray[np.float32]
+Notes = tuple[str, ...]
 Mask = npt.NDArray[np.bool_]
 
 _MOST_BINS = 1_000
@@ -427,7 +428,9 @@ class Text(Column):
     """
 
     kind: ClassVar[str] = "text"
-    comment: ClassVar[str] = "# Free text, hashed: nothing is learnt from it. A larger dimension for long texts."
+    comment: ClassVar[str] = (
+        "# Free text, hashed: nothing is learnt from it. A larger dimension for long texts; alone, features decide."
+    )
 
     dimension: int = 1024
 
@@ -479,8 +482,7 @@ def encode(
             f"{frame.rows:,} rows of {width:,} numbers do not fit into memory; declare fewer buckets or smaller "
             "dimensions."
         ) from error
-    unused = [name for name in frame.names if name != label and name not in cells]
-    notes = [f"Columns that are not declared were ignored: {listed(unused)}."] if unused else []
+    notes = list(ignored(frame, columns, label))
     start = 0
     for column in columns:
         block = out[:, start : start + column.width]
@@ -490,6 +492,13 @@ def encode(
             raise ConfigError(f"The column {column.name!r} of {frame.origin} has no values at all; do not declare it.")
         start += column.width
     return out, tuple(notes)
+
+
+def ignored(frame: Frame, columns: Sequence[Column], label: str | None) -> Notes:
+    """A note for the user where columns are not declared."""
+    known = {label, *(column.name for column in columns)}
+    unused = [name for name in frame.names if name not in known]
+    return (f"Columns that are not declared were ignored: {listed(unused)}.",) if unused else ()
 
 
 # --- checks, also of other declarations -----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from mithridate._text import did_you_mean, listed, shown
 from mithridate.core.conditions import PUBLIC, Statement
-from mithridate.data.columns import COLUMNS, Column, check_name, check_whole, set_fields
+from mithridate.data.columns import COLUMNS, Column, Text, check_name, check_whole, set_fields
 from mithridate.data.frames import canonical, repeated
 from mithridate.errors import ConfigError
 
@@ -55,7 +55,7 @@ class _Declared:
 
 @dataclass(frozen=True)
 class Table(_Declared):
-    """Rows of a table, each to become one row of float32 numbers.
+    """Rows of a table, each to become one row of float32 numbers; where one column of text is declared, one text.
 
     Guarantee:
         Each row of the result is a function of that row and this declaration alone, and equal bit for bit whether it
@@ -102,8 +102,13 @@ class Table(_Declared):
 
     @property
     def width(self) -> int:
-        """Length of one row of the result."""
+        """Length of one row of the result, where it is numbers."""
         return sum(column.width for column in self.columns)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether texts are all there is: they are then handed on as texts, and `features` make numbers of them."""
+        return len(self.columns) == 1 and isinstance(self.columns[0], Text)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from mithridate.core.conditions import Statement
 from mithridate.data.declarations import Declaration
@@ -242,7 +243,7 @@ class Preparation:
         if self.encoder is not None:
             return
         if self.kind == "text":
-            raise ConfigError("Text needs features: give features='hashed-ngrams', or numbers instead of strings.")
+            raise ConfigError("Text needs features: give features='hashed-words', or numbers instead of strings.")
         check_channels(self.shape, self.kind)
         for name, values in (("pixel_mean", self.mean), ("pixel_std", self.std)):
             if values is not None and len(values) not in (1, self.channels):
@@ -259,21 +260,29 @@ class Preparation:
         Raises:
             ConfigError: they are not of the shape and kind of the training inputs, or not finite.
         """
+        self._check_alike(x, what)
+        if self.tokens:
+            return self._checked_tokens(x, what)
+        return self._checked(self._scaled(x) if self.encoder is None else self.encoder.transform(x), len(x), what)
+
+    def compared(self, x: Array, what: str) -> FloatArray | IntArray | csr_array:
+        """The same for methods that compare examples: rows are sparse where the encoder has them so.
+
+        Raises:
+            ConfigError: likewise.
+        """
+        if self.encoder is None:
+            return self(x, what)
+        self._check_alike(x, what)
+        rows = self.encoder.compared(x)
+        return rows if isinstance(rows, csr_array) else self._checked(rows, len(x), what)
+
+    def _check_alike(self, x: Array, what: str) -> None:
         if x.shape[1:] != self.shape or not self._is_of_kind(kind_of(x)):
             raise ConfigError(
                 f"Expected {what} inputs of shape {self.shape} and kind {self.kind} like the training inputs, "
                 f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
             )
-        if self.tokens:
-            return self._checked_tokens(x, what)
-        inputs = self._encoded(x, what) if self.encoder is not None else self._scaled(x)
-        bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
-        if bad.any():
-            raise ConfigError(
-                f"Input {int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
-                "repair or leave out such examples."
-            )
-        return inputs
 
     def _is_of_kind(self, kind: str) -> bool:
         """Whole numbers and others are both numbers, unless they stand for tokens."""
@@ -289,12 +298,17 @@ class Preparation:
             )
         return tokens
 
-    def _encoded(self, x: Array, what: str) -> FloatArray:
-        assert self.encoder is not None
-        features = np.ascontiguousarray(self.encoder.transform(x), dtype=np.float32)
-        if len(features) != len(x):
-            raise ConfigError(f"The encoder made {len(features)} rows of {len(x)} {what} inputs; it must keep them.")
-        return features
+    def _checked(self, made: Array, count: int, what: str) -> FloatArray:
+        inputs = np.ascontiguousarray(made, dtype=np.float32)
+        if len(inputs) != count:
+            raise ConfigError(f"The encoder made {len(inputs)} rows of {count} {what} inputs; it must keep them.")
+        bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
+        if bad.any():
+            raise ConfigError(
+                f"Input {int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
+                "repair or leave out such examples."
+            )
+        return inputs
 
     def _scaled(self, x: Array) -> FloatArray:
         with np.errstate(over="ignore"):  # what does not fit into single precision is found as infinite

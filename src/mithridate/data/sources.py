@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -23,7 +25,7 @@ from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
 from mithridate.data import labels as labelling
-from mithridate.data.columns import Category, Column, Date, Number, Text, encode
+from mithridate.data.columns import Category, Column, Date, Notes, Number, Text, encode, ignored
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, FloatArray, Frame, Place
@@ -37,6 +39,10 @@ _TABLE_FILES = (".csv", ".tsv", ".parquet")
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
 # Words per cell from which a column is called text.
 _WORDS_OF_TEXT = 4.0
+# Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+# What stands beyond so many characters of a text does not count.
+LONGEST_TEXT = 1 << 13
 _LARGEST_SIDE = 64
 _LOOKED_AT = 50
 _LARGEST = 1e300
@@ -244,8 +250,19 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
         labels = frame.cells(name) if request.labels is not False else None
     absent = f"No column of {frame.origin} is declared as the label; declare it."
     y = request.numbered(labels, frame.rows, frame.place, absent)
-    x, notes = encode(frame, table.columns, table.label, training=request.training)
+    made = _texts if table.is_text else encode
+    x, notes = made(frame, table.columns, table.label, training=request.training)
     return request.examples(x, y, notes=notes, ids=frame.ids)
+
+
+def _texts(frame: Frame, columns: Sequence[Column], label: str | None, *, training: bool) -> tuple[Array, Notes]:
+    """The one declared column of a table of texts, as it is; like `encode`."""
+    (column,) = columns
+    words = frames.texts(frame.cells(column.name))
+    if training and not any(words):
+        raise ConfigError(f"The column {column.name!r} of {frame.origin} has no values at all; declare another one.")
+    # numpy gives every text the room of the longest one.
+    return np.array([(word or "")[:LONGEST_TEXT] for word in words]), ignored(frame, columns, label)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
@@ -436,11 +453,16 @@ def _of_words(name: str, cells: Cells) -> Column | None:
     try:
         moments = [moment for moment in frames.moments(cells, name, str) if moment is not None]
     except ConfigError:
-        lengths = [len(word.split()) for word in frames.texts(cells) if word is not None]
+        lengths = [_words(word) for word in frames.texts(cells) if word is not None]
         return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
     years = [moment.year for moment in moments]
     time = any(moment.time() != datetime.time() for moment in moments)
     return Date(name, min(years), max(years), time) if moments else None
+
+
+def _words(text: str) -> float:
+    """About how many words a text has; where no spaces are written between them, they have about two characters."""
+    return len(text.split()) + len(_WITHOUT_SPACES.findall(text)) / 2
 
 
 def rounded_range(values: FloatArray) -> tuple[float, float]:

@@ -29,7 +29,7 @@ class NearDefence(Defence):
 
     features: Any = option(
         "auto",
-        "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-ngrams, or none",
+        "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
         metavar="NAME",
     )
     mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
@@ -34,6 +35,8 @@ from mithridate.features import (
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
+# Rows of whole numbers: dense, or sparse with places in order and no zeros.
+Rows = FloatArray | csr_array
 Progress = Callable[[int, int], None]
 
 # Norm that no row of whole numbers exceeds: products of two rows stay within 2^24, exact in single precision.
@@ -68,7 +71,7 @@ class StoredExamples:
         statements: what is taken for granted.
     """
 
-    rows: FloatArray
+    rows: Rows
     labels: IntArray
     classes: int
     preparation: Preparation
@@ -97,14 +100,13 @@ class StoredExamples:
         chosen = _UNIT_ROWS if encoder is None and kind != "text" else encoder
         prepare = Preparation(x.shape[1:], kind, encoder=chosen)
         # An encoder may sum a row in the order in which it lies in memory: always the same one.
-        inputs = prepare(np.ascontiguousarray(x), "training")
+        inputs = prepare.compared(np.ascontiguousarray(x), "training")
         _require_exact_products()
-        rows, scale = _whole_rows(inputs)
-        trusted = isinstance(chosen, Frozen)
+        rows = _rounded(inputs)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
-        identity = fingerprint(x, y, *([inputs] if trusted else []))
+        trusted = [inputs] if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else []
         said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
-        return cls(rows, y, classes, prepare, scale, identity, said)
+        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), fingerprint(x, y, *trusted), said)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -114,7 +116,7 @@ class StoredExamples:
             self.fingerprint,
             votes.assumptions,
             votes.size,
-            {"rows": self.rows.astype(np.int16), "labels": self.labels.astype(np.int32)},
+            {**_kept(self.rows), "labels": self.labels.astype(np.int32)},
         )
 
     @classmethod
@@ -130,13 +132,13 @@ class StoredExamples:
             KeyError: something is missing.
             ValueError: something is not what it should be.
         """
-        rows, labels = run.arrays["rows"].astype(np.float32), run.arrays["labels"].astype(np.int64)
+        rows, labels = _of_kept(run.arrays), run.arrays["labels"].astype(np.int64)
         classes = int(run.recipe["classes"])
-        if rows.ndim != 2 or labels.shape != rows.shape[:1] or not len(rows):
+        if rows.ndim != 2 or labels.shape != rows.shape[:1] or not len(labels):
             raise ValueError("examples and labels do not fit")
         if labels.min() < 0 or labels.max() >= classes:
             raise ValueError("there are labels beyond the classes")
-        if np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() > LARGEST_NORM**2:
+        if _longest(rows) > LARGEST_NORM**2:
             raise ValueError("a row is too long for exact products")
         encoder = _encoder_of_run(run.recipe["features"], features)
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
@@ -158,8 +160,8 @@ class StoredExamples:
         test = as_examples(test_set, "test", need_labels=False, classes=self.classes)
         seen = [test.x, _mirror_images(test.x, self.preparation.kind)] if mirrored else [test.x]
         _require_exact_products()
-        views = [_whole_rows(self.preparation(np.ascontiguousarray(view), "test"))[0] for view in seen]
-        return Inputs(np.stack(views), test.y, fingerprint(test.x))
+        views = (_rounded(self.preparation.compared(np.ascontiguousarray(view), "test")) for view in seen)
+        return Inputs(tuple(views), test.y, fingerprint(test.x))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
         """Features and classes, as the recipes of votes name them; mirror images only where they count."""
@@ -172,17 +174,21 @@ class Inputs:
     """Inputs to vote on.
 
     Attributes:
-        views: their rows, 1 x inputs x columns; with their mirror images, 2 x inputs x columns.
+        views: their rows; with their mirror images, first those of the inputs, then those of the images.
         true_labels: where known.
         fingerprint: of the inputs as they were given.
     """
 
-    views: FloatArray
+    views: tuple[Rows, ...]
     true_labels: IntArray | None
     fingerprint: str
 
     def __len__(self) -> int:
-        return self.views.shape[1]
+        return self.views[0].shape[0]
+
+    def part(self, which: slice) -> tuple[Rows, ...]:
+        """The views of some inputs."""
+        return tuple(view[which] for view in self.views)
 
 
 def check_mirrored(mirrored: Any) -> None:
@@ -246,6 +252,11 @@ def chunks_of(total: int, size: int, progress: Progress | None) -> Iterator[slic
 # --- exact dot products ---------------------------------------------------------------------------------------------
 
 
+def _rounded(features: npt.NDArray[Any] | csr_array) -> Rows:
+    """Features as rows of whole numbers, of which dot products are exact."""
+    return _sparse_whole_rows(features) if isinstance(features, csr_array) else _whole_rows(features)[0]
+
+
 def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
     """Features as rows of whole numbers of norm at most 2^12, in single precision, and what a feature of 1 became.
 
@@ -265,8 +276,65 @@ def _whole_rows(features: npt.NDArray[Any]) -> tuple[FloatArray, int]:
     scale = _scale(rows.shape[1])
     rows *= np.float32(scale)
     np.rint(rows, out=rows)
-    assert np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max() <= LARGEST_NORM**2
+    assert _longest(rows) <= LARGEST_NORM**2
     return rows, scale
+
+
+def _sparse_whole_rows(features: csr_array) -> csr_array:
+    """The same of sparse rows, which have norm 1 already, to their own rounding.
+
+    The proof of `_whole_rows` holds for them: a column that is zero stays so, and adds nothing to any sum.
+    """
+    rows = features.copy()
+    rows.data = np.rint(rows.data * np.float32(_scale(rows.shape[1])))
+    rows.eliminate_zeros()
+    assert _longest(rows) <= LARGEST_NORM**2
+    return rows
+
+
+def _longest(rows: Rows) -> float:
+    """The largest squared norm of a row."""
+    if isinstance(rows, csr_array):
+        squares = rows.astype(np.float64).power(2)
+        return float(squares.sum(axis=1).max())
+    return float(np.einsum("ij,ij->i", rows, rows, dtype=np.float64).max())
+
+
+def _kept(rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    """Rows as arrays of a file."""
+    if not isinstance(rows, csr_array):
+        return {"rows": rows.astype(np.int16)}
+    return {
+        "data": rows.data.astype(np.int16),
+        "indices": rows.indices.astype(np.int32),
+        "indptr": rows.indptr.astype(np.int64),
+        "columns": np.array([rows.shape[1]]),
+    }
+
+
+def _of_kept(arrays: Mapping[str, npt.NDArray[Any]]) -> Rows:
+    """What `_kept` wrote, checked: places that are out of range, out of order or there twice would not be exact."""
+    if "rows" in arrays:
+        return arrays["rows"].astype(np.float32)
+    (columns,) = arrays["columns"]
+    parts = arrays["data"].astype(np.float32), arrays["indices"], arrays["indptr"]
+    rows = csr_array(parts, shape=(len(arrays["indptr"]) - 1, int(columns)))
+    rows.check_format(full_check=True)
+    if not rows.has_canonical_format or not rows.data.all():
+        raise ValueError("sparse rows are not in order")
+    return rows
+
+
+def content_hashes(rows: Rows, labels: IntArray) -> list[bytes]:
+    """A hash of each example: of its row, for a sparse one its places and what stands there, and of its label."""
+    if isinstance(rows, csr_array):
+        parts = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+        places, values = rows.indices.astype("<i4"), rows.data.astype("<i2")
+        contents = (places[start:end].tobytes() + values[start:end].tobytes() for start, end in parts)
+    else:
+        contents = (row.tobytes() for row in rows.astype("<i2"))
+    both = zip(contents, labels.astype("<i8"), strict=True)
+    return [hashlib.blake2b(content + label.tobytes(), digest_size=32).digest() for content, label in both]
 
 
 def _scale(columns: int) -> int:
@@ -276,12 +344,19 @@ def _scale(columns: int) -> int:
     return LARGEST_NORM - 1 - math.ceil(math.sqrt(columns) / 2)
 
 
-def products(views: FloatArray, rows: FloatArray) -> FloatArray:
+def products(views: Sequence[Rows], rows: Rows) -> FloatArray:
     """Dot products of inputs and rows, inputs x rows; of several views of an input, the largest."""
-    products = views[0] @ rows.T
+    products = _products(views[0], rows)
     for view in views[1:]:
-        np.maximum(products, view @ rows.T, out=products)
+        np.maximum(products, _products(view, rows), out=products)
     return products
+
+
+def _products(view: Rows, rows: Rows) -> FloatArray:
+    if isinstance(view, np.ndarray) and isinstance(rows, np.ndarray):
+        return view @ rows.T
+    # This way round it is the few inputs that are transposed, and sums are kept for as many.
+    return np.ascontiguousarray((csr_array(rows) @ csr_array(view).T.tocsr()).toarray().T)
 
 
 def _require_exact_products() -> None:

@@ -34,7 +34,7 @@ class TrainedDefence(Defence):
     model: Any = option("auto", "auto, linear, mlp, lenet5, opa-tut or resnet18", metavar="NAME")
     features: Any = option(
         "auto",
-        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-ngrams, or none",
+        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
         metavar="NAME",
     )
     steps: int | None = option(None, "number of steps", int, "T")
@@ -176,6 +176,8 @@ class PlainDefence(TrainedDefence):
         """A learner takes the place of a network and of all that says how one learns."""
         given = [name for name in (*self.given(PlainConfig), "model") if name not in ("classes", "score_bins")]
         extra = [name for name in given if name != "model" or self.model != "auto"]
+        if "loss_weights" in extra:
+            raise ConfigError("Losses of learners are not weighed here; give the learner a class_weight of its own.")
         if extra:
             raise ConfigError(f"{extra[0]} is of networks, and a learner trains none; leave one of both out.")
 

@@ -21,6 +21,7 @@ from mithridate.defences._nearness import (
     CHUNK_INPUTS,
     LARGEST_NORM,
     FloatArray,
+    Rows,
     StoredExamples,
     chunks_of,
     histograms,
@@ -30,7 +31,7 @@ from mithridate.defences._nearness import (
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, OrientedGradients, PhotoGradients
+from mithridate.features import Encoder, HashedWords, OrientedGradients, PhotoGradients
 from mithridate.training.order import Facts, Progress
 
 # The weight of an example whose kernel is 1.
@@ -180,11 +181,13 @@ def kernel_from_dict(values: Mapping[str, Any]) -> Kernel:
 _DRAWINGS, _IN_COLOUR = Exponential(width=0.03, full=0.75), Exponential(width=0.06, full=0.4)
 _PHOTOGRAPHS = Exponential(width=0.06, full=0.5)
 _OTHERS = Exponential(width=0.1, full=0.8)
+# Two texts have few words in common; chosen on five sets of texts that `HashedWords` names.
+_WORDS = Exponential(width=0.02, full=0.2)
 
 
 def _default_kernel(encoder: Encoder, channels: int) -> Kernel:
     if not isinstance(encoder, OrientedGradients):
-        return _OTHERS
+        return _WORDS if isinstance(encoder, HashedWords) else _OTHERS
     if channels != 3:
         return _DRAWINGS
     return _PHOTOGRAPHS if isinstance(encoder, PhotoGradients) else _IN_COLOUR
@@ -192,9 +195,10 @@ def _default_kernel(encoder: Encoder, channels: int) -> Kernel:
 
 def _about_kernel(examples: StoredExamples) -> tuple[Statement, ...]:
     """What the default kernel was tuned on."""
-    if not isinstance(examples.encoder, OrientedGradients):
+    if not isinstance(examples.encoder, OrientedGradients | HashedWords):
         return ()
-    looked_at, values = ("MNIST", "Fashion-MNIST", "CIFAR-10"), math.prod(examples.preparation.shape)
+    of_images, values = ("MNIST", "Fashion-MNIST", "CIFAR-10"), math.prod(examples.preparation.shape)
+    looked_at = examples.encoder.tuned_on if isinstance(examples.encoder, HashedWords) else of_images
     return (tuned_constants("The constants of the kernel", looked_at, values, examples.classes),)
 
 
@@ -247,10 +251,10 @@ def kernel_votes(
     scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
     histograms = np.zeros((len(inputs), FULL_WEIGHT + 1), dtype=np.uint32) if own else None
     for part in chunks_of(len(inputs), CHUNK_INPUTS, progress):
-        scores[part] = _scores(inputs.views[:, part], sorted_rows, table, examples.classes)
+        scores[part] = _scores(inputs.part(part), sorted_rows, table, examples.classes)
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
-            histograms[part] = _own_weights(inputs.views[:, part], sorted_rows, table, predicted)
+            histograms[part] = _own_weights(inputs.part(part), sorted_rows, table, predicted)
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     evidence = {} if histograms is None else {"own": histograms}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
@@ -273,36 +277,36 @@ def _table(kernel: Kernel, scale: int) -> FloatArray:
 class _ByLabel:
     """Training rows sorted by label, so that a label's weights lie side by side."""
 
-    rows: FloatArray
+    rows: Rows
     labels: IntArray
 
     @classmethod
-    def of(cls, rows: FloatArray, labels: IntArray) -> _ByLabel:
+    def of(cls, rows: Rows, labels: IntArray) -> _ByLabel:
         order = np.argsort(labels, kind="stable")
         return cls(rows[order], labels[order])
 
-    def blocks(self) -> Iterator[tuple[FloatArray, IntArray, IntArray]]:
+    def blocks(self) -> Iterator[tuple[Rows, IntArray, IntArray]]:
         """Some rows at a time, where in them each label starts, and which labels these are."""
-        for start in range(0, len(self.rows), _BLOCK_EXAMPLES):
+        for start in range(0, len(self.labels), _BLOCK_EXAMPLES):
             part = slice(start, start + _BLOCK_EXAMPLES)
             labels, starts = np.unique(self.labels[part], return_index=True)
             yield self.rows[part], starts, labels
 
-    def of_label(self, label: int) -> FloatArray:
+    def of_label(self, label: int) -> Rows:
         """The rows of one label."""
         first, last = np.searchsorted(self.labels, [label, label + 1])
         return self.rows[first:last]
 
 
-def _weights(views: FloatArray, rows: FloatArray, table: FloatArray) -> FloatArray:
+def _weights(views: Sequence[Rows], rows: Rows, table: FloatArray) -> FloatArray:
     """Whole numbers, inputs x rows."""
     # Divided by a power of two, whole numbers stay as exact as they were.
-    dots = products(views * np.float32(1 / _STEP), rows)
+    dots = products(views, rows) * np.float32(1 / _STEP)
     return np.take(table, dots.astype(np.int64), mode="wrap")
 
 
-def _scores(views: FloatArray, examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
-    scores = np.zeros((views.shape[1], classes), dtype=np.int64)
+def _scores(views: Sequence[Rows], examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
+    scores = np.zeros((views[0].shape[0], classes), dtype=np.int64)
     for rows, starts, labels in examples.blocks():
         # At most 2^13 weights of at most 2^10: exact in single precision.
         sums = np.add.reduceat(_weights(views, rows, table), starts, axis=1)
@@ -310,14 +314,14 @@ def _scores(views: FloatArray, examples: _ByLabel, table: FloatArray, classes: i
     return scores
 
 
-def _own_weights(views: FloatArray, examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
+def _own_weights(views: Sequence[Rows], examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
     """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
-    counts = np.zeros((views.shape[1], FULL_WEIGHT + 1), dtype=np.int64)
+    counts = np.zeros((views[0].shape[0], FULL_WEIGHT + 1), dtype=np.int64)
     for label in np.unique(predicted):
         mine = np.flatnonzero(predicted == label)
         rows = examples.of_label(int(label))
-        for start in range(0, len(rows), _BLOCK_EXAMPLES):
-            weights = _weights(views[:, mine], rows[start : start + _BLOCK_EXAMPLES], table)
+        for start in range(0, rows.shape[0], _BLOCK_EXAMPLES):
+            weights = _weights([view[mine] for view in views], rows[start : start + _BLOCK_EXAMPLES], table)
             counts[mine] += histograms(weights.astype(np.int64), FULL_WEIGHT + 1)
     return counts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,6 +31,7 @@ from mithridate.defences._nearness import (
     FloatArray,
     StoredExamples,
     chunks_of,
+    content_hashes,
     histograms,
     products,
     votes_of,
@@ -254,28 +254,22 @@ def neighbour_votes(
     numbers, needed = checked_scales(neighbours, leads)
     voters = NearestExamples(numbers, leads=needed)
     voters.needed(examples.classes)  # or it says what is wrong, before anything is computed
-    if voters.most > len(examples.rows):
+    if voters.most > len(examples.labels):
         raise ConfigError(
-            f"There are {len(examples.rows)} training examples, fewer than neighbours={voters.most}; ask for fewer."
+            f"There are {len(examples.labels)} training examples, fewer than neighbours={voters.most}; ask for fewer."
         )
     inputs = examples.asked(test_set, mirrored=mirrored)
-    mechanism = replace(voters, num_train=len(examples.rows))
-    by_hash = _hash_order(examples.rows, examples.labels)
+    mechanism = replace(voters, num_train=len(examples.labels))
+    digests = content_hashes(examples.rows, examples.labels)
+    by_hash = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
     rows, labels = examples.rows[by_hash], examples.labels[by_hash]
     order = np.empty((len(inputs), mechanism.shown), dtype=np.int64)
-    for part in chunks_of(len(order), max(1, min(CHUNK_INPUTS, _CHUNK_NUMBERS // len(rows))), progress):
-        order[part] = labels[_nearest(products(inputs.views[:, part], rows), order.shape[1])]
+    for part in chunks_of(len(order), max(1, min(CHUNK_INPUTS, _CHUNK_NUMBERS // len(labels))), progress):
+        order[part] = labels[_nearest(products(inputs.part(part), rows), order.shape[1])]
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
     counts = histograms(order[:, : mechanism.most], examples.classes)
     return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
-
-
-def _hash_order(rows: FloatArray, labels: IntArray) -> IntArray:
-    """Positions of the examples by the hash of their content."""
-    contents = zip(rows.astype("<i2"), labels.astype("<i8"), strict=True)
-    digests = [hashlib.blake2b(row.tobytes() + label.tobytes(), digest_size=32).digest() for row, label in contents]
-    return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
 
 
 def _nearest(dots: FloatArray, count: int) -> IntArray:

@@ -15,6 +15,7 @@ from mithridate.features._encoder import Encoder, about_encoder, encoder, encode
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
 from mithridate.features.tables_and_text import HashedNgrams, UnitNorm
+from mithridate.features.words import HashedWords
 
 NAMES = encoder_names()
 
@@ -23,6 +24,7 @@ __all__ = [
     "Encoder",
     "Frozen",
     "HashedNgrams",
+    "HashedWords",
     "LayeredGradients",
     "ObjectGradients",
     "OrientedGradients",

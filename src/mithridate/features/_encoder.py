@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from mithridate import _validate
 from mithridate.core.conditions import Statement, tuned_constants
@@ -44,6 +45,10 @@ class Encoder(ABC):
     @abstractmethod
     def transform(self, x: Any) -> np.ndarray:
         """Features of inputs, float32, one row each."""
+
+    def compared(self, x: Any) -> np.ndarray | csr_array:
+        """Features for methods that compare examples: those of `transform`, unless there are sparse ones of norm 1."""
+        return self.transform(x)
 
     def to_dict(self) -> dict[str, Any]:
         """The encoder as plain JSON values, enough for `from_dict`."""

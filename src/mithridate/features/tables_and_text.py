@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -165,15 +165,8 @@ class HashedNgrams(Encoder):
         _validate.positive_integer(dimension=self.dimension)
         if self.dimension < 2:
             raise ConfigError("Expected dimension of at least 2; all n-grams would share one place.")
-        for name in ("chars", "words"):
-            object.__setattr__(self, name, _lengths(getattr(self, name), name))
-        if self.chars is None and self.words is None:
-            raise ConfigError("Expected chars or words as a pair of lengths such as (2, 4); without both, no n-grams.")
-        if not isinstance(self.lowercase, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Expected lowercase to be True or False, got {self.lowercase!r}.")
         _validate.number_in(0, math.inf, bias=self.bias)
-        if not isinstance(self.key, str) or len(self.key.encode()) > 64:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Expected key as text of at most 64 bytes, got {self.key!r}.")
+        check_hashing(self)
         self._use_plain_numbers()
 
     def transform(self, x: np.ndarray | Sequence[str]) -> np.ndarray:
@@ -188,26 +181,26 @@ class HashedNgrams(Encoder):
         Raises:
             ConfigError: this is not a list or array of text.
         """
-        texts = _texts(x)
+        texts = check_texts(x)
         out = np.empty((len(texts), self.dimension + (1 if self.bias else 0)), dtype=np.float32)
-        places = {kind: _Places(kind, self.dimension, self.key) for kind in ("c", "w")}
+        places = {kind: Places(kind, self.dimension, self.key) for kind in ("c", "w")}
         for rows in chunks(len(texts), 2 * self.dimension):
             sums = np.stack([self._sums(text, places) for text in texts[rows]])
             out[rows] = unit_rows(with_bias(sums, self.bias))
         return out
 
-    def _sums(self, text: str, places: dict[str, _Places]) -> np.ndarray:
+    def _sums(self, text: str, places: dict[str, Places]) -> np.ndarray:
         text = text.lower() if self.lowercase else text
         sums = np.zeros(self.dimension)
         if self.chars:
-            sums += places["c"].sums(_windows(f" {' '.join(text.split())} ", self.chars))
+            sums += places["c"].sums(windows(f" {' '.join(text.split())} ", self.chars))
         if self.words:
-            words = _windows(re.findall(r"\w+", text), self.words)
+            words = windows(re.findall(r"\w+", text), self.words)
             sums += places["w"].sums([" ".join(window) for window in words])
         return sums
 
 
-class _Places(dict[str, tuple[int, float]]):
+class Places(dict[str, tuple[int, float]]):
     """Place and sign of each n-gram of one kind, hashed when first asked for; what it remembers changes no result."""
 
     def __init__(self, kind: str, dimension: int, key: str) -> None:
@@ -222,10 +215,21 @@ class _Places(dict[str, tuple[int, float]]):
         self[ngram] = found
         return found
 
-    def sums(self, ngrams: list[str]) -> np.ndarray:
-        """Signed sums of 1 + log(count) at the n-grams' places."""
+    def signed(self, weights: Mapping[str, float], scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """Places of n-grams, and their weights with their signs, together of norm `scale` (or 0)."""
+        self._forget()
+        places, signs = zip(*[self[ngram] for ngram in weights], strict=True)
+        values = np.fromiter(weights.values(), dtype=np.float64)
+        norm = math.sqrt(math.fsum(values * values))
+        return np.array(places), values * (scale / norm if norm else 0.0) * signs
+
+    def _forget(self) -> None:
         if len(self) > _REMEMBERED_NGRAMS:
             self.clear()
+
+    def sums(self, ngrams: list[str]) -> np.ndarray:
+        """Signed sums of 1 + log(count) at the n-grams' places."""
+        self._forget()
         counts = Counter(ngrams)
         if not counts:
             return np.zeros(self.dimension)
@@ -234,10 +238,22 @@ class _Places(dict[str, tuple[int, float]]):
         return np.bincount(places, weights * signs, minlength=self.dimension)
 
 
-def _windows(items: Any, lengths: tuple[int, int]) -> list[Any]:
+def windows(items: Any, lengths: tuple[int, int]) -> list[Any]:
     """All runs of neighbours of the given lengths in a string or a list."""
     shortest, longest = lengths
     return [items[i : i + k] for k in range(shortest, longest + 1) for i in range(len(items) - k + 1)]
+
+
+def check_hashing(encoder: Any) -> None:
+    """Check what encoders of text share: which n-grams there are, and their hash."""
+    for name in ("chars", "words"):
+        object.__setattr__(encoder, name, _lengths(getattr(encoder, name), name))
+    if encoder.chars is None and encoder.words is None:
+        raise ConfigError("Expected chars or words as a pair of lengths such as (2, 4); without both, no n-grams.")
+    if not isinstance(encoder.lowercase, bool):
+        raise ConfigError(f"Expected lowercase to be True or False, got {encoder.lowercase!r}.")
+    if not isinstance(encoder.key, str) or len(encoder.key.encode()) > 64:
+        raise ConfigError(f"Expected key as text of at most 64 bytes, got {encoder.key!r}.")
 
 
 def _lengths(value: Any, name: str) -> tuple[int, int] | None:
@@ -252,7 +268,8 @@ def _lengths(value: Any, name: str) -> tuple[int, int] | None:
     return int(value[0]), int(value[1])
 
 
-def _texts(x: Any) -> list[str]:
+def check_texts(x: Any) -> list[str]:
+    """Texts as a list, or an error that says what they are instead."""
     if isinstance(x, np.ndarray):
         if x.ndim != 1 or x.dtype.kind not in "UT":
             raise ConfigError(

@@ -32,7 +32,16 @@ from mithridate.core.mechanism import Private, Threat
 from mithridate.core.votes import Votes
 from mithridate.data.examples import check_channels
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, Frozen, HashedNgrams, OrientedGradients, PhotoGradients, UnitNorm, pick_encoder
+from mithridate.features import (
+    Encoder,
+    Frozen,
+    HashedNgrams,
+    HashedWords,
+    OrientedGradients,
+    PhotoGradients,
+    UnitNorm,
+    pick_encoder,
+)
 from mithridate.training.config import TrainConfig
 
 KINDS = ("uint8", "float", "integer", "text")
@@ -75,7 +84,6 @@ _LARGEST_STEP = 60.0
 _BATCH, _LEAST_BATCH = 0.1, 256
 # Where time is short the batch shrinks, but the noise not below this: weaker noise amplifies worse.
 _LEAST_NOISE = 4.0
-_TEXT_DIMENSION = 512
 _SMALLEST_IMAGE = 8
 _MIRRORED = "In colour, an image counts as its mirror image; if left and right differ, use oriented-gradients."
 
@@ -325,7 +333,7 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
     if not isinstance(asked, str):
         return asked, ()
     if task.kind == "text":
-        return HashedNgrams(dimension=_TEXT_DIMENSION), ("Text is hashed: a vocabulary would be learnt from the data.",)
+        return HashedWords(), ("Text is hashed: a vocabulary would be learnt from the data.",)
     if not isinstance(model, str) or model in _PUBLISHED:
         return None, ("A network finds its own features in the inputs.",)
     check_channels(task.shape, task.kind)
@@ -339,8 +347,8 @@ def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tupl
 
 def _width(chosen: Encoder | None, task: _Task) -> int:
     """Numbers per example that a linear model sees."""
-    if isinstance(chosen, HashedNgrams):
-        return chosen.dimension + (1 if chosen.bias else 0)
+    if isinstance(chosen, HashedNgrams | HashedWords):
+        return chosen.dimension + (1 if getattr(chosen, "bias", 0) else 0)
     if chosen is None or isinstance(chosen, Frozen):  # what a frozen encoder gives is known once it has run
         return max(1, math.prod(task.shape))
     return chosen.transform(np.zeros((1, *task.shape), np.uint8 if task.kind == "uint8" else np.float32)).shape[1]

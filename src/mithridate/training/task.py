@@ -184,7 +184,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
     plan = plan_of(config)
     if plan is not None and plan.noise and inputs.dtype != np.float32:
-        raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-ngrams' for text.")
+        raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
         raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
