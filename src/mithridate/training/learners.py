@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Scores = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 # What one model sees: the rows of its examples, and their labels.
-Seen = tuple[Any, IntArray]
+OwnExamples = tuple[Any, IntArray]
 # Its scores on the inputs, and what the learner raised, where it did.
 Answers = tuple[Scores, str | None]
 
@@ -320,7 +320,7 @@ class LearnerMachine:
     def __init__(
         self,
         learner: Learner,
-        seen: Callable[[Any, int], Seen],
+        seen: Callable[[Any, int], OwnExamples],
         *,
         models: int,
         classes: int,
