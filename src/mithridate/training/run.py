@@ -593,6 +593,7 @@ def predict(
     try:
         config = recipe_from_dict(manifest.recipe["config"])
         assert config.classes is not None
+        _ = config.gradient_rule  # what was trained has nothing left open
         _check_stored(manifest)
         preparation = _preparation_of(manifest, config, features)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
