@@ -65,7 +65,7 @@ def small_cache(folder: Path) -> tuple[Path, Callable[[], Any]]:
         curve = compose(2.0, 1.0, 4, *split)
         some = slice(None, None, max(1, len(curve.slopes) // 12))
         store.put(*split, TradeoffCurve(curve.intercepts[some], curve.slopes[some], ErrorBudget(0.0, 1e-11, 0.0, 0.0)))
-    store.flush()
+    store.close()
     (path,) = folder.glob("curves-*.npz")
 
     def state() -> Any:

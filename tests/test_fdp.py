@@ -323,7 +323,7 @@ def test_a_curve_that_cannot_be_right_is_not_believed(kind: str, cache: Path, ca
     """Whatever wrote it, and though its hash is right."""
     store = stored(SMALL)
     store.put(3, 0, lies()[kind])
-    store.flush()
+    store.close()
     with caplog.at_level(logging.WARNING):
         assert stored(SMALL).get(3, 0) is None
     assert "rebuilt" in caplog.text
@@ -333,7 +333,7 @@ def test_more_changes_that_are_harder_to_see_are_not_believed(cache: Path) -> No
     store = stored(SMALL)
     store.put(3, 0, compose(2.0, 0.3, 6, 5, 0))
     store.put(4, 0, compose(2.0, 0.3, 6, 4, 0))
-    store.flush()
+    store.close()
     assert stored(SMALL).get(4, 0) is None
 
 

@@ -414,14 +414,22 @@ def test_a_compiler_without_flags_for_this_processor(fresh: Path, monkeypatch: p
     assert ["-march=native" in command for command in tried] == [True, False]
 
 
-def test_code_that_gives_wrong_numbers_is_not_used(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "wrong", "sums"),
+    [(b"0.5f", b"0.51f", True), (b"extents[model], out +", b"extents[model] - 1, out +", False)],
+)
+def test_code_that_gives_wrong_numbers_is_not_used(
+    code: bytes, wrong: bytes, sums: bool, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compile_it = native._compile
 
     def miscompile(command: list[str], source: bytes, folder: Path) -> Path:
-        return compile_it(command, source.replace(b"0.5f", b"0.51f"), folder)
+        assert source.count(code) == 1
+        return compile_it(command, source.replace(code, wrong), folder)
 
     monkeypatch.setattr(native, "_compile", miscompile)
-    assert native.library() is None
+    assert native.library(stages=True) is None
+    assert (native.library() is not None) == sums
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])

@@ -33,7 +33,7 @@ from mithridate.features import Frozen, HashedNgrams
 from mithridate.training import task
 from mithridate.training.models import describe
 from mithridate.training.randomness import Seeds
-from mithridate.training.run_directory import RunDirectory, models_path
+from mithridate.training.run_directory import RunDirectory, path_of
 
 X, Y = TRAIN
 
@@ -389,7 +389,7 @@ def test_votes_are_written_after_their_models(fake: Any, tmp_path: Path, monkeyp
     save, seen = RunDirectory.save_tally, []
 
     def spy(self: RunDirectory, group: range, tally: Any, device: str) -> None:
-        seen.append(models_path(self.path, group).exists() and not (self.path / "votes.npz").exists())
+        seen.append(path_of(self.path, "models", group).exists() and not (self.path / "votes.npz").exists())
         save(self, group, tally, device)
 
     monkeypatch.setattr(RunDirectory, "save_tally", spy)

@@ -314,14 +314,14 @@ def test_a_falsified_cache_fools_certify_but_not_verify(tmp_path: Path, monkeypa
     for changes in range(1, 65):
         store.put(changes, 0, harmless)
         store.put(0, changes, harmless)
-    store.flush()
+    store.close()
     assert np.array_equal(certify(votes).radius, honest.radius)  # such curves are not believed
     # Who knows what is checked can write a file that passes, which stands for a check that passes anything.
     monkeypatch.setattr(curve_store, "check_plausible", lambda *_: None)
     for path in folder.iterdir():
         path.unlink()
     store.put(65, 0, harmless)
-    store.flush()
+    store.close()
     fooled = certify(votes)
     assert (fooled.radius[:2] > 2 * honest.radius[:2]).all()
     assert failed(fooled, tmp_path / "c.json") == {"radii"}

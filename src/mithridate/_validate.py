@@ -25,19 +25,15 @@ def number_in(low: float, high: float, *, low_open: bool = False, high_open: boo
     mithridate.errors.ConfigError: Expected sample_rate in (0, 1], got 1.3.
     """
     for name, value in named.items():
-        number = _as_float(value)
+        try:
+            number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+        except OverflowError:  # a whole number beyond double precision
+            number = math.inf
         above = number > low if low_open else number >= low
         below = number < high if high_open else number <= high
         if not (above and below and math.isfinite(number)):
             interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open or math.isinf(high) else ']'}"
             raise ConfigError(f"Expected {name} in {interval}, got {shown(value)}.")
-
-
-def _as_float(value: Any) -> float:
-    try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # a whole number beyond double precision
-        return math.inf
 
 
 def positive_integer(**named: Any) -> None:

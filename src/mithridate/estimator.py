@@ -34,7 +34,7 @@ from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import ExactRule, Rule, weighed_votes
+from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, fitted_preprocessing
 from mithridate.defences import Defence, defence
@@ -264,13 +264,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         top = (
             rule.decide(votes, votes.mechanism.threat).label
             if isinstance(rule, ExactRule)
-            else weighed_votes(votes, rule).argmax(axis=1)
+            else rule.weighed(votes.counts).argmax(axis=1)
         )
         return self.classes_[top]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """The share of the votes for each class, by their class weights, in the order of `classes_`."""
-        counts = weighed_votes(self.votes(X), self._rule())
+        counts = self._rule().weighed(self.votes(X).counts)
         total = counts.sum(axis=1, keepdims=True)
         # Where no example weighs anything, no class is likelier than another.
         return np.where(total > 0, counts / np.maximum(total, 1), 1 / counts.shape[1])

@@ -67,9 +67,9 @@ class CurveStore:
         self._curves[deleted, inserted] = curve
         self._unsaved += 1
         if self._unsaved >= _FLUSH_EVERY:
-            self.flush()
+            self.close()
 
-    def flush(self) -> None:
+    def close(self) -> None:
         """Write all curves, those that another process wrote meanwhile included. Failure to write is not an error."""
         if self._path is None or self._unsaved == 0:
             return
@@ -229,13 +229,9 @@ def least_curves(
         more, fewer = sampled[deleted], sampled[inserted]
         # About the middle of the sum under D', and at some standard deviations from it.
         thresholds = float(more.mean()) + _PLACES * np.sqrt(scale**2 + float(more.var()))
-        under = np.mean(_normal((-fewer[:, None] - thresholds) / scale), axis=0)
-        over = np.mean(_normal((more[:, None] - thresholds) / scale), axis=0)
+        sums = np.stack([-fewer, more])[:, :, None]
+        under, over = np.mean(np.asarray(special.ndtr((sums - thresholds) / scale), dtype=np.float64), axis=1)
         yield np.minimum(under, 1.0), over
-
-
-def _normal(x: FloatArray) -> FloatArray:
-    return np.asarray(special.ndtr(x), dtype=np.float64)
 
 
 def _smallest_in_groups(changes: set[int], mechanism: SampledGaussian) -> dict[int, FloatArray]:

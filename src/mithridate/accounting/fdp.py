@@ -22,7 +22,6 @@ import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -71,19 +70,14 @@ class FDP(Weighted, Method):
         """Curves from the disk cache where they are known, computed otherwise."""
         return FdpAccountant(curve_family(private(mechanism), cached=self.cached), threat)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values."""
-        return {name: value for name, value in super().to_dict().items() if name != "cached"}
 
-
-class CurveFamily:
+class CurveFamily(CurveStore):
     """The curves of one `SampledGaussian` for any numbers of changes, remembered on disk."""
 
     chain_only = False
 
     def __init__(self, mechanism: SampledGaussian, *, cached: bool = True) -> None:
-        self._mechanism = mechanism
-        self._store = CurveStore(mechanism, cache_folder() if cached else None)
+        super().__init__(mechanism, cache_folder() if cached else None)
         self._seen: tuple[list[tuple[int, FloatArray]], ...] = ([], [])
 
     def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
@@ -92,19 +86,15 @@ class CurveFamily:
         Raises:
             NumericalError: it cannot be computed, or it contradicts a curve for fewer changes.
         """
-        known = self._store.get(deleted, inserted)
+        known = self.get(deleted, inserted)
         if known is not None:
             return known
         m = self._mechanism
         curve = compose(m.noise_multiplier, m.sample_rate, m.steps, deleted, inserted)
         if deleted == 0 or inserted == 0:
             self._check_monotone(deleted, inserted, curve)
-        self._store.put(deleted, inserted, curve)
+        self.put(deleted, inserted, curve)
         return curve
-
-    def close(self) -> None:
-        """Write new curves to disk."""
-        self._store.flush()
 
     def _check_monotone(self, deleted: int, inserted: int, curve: TradeoffCurve) -> None:
         """More changes cannot be harder to see: a violation is a bug, never a matter of data."""

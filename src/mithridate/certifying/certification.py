@@ -24,7 +24,7 @@ from mithridate.core.bounds import (
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict, weighed_votes
+from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
 
@@ -33,6 +33,7 @@ Progress = Callable[[int, int], None]
 
 # Radii above this are rounded down to multiples of the largest power of two that keeps 12 binary digits.
 _EXACT_BITS = 12
+_VERSIONS = {"mithridate": VERSION, "numpy": np.__version__, "scipy": scipy.__version__}
 # Up to so many possible pairs of bounds, a table finds the distinct ones without sorting.
 _FEW_PAIRS = 1 << 24
 
@@ -114,7 +115,7 @@ def own_rule(votes: Votes) -> Rule:
 def most_voted(votes: Votes) -> IntArray:
     """The label with most votes on each example, by the class weights that the votes record; ties to the smaller."""
     try:
-        return weighed_votes(votes, own_rule(votes)).argmax(axis=1)
+        return own_rule(votes).weighed(votes.counts).argmax(axis=1)
     except MithridateError:  # a rule that needs what only the user knows has no weights
         return votes.counts.argmax(axis=1)
 
@@ -152,8 +153,7 @@ def bounded(
     limits = _bound_for(method, votes, on=on, kind=bounds, failure_prob=share)
     accountant = method.accountant(votes.mechanism, threat)
     most = _most(votes, threat)
-    found = _nearest_rival(votes.examples, *_largest_radii(accountant, limits, most, farthest, progress))
-    radius, status = _within(most, *found)
+    radius, status = _within(most, *_largest_radii(accountant, limits, votes.examples, most, farthest, progress))
     return Certificate(
         _used(votes, on),
         label=limits.label[: votes.examples],
@@ -167,7 +167,7 @@ def bounded(
         bounds=bounds,
         assumptions=assumptions(method, on=on, kind=bounds, votes=votes),
         error_budget=accountant.error_budget,
-        versions=_versions(),
+        versions=dict(_VERSIONS),
     )
 
 
@@ -192,7 +192,7 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
         on=on,
         bounds=EXACT,
         assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
-        versions=_versions(),
+        versions=dict(_VERSIONS),
     )
 
 
@@ -256,15 +256,6 @@ def separated_margins(method: Method, votes: Votes, *, kind: str, failure_prob: 
 def _separated(limits: LabelBounds) -> npt.NDArray[np.bool_]:
     rival = limits.rival_upper if limits.ratio is None else limits.rival_upper * limits.ratio
     return limits.top_lower > rival
-
-
-def _nearest_rival(
-    examples: int, radius: IntArray, status: npt.NDArray[np.str_]
-) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """The smallest radius of each example, where there is one for rivals of each weight."""
-    by_weight = radius.reshape(-1, examples)
-    nearest = by_weight.argmin(axis=0), np.arange(examples)
-    return by_weight[nearest], status.reshape(-1, examples)[nearest]
 
 
 def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str, ...]:
@@ -332,9 +323,12 @@ def _distinct_pairs(
 
 
 def _largest_radii(
-    accountant: Accountant, limits: LabelBounds, most: int, farthest: int, progress: Progress | None
+    accountant: Accountant, limits: LabelBounds, examples: int, most: int, farthest: int, progress: Progress | None
 ) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`."""
+    """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`.
+
+    Where there are rivals of several weights, those of the nearest.
+    """
     radius = np.full(len(limits.label), -1, dtype=np.int64)
     status = np.full(len(limits.label), Status.NOT_SEPARATED.value, dtype="U16")
     separated = np.flatnonzero(_separated(limits))
@@ -345,7 +339,9 @@ def _largest_radii(
         finally:
             accountant.close()
         radius[separated], status[separated] = radii[inverse], statuses[inverse]
-    return radius, status
+    by_weight = radius.reshape(-1, examples)
+    nearest = by_weight.argmin(axis=0), np.arange(examples)
+    return by_weight[nearest], status.reshape(-1, examples)[nearest]
 
 
 def _search(
@@ -404,7 +400,3 @@ def _used(votes: Votes, on: str) -> Votes:
     if on == "scores" or (votes.score_sums is votes.score_squares is votes.score_histograms is None):
         return votes
     return replace(votes, score_sums=None, score_squares=None, score_histograms=None)
-
-
-def _versions() -> dict[str, str]:
-    return {"mithridate": VERSION, "numpy": np.__version__, "scipy": scipy.__version__}

@@ -31,7 +31,7 @@ from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.config import PRECISIONS
 from mithridate.training.order import Order, Ray, RuntimeOptions, compose
-from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, parts_path
+from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, path_of
 from mithridate.training.shared_run import in_words, parse_shards, stretches
 
 _TRAIN_EXAMPLES = """examples:
@@ -199,7 +199,7 @@ class _Part:
         manifest = Manifest.read(run_dir / "run.json")
         instances = range(*votes.shards[manifest.run_id][0])
         numbers = [number for number, group in enumerate(manifest.ranges) if group.start in instances]
-        missing, path = missing_shards(run_dir, manifest), parts_path(run_dir, instances)
+        missing, path = missing_shards(run_dir, manifest), path_of(run_dir, "parts", instances)
         whole = (run_dir / "votes.npz").exists()
         if whole:
             following = f"mithridate certify {shlex.quote(str(run_dir))}"

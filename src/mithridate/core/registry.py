@@ -80,9 +80,13 @@ class Tagged:
             cls._table.add(word, cls)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its word and its fields as plain JSON values."""
-        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        """Its word and its fields as plain JSON values, without what is None by default or tells none from another."""
+        values = {one.name: (getattr(self, one.name), one) for one in fields(cast("Any", self)) if one.compare}
+        plain = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, (value, one) in values.items()
+            if value is not None or one.default is not None
+        }
         return {self._table.key: getattr(self, self._table.key), **plain}
 
     @classmethod

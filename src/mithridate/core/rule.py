@@ -69,6 +69,10 @@ class Rule(registry.Tagged, table=registry.rules):
         """With its options, for people."""
         return self.title
 
+    def weighed(self, counts: IntArray) -> IntArray:
+        """Votes times the class weights, where it has some."""
+        return counts
+
 
 @dataclass(frozen=True)
 class Weighted(Rule):
@@ -103,11 +107,6 @@ class Weighted(Rule):
         """By weight, where there are weights."""
         return "" if self.class_weights is None else "the one with the largest number of votes x class weight"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Name and options as plain JSON values; weights only where there are some."""
-        said = super().to_dict()
-        return said if self.class_weights is not None else {n: v for n, v in said.items() if n != "class_weights"}
-
     def weights(self, classes: int) -> IntArray:
         """The weight of each of so many labels.
 
@@ -129,11 +128,6 @@ class Weighted(Rule):
         if int(counts.max()) * int(weights.max()) >= 1 << 62:
             raise ConfigError(f"The votes are too many for class weights up to {weights.max():,}; use smaller ones.")
         return counts * weights
-
-
-def weighed_votes(votes: Votes, rule: Rule) -> IntArray:
-    """The counts, times the class weights where the rule has some."""
-    return rule.weighed(votes.counts) if isinstance(rule, Weighted) else votes.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +260,7 @@ def default_rule(mechanism: Mechanism) -> Rule:
     Raises:
         ConfigError: the rule needs a constant that only the user can know.
     """
-    return _built(mechanism.rule, {})
+    return rule_from_dict({"name": mechanism.rule})
 
 
 def rule_from_dict(values: dict[str, Any]) -> Rule:
@@ -278,15 +272,12 @@ def rule_from_dict(values: dict[str, Any]) -> Rule:
     >>> rule_from_dict({"name": "rdp", "group": "paper", "complement": False})
     RDP(group='paper', complement=False)
     """
-    return _built(values.get("name"), {key: value for key, value in values.items() if key != "name"})
-
-
-def _built(name: Any, options: dict[str, Any]) -> Rule:
+    name = values.get("name")
     found: type[Rule] | None = registry.rules.find(name)
     if found is None:
         raise ArtifactError(f"The method {name!r} is not known to this version of mithridate; update it.")
     try:
-        return found.from_dict(options)
+        return found.from_dict({key: value for key, value in values.items() if key != "name"})
     except TypeError as error:
         raise ArtifactError(
             f"The method {name!r} with these options is not known to this version of mithridate ({error}); update it."

@@ -103,7 +103,10 @@ class Votes:
             object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
-        object.__setattr__(self, "run_ids", _checked_run_ids(self.run_ids))
+        runs: tuple[Any, ...] = tuple(self.run_ids)
+        if isinstance(self.run_ids, str) or not all(isinstance(run, str) for run in runs) or len(set(runs)) < len(runs):
+            raise ConfigError("Expected run_ids as a tuple of different names of runs.")
+        object.__setattr__(self, "run_ids", runs)
         if not isinstance(self.data_fingerprint, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Expected data_fingerprint as text, got {shown(self.data_fingerprint)}.")
         _validate.sentences(assumptions=self.assumptions)
@@ -495,13 +498,6 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     if (labels < 0).any() or (labels >= counts.shape[1]).any():
         raise ConfigError(f"Expected true labels from 0 to {counts.shape[1] - 1}, the classes that were voted on.")
     return labels
-
-
-def _checked_run_ids(run_ids: Any) -> tuple[str, ...]:
-    names = tuple(run_ids)
-    if isinstance(run_ids, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ConfigError("Expected run_ids as a tuple of different names of runs.")
-    return names
 
 
 def _checked_shards(shards: Any, votes: Votes) -> dict[str, InstanceRanges]:

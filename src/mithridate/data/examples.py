@@ -278,15 +278,14 @@ class Preparation:
         return rows if isinstance(rows, csr_array) else self._checked(rows, len(x), what)
 
     def _check_alike(self, x: Array, what: str) -> None:
-        if x.shape[1:] != self.shape or not self._is_of_kind(kind_of(x)):
+        # Whole numbers and others are both numbers, unless they stand for tokens.
+        kind = kind_of(x)
+        is_alike = kind == self.kind or (not self.tokens and {kind, self.kind} == {"integer", "float"})
+        if x.shape[1:] != self.shape or not is_alike:
             raise ConfigError(
                 f"Expected {what} inputs of shape {self.shape} and kind {self.kind} like the training inputs, "
-                f"got {x.shape[1:]} and {kind_of(x)}; prepare both alike."
+                f"got {x.shape[1:]} and {kind}; prepare both alike."
             )
-
-    def _is_of_kind(self, kind: str) -> bool:
-        """Whole numbers and others are both numbers, unless they stand for tokens."""
-        return kind == self.kind or (not self.tokens and {kind, self.kind} == {"integer", "float"})
 
     def _checked_tokens(self, x: Array, what: str) -> IntArray:
         tokens = np.array(x, dtype=np.int64, order="C")

@@ -126,18 +126,11 @@ class TrainedDefence(Defence):
 
 def network_for(model: Any, features: Any, facts: Facts) -> tuple[Any, Encoder | None]:
     """Model and features where they are left open: those of the private ensemble, by the facts alone."""
-    none = isinstance(features, str) and features == "none"
-    if not (isinstance(model, str) and model == "auto") and not (isinstance(features, str) and features == "auto"):
-        return model, None if none else pick_encoder(features)
-    chosen = choosing.choose(
-        num_train=facts.num_train,
-        classes=facts.classes,
-        shape=facts.shape,
-        kind=facts.kind,
-        model=model,
-        features=None if none else features,
-    )
-    return chosen.model, chosen.features
+    asked = None if isinstance(features, str) and features == "none" else features
+    is_open = isinstance(model, str) and model == "auto"
+    if not is_open and not (isinstance(asked, str) and asked == "auto"):
+        return model, pick_encoder(asked)
+    return "linear" if is_open else model, choosing.features_for(model, asked, facts.shape, facts.kind)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

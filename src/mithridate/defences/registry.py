@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from mithridate._text import did_you_mean
@@ -18,7 +17,7 @@ class _Entry:
     """What a name stands for."""
 
     kind: type[Defence]
-    build: Callable[[Mapping[str, Any]], Defence]
+    constants: Mapping[str, Any]
 
 
 _KNOWN: dict[str, _Entry] = {}
@@ -37,12 +36,8 @@ def register(kind: Kind, *names: str, **constants: Any) -> Kind:
         known = _KNOWN.get(name)
         if known is not None and registry.place(known.kind) != registry.place(kind):
             raise ValueError(f"the name {name!r} is taken by {known.kind.__name__}; choose another one")
-        _KNOWN[name] = _Entry(kind, partial(_built, kind, constants))
+        _KNOWN[name] = _Entry(kind, constants)
     return kind
-
-
-def _built(kind: type[Defence], constants: Mapping[str, Any], options: Mapping[str, Any]) -> Defence:
-    return kind.from_options({**options, **constants})
 
 
 def names() -> tuple[str, ...]:
@@ -70,7 +65,7 @@ def defence(name: str, **options: Any) -> Defence:
         if given not in known:
             raise ConfigError(f"The method {name} has no option {given!r}; {did_you_mean(given, known)}")
     try:
-        return entry.build(options)
+        return entry.kind.from_options({**options, **entry.constants})
     except TypeError as error:  # a value of a kind that nobody expects there
         raise ConfigError(f"An option of {name} is of the wrong kind: {error}.") from error
 

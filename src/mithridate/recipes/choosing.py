@@ -258,7 +258,7 @@ def choose(
     if isinstance(model, str):
         _validate.one_of(MODELS, model=model)
     task = _Task(int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances))
-    chosen, reasons = _features(model, features, task)
+    chosen, reasons = features_for(model, features, task.shape, kind)
     network = "linear" if isinstance(model, str) and model == "auto" else model
     asked = {
         "noise_multiplier": noise_multiplier,
@@ -324,23 +324,25 @@ class _Task:
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def _features(model: Any, asked: Any, task: _Task) -> tuple[Encoder | None, tuple[str, ...]]:
-    """The encoder, and why."""
+def features_for(
+    model: Any, asked: Any, shape: tuple[int, ...], kind: str
+) -> tuple[Encoder | None, tuple[str, ...]]:
+    """The encoder that `choose` chooses, and why; see there for the arguments."""
     if asked != "auto":
         asked = pick_encoder(asked)
-    if asked is None and task.kind == "text":
+    if asked is None and kind == "text":
         raise ConfigError("Text needs features: leave features='auto', or give numbers instead of strings.")
     if not isinstance(asked, str):
         return asked, ()
-    if task.kind == "text":
+    if kind == "text":
         return HashedWords(), ("Text is hashed: a vocabulary would be learnt from the data.",)
     if not isinstance(model, str) or model in _PUBLISHED:
         return None, ("A network finds its own features in the inputs.",)
-    check_channels(task.shape, task.kind)
-    if task.kind != "uint8" or len(task.shape) not in (2, 3) or min(task.shape[-2:]) < _SMALLEST_IMAGE:
+    check_channels(shape, kind)
+    if kind != "uint8" or len(shape) not in (2, 3) or min(shape[-2:]) < _SMALLEST_IMAGE:
         return UnitNorm(), ("Rows of norm one: noise then costs every example alike.",)
     few = "Few parameters on fixed image features buy radius."
-    if len(task.shape) == 3 and task.shape[0] == 3:
+    if len(shape) == 3 and shape[0] == 3:
         return PhotoGradients(), (few, _MIRRORED)
     return OrientedGradients(), (few,)
 

@@ -52,11 +52,6 @@ class Batches:
         return np.diff(self.starts)
 
 
-def steps_per_block(num_examples: int, sample_rate: float) -> int:
-    """How many steps are sampled by one draw: a function of the mechanism alone."""
-    return max(1, int(_DRAWS_PER_BLOCK / (num_examples * sample_rate + 1.0)))
-
-
 def sample_batches(random: np.random.Generator, num_examples: int, sample_rate: float, steps: int) -> Batches:
     """Poisson batches of `steps` steps.
 
@@ -144,8 +139,9 @@ def blocks(
         mapped: how to sample for every instance, `map` or that of a pool.
     """
     parts = [None if keep is None else sample_batches(stream, num_examples, keep, 1)[0] for stream in streams]
-    # From the whole data and not from the parts: the blocks of all instances then cover the same steps.
-    length = steps_per_block(num_examples, sample_rate)
+    # How many steps are sampled by one draw: a function of the mechanism alone. From the whole data and not from the
+    # parts: the blocks of all instances then cover the same steps.
+    length = max(1, int(_DRAWS_PER_BLOCK / (num_examples * sample_rate + 1.0)))
     for done in range(0, steps, length):
         count = min(length, steps - done)
         sample = partial(_sample_part, num_examples, sample_rate, count)
@@ -298,7 +294,7 @@ class Visits:
         recipe: how instances are trained, resolved.
         data: the training set.
         device: where it is looked up.
-        parts: see `source_of`.
+        parts: for models of parts, the indices of what each of them sees, in the canonical order.
 
     Attributes:
         longest: how many examples an instance sees, at most.
@@ -491,23 +487,3 @@ def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> No
 # --- either of them ---------------------------------------------------------------------------------------------------
 
 ExampleTable = _WholeSet | Views
-BatchSource = PoissonSamples | Visits
-
-
-def source_of(
-    recipe: TrainingRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
-) -> BatchSource:
-    """Where the batches of a recipe come from.
-
-    Args:
-        recipe: how instances are trained, resolved.
-        data: the training set.
-        device: where it is looked up.
-        parts: for models of parts, the indices of what each of them sees, in the canonical order.
-
-    Raises:
-        ConfigError: the batches would be too large.
-    """
-    if isinstance(recipe, TrainConfig):
-        return PoissonSamples(recipe, data, device)
-    return Visits(recipe, data, device, parts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -69,6 +69,8 @@ class Learning:
     pixel_std: tuple[float, ...] | None
     score_bins: int
     loss_weights: tuple[float, ...] | None
+    # What each instance sees, where that is not the whole training set.
+    plan: ViewPlan | None = None
 
     def _check_learning(self) -> None:
         """Require constants that models can be trained with."""
@@ -76,12 +78,19 @@ class Learning:
         _validate.number_in(0, math.inf, low_open=True, learning_rate=self.learning_rate)
         _check_single_precision("learning_rate", self.learning_rate)
         _validate.number_in(0, _LARGEST, weight_decay=self.weight_decay)
-        if self.max_grad_norm is not None:
-            _check_norm(self.max_grad_norm)
+        bins, norm = self.score_bins, self.max_grad_norm
+        if norm is not None:
+            _validate.number_in(0, math.inf, low_open=True, max_grad_norm=norm)
+            if not _SHORTEST_NORM <= norm <= _LONGEST_NORM:
+                raise ConfigError(
+                    f"Expected max_grad_norm from {_SHORTEST_NORM:g} to {_LONGEST_NORM:g}, got {norm:g}; "
+                    "scale the inputs and the learning_rate instead."
+                )
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 0 or bins & (bins - 1) or bins > 4096:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected score_bins to be 0 or a power of two up to 4096, got {bins!r}.")
         self._check_optimizer()
         self._check_classes()
         self._check_scaling()
-        self._check_bins()
         self._check_loss_weights()
 
     def _check_loss_weights(self) -> None:
@@ -131,15 +140,10 @@ class Learning:
                 _validate.number_in(low, math.inf, low_open=True, **{name: number})
             object.__setattr__(self, name, tuple(float(number) for number in values))
 
-    def _check_bins(self) -> None:
-        bins = self.score_bins
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 0 or bins & (bins - 1) or bins > 4096:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"Expected score_bins to be 0 or a power of two up to 4096, got {bins!r}.")
-
     @property
     def is_deterministic(self) -> bool:
         """Whether a model is a function of what it sees, and not a draw."""
-        return False
+        return self.plan is not None and self.plan.is_deterministic
 
     @property
     def follows_size(self) -> bool:
@@ -150,6 +154,12 @@ class Learning:
     def gradient_rule(self) -> GradientRule:
         """What becomes of the gradients of a batch."""
         raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """The constants as plain JSON values; loss weights only where there are some."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        said = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return said if self.loss_weights is not None else {n: v for n, v in said.items() if n != "loss_weights"}
 
     def learning_rate_at(self, step: int) -> float:
         """The step size of a step, counted from 0.
@@ -166,15 +176,6 @@ def _check_single_precision(name: str, value: float) -> None:
     """Require what models are computed with to be a number of single precision, with room to spare."""
     if not 1.0 / _LARGEST <= value <= _LARGEST:
         raise ConfigError(f"Expected {name} from {1 / _LARGEST:g} to {_LARGEST:g}, got {value:g}.")
-
-
-def _check_norm(max_grad_norm: float) -> None:
-    _validate.number_in(0, math.inf, low_open=True, max_grad_norm=max_grad_norm)
-    if not _SHORTEST_NORM <= max_grad_norm <= _LONGEST_NORM:
-        raise ConfigError(
-            f"Expected max_grad_norm from {_SHORTEST_NORM:g} to {_LONGEST_NORM:g}, got {max_grad_norm:g}; "
-            "scale the inputs and the learning_rate instead."
-        )
 
 
 @dataclass(frozen=True)
@@ -236,9 +237,8 @@ class TrainConfig(Learning):
         if self.instances > _MOST_INSTANCES:
             raise ConfigError(f"Expected at most {_MOST_INSTANCES:,} instances, got {self.instances:,}.")
         _ = self.mechanism  # checks its own constants
-        _validate.number_in(0, math.inf, low_open=True, max_grad_norm=self.max_grad_norm)
-        _check_single_precision("noise_multiplier x max_grad_norm", self.noise_multiplier * self.max_grad_norm)
         self._check_learning()
+        _check_single_precision("noise_multiplier x max_grad_norm", self.noise_multiplier * self.max_grad_norm)
         if self.num_train is not None:
             _validate.positive_integer(num_train=self.num_train)
         if self.divisor is not None:
@@ -276,10 +276,6 @@ class TrainConfig(Learning):
         noise = self.noise_multiplier * self.max_grad_norm
         return GradientRule(self.max_grad_norm, noise, self.divisor, self.loss_weights)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain JSON values."""
-        return _plain(asdict(self))
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
         """Read back what `to_dict` wrote."""
@@ -287,12 +283,6 @@ class TrainConfig(Learning):
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
         return cls(**plain)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Constants as plain JSON values; loss weights only where there are some."""
-    said = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return said if said["loss_weights"] is not None else {n: v for n, v in said.items() if n != "loss_weights"}
 
 
 _MOST_PIXELS = 64
@@ -466,7 +456,7 @@ class PlainRecipe(PlainConfig):
         num_train: number of training examples, where the mechanism speaks of it.
     """
 
-    plan: ViewPlan = field(kw_only=True)
+    plan: ViewPlan = field(kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]  (never None here)
     num_train: int | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -486,11 +476,6 @@ class PlainRecipe(PlainConfig):
     def instances(self) -> int:
         """Number of models that vote."""
         return self.plan.models
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether a model is a function of what it sees, and not a draw."""
-        return self.plan.is_deterministic
 
     @property
     def mechanism(self) -> Mechanism:
@@ -516,10 +501,9 @@ class PlainRecipe(PlainConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain JSON values; `num_train` only where the mechanism speaks of it."""
-        values = {one.name: getattr(self, one.name) for one in fields(PlainConfig)}
-        plain = _plain(values)
-        if self.num_train is not None:
-            plain["num_train"] = self.num_train
+        plain = super().to_dict()
+        if self.num_train is None:
+            del plain["num_train"]
         return {**plain, "instances": self.instances, "plan": self.plan.to_dict()}
 
     @classmethod

@@ -246,7 +246,7 @@ class Fusion:
         followers: additions and ReLUs after a GroupNorm that may have applied them, with the value that then stays.
         addends: GroupNorms that are added to something which is known before them, and what that is.
         stem: stages of convolution, activation and pooling from the input on, as one layer.
-        stem_nodes: the nodes of the stem; the first is `stem_start`.
+        stem_nodes: the nodes of the stem; the first is its first convolution.
     """
 
     pools: dict[fx.Node, FusedPool] = field(default_factory=dict)
@@ -255,11 +255,6 @@ class Fusion:
     addends: dict[fx.Node, fx.Node] = field(default_factory=dict)
     stem: layers.Stem | None = None
     stem_nodes: tuple[fx.Node, ...] = ()
-
-    @property
-    def stem_start(self) -> fx.Node | None:
-        """The first convolution of the stem."""
-        return self.stem_nodes[0] if self.stem_nodes else None
 
 
 @dataclass(frozen=True)
@@ -296,7 +291,7 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
     for node in traced.graph.nodes:
         _follow_norms(traced, node, known, shapes, fusion)
         window = _window_of(traced, node)
-        activation = _activation_of(traced, node.args[0]) if window else None
+        activation = _activation_of(traced, node.args[0], only_user=True) if window else None
         if window is None or activation is None or len(shapes[node] or ()) != 4:
             continue
         fusion.passed.add(node.args[0])
@@ -314,7 +309,11 @@ def _follow_norms(
             if norm is not None and addend is not None:
                 fusion.addends[at] = addend
                 fusion.followers[node] = Follower(norm, at)
-    elif _is_relu(traced, node) and isinstance(before := node.args[0], fx.Node) and len(before.users) == 1:
+    elif (
+        _activation_of(traced, node) == "relu"
+        and isinstance(before := node.args[0], fx.Node)
+        and len(before.users) == 1
+    ):
         added = fusion.followers.get(before)
         norm = _norm_at(before, known) if added is None else added.norm
         if norm is not None:
@@ -349,12 +348,6 @@ def _norm_at(node: fx.Node, known: dict[str, layers.Layer]) -> layers.GroupNorm 
     return layer if isinstance(layer, layers.GroupNorm) else None
 
 
-def _is_relu(traced: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return type(traced.get_submodule(str(node.target))) is nn.ReLU
-    return node.op == "call_function" and node.target in (torch.relu, F.relu)
-
-
 def _stem_of(
     traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Shapes
 ) -> tuple[layers.Stem | None, tuple[fx.Node, ...]]:
@@ -384,7 +377,7 @@ def _next_stage(
         members.append(users[0])
     convolution, active, pooling = members
     layer = known.get(str(convolution.target)) if convolution.op == "call_module" else None
-    activation, window = _activation_of(traced, active), _window_of(traced, pooling)
+    activation, window = _activation_of(traced, active, only_user=True), _window_of(traced, pooling)
     images, outputs = shapes.get(before), shapes.get(convolution)
     if not isinstance(layer, layers.Conv) or activation is None or window is None or not images or not outputs:
         return None
@@ -412,9 +405,9 @@ def is_tanh(traced: fx.GraphModule, node: fx.Node) -> bool:
     return node.target in (torch.tanh, F.tanh, "tanh")
 
 
-def _activation_of(traced: fx.GraphModule, node: fx.Node) -> str | None:
-    """The name that `kernels` has for an activation that nothing but the pooling uses, else None."""
-    if len(node.users) != 1:
+def _activation_of(traced: fx.GraphModule, node: fx.Node, *, only_user: bool = False) -> str | None:
+    """The name that `kernels` has for an activation, else None; with `only_user`, None where others use it, too."""
+    if only_user and len(node.users) != 1:
         return None
     if node.op == "call_module":
         return {nn.Tanh: "tanh", nn.ReLU: "relu"}.get(type(traced.get_submodule(str(node.target))))

@@ -94,6 +94,27 @@ _PRODUCTS_BEFORE = ("cuda.matmul.allow_tf32", "cudnn.allow_tf32")
 _REPEATABLE: dict[str, Any] = {"cudnn.deterministic": True, "cudnn.benchmark": False}
 
 
+def _has(path: str) -> bool:
+    owner: Any = torch.backends
+    for name in path.split("."):
+        if not hasattr(owner, name):
+            return False
+        owner = getattr(owner, name)
+    return True
+
+
+# By what this torch has; on a CPU, and so for mkldnn, there is no TF32.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    precision: _REPEATABLE
+    | (
+        {p: precision if p.startswith("cu") and precision == "tf32" else "ieee" for p in _PRODUCTS if _has(p)}
+        if _has(_PRODUCTS[0])
+        else dict.fromkeys(_PRODUCTS_BEFORE, precision == "tf32")
+    )
+    for precision in ("float32", "tf32")
+}
+
+
 @contextmanager
 def usual_settings() -> Iterator[None]:
     """Torch as it is when it has been imported, whatever the caller has set; it is set back after.
@@ -118,7 +139,7 @@ def usual_settings() -> Iterator[None]:
 @contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
     """Matrix products and convolutions in `float32` or `tf32`, repeatable, whatever was set; it is set back after."""
-    settings = {**_REPEATABLE, **_rounding(precision)}
+    settings = _SETTINGS[precision]
     before = {path: functools.reduce(getattr, path.split("."), torch.backends) for path in settings}
     with torch.autocast(device.type, enabled=False):
         try:
@@ -128,26 +149,6 @@ def products(precision: str, device: torch.device) -> Iterator[None]:
         finally:
             for path, value in before.items():
                 _set(path, value)
-
-
-def _rounding(precision: str) -> dict[str, Any]:
-    if _has(_PRODUCTS[0]):
-        # On a CPU, and so for mkldnn, there is no TF32.
-        return {
-            path: "tf32" if precision == "tf32" and path.startswith("cu") else "ieee"
-            for path in _PRODUCTS
-            if _has(path)
-        }
-    return dict.fromkeys(_PRODUCTS_BEFORE, precision == "tf32")
-
-
-def _has(path: str) -> bool:
-    owner: Any = torch.backends
-    for name in path.split("."):
-        if not hasattr(owner, name):
-            return False
-        owner = getattr(owner, name)
-    return True
 
 
 def _set(path: str, value: Any) -> None:

@@ -26,9 +26,18 @@ from mithridate import _validate
 from mithridate.data import Dataset
 from mithridate.data.partition import IndexArray
 from mithridate.errors import ConfigError
-from mithridate.training.batch_source import TOGETHER, Block, ExampleTable, Group, Seen, TrainingRecipe, source_of
+from mithridate.training.batch_source import (
+    TOGETHER,
+    Block,
+    ExampleTable,
+    Group,
+    PoissonSamples,
+    Seen,
+    TrainingRecipe,
+    Visits,
+)
 from mithridate.training.clipping import Clipping
-from mithridate.training.config import PRECISIONS, GradientRule
+from mithridate.training.config import PRECISIONS, GradientRule, TrainConfig
 from mithridate.training.devices import (
     OnStep,
     Optimiser,
@@ -129,7 +138,11 @@ class Engine:
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
-        self._source = source_of(recipe, data, device, parts)
+        self._source = (
+            PoissonSamples(recipe, data, device)
+            if isinstance(recipe, TrainConfig)
+            else Visits(recipe, data, device, parts)
+        )
         self._rule = recipe.gradient_rule
         if self._rule.loss_weights is not None:
             self.network.loss_weights = torch.tensor(self._rule.loss_weights, dtype=torch.float32, device=device)
@@ -146,7 +159,7 @@ class Engine:
         """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
         if self._device.type == "cpu":
             has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and cpu.library() is not None else "torch"
+            return "native" if has_stem and cpu.library(stages=True) is not None else "torch"
         return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:
@@ -196,13 +209,15 @@ class Engine:
 
     def _train(self, group: Group, steps: int, on_step: OnStep | None = None) -> Tensor:
         if self._device.type == "cpu":
-
-            def train(part: slice, advance: OnStep) -> Tensor:
-                return self._train_together(group[part], steps, advance)
-
             # A function of the number of instances alone: how many are taken together changes the rounding.
             together = min(-(-group.models // 2), self._source.together)
-            return on_threads(train, group.models, together, on_step, one_at_a_time=self.path != "fast")
+            return on_threads(
+                lambda part, advance: self._train_together(group[part], steps, advance),
+                group.models,
+                together,
+                on_step,
+                one_at_a_time=self.path != "fast",
+            )
         whole = group if self._slots is None else group.filled_up(self._slots)
         if self._device.type == "cuda" and (kernels := kernels_for(self._device)) is not None:
             return self._train_by_graph(whole, steps, kernels, on_step)[: group.models]
@@ -220,7 +235,9 @@ class Engine:
                 chosen = torch.from_numpy(indices).to(self._device)
                 sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
                 if self._rule.noise:
-                    sums.add_(_normals(streams, sums), alpha=self._rule.noise)
+                    # Row by row from the instances' own streams.
+                    rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
+                    sums.add_(torch.from_numpy(np.stack(rows)).to(sums), alpha=self._rule.noise)
                 # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
                 optimiser.update(sums.to(weights).div_(self._rule.divisor))
                 if on_step is not None:
@@ -384,12 +401,6 @@ def _sums(
     present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
     inputs, labels = table.look_up(chosen)
     return network.clipped_sums(weights, inputs, labels, present, rule.longest)
-
-
-def _normals(streams: Sequence[np.random.Generator], like: Tensor) -> Tensor:
-    """Standard normals like `like`, row by row from the instances' own streams."""
-    rows = np.stack([stream.standard_normal(like.shape[1], dtype=np.float32) for stream in streams])
-    return torch.from_numpy(rows).to(like)
 
 
 def _network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:

@@ -74,7 +74,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, *, bias: bool =
     if not input_shape:
         raise ConfigError("Expected an input_shape with at least one axis; give tables one column at least.")
     if name == "linear":
-        return _linear(tuple(input_shape), classes, bias=bias)
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias=bias))  # softmax regression
     return _BUILDERS[name](tuple(input_shape), classes)
 
 
@@ -96,11 +96,6 @@ def scaling(name: str, channels: int) -> tuple[tuple[float, ...], tuple[float, .
         return _CIFAR10_SCALING
     mean, std = _MNIST_SCALING if name == "lenet5" else _NO_SCALING
     return mean * channels, std * channels
-
-
-def _linear(input_shape: tuple[int, ...], classes: int, *, bias: bool) -> nn.Module:
-    """Softmax regression."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), classes, bias=bias))
 
 
 def _mlp(input_shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -66,12 +66,17 @@ class FastNetwork:
         self._layers = layers_of(traced)
         shapes = checked_shapes(traced, input_shape, input_dtype)
         self._fusion = fusion_of(traced, self._layers, shapes)
+        # Whether it starts with stages of convolution, activation and pooling.
+        self.has_stem = self._fusion.stem is not None
         self._tanhs = {node for node in traced.graph.nodes if is_tanh(traced, node)}
         self._last_use = last_uses(traced.graph)
         # One model of wide convolutions keeps a GPU busy, and its batch need not wait for the largest of others.
         self.is_wide = any(isinstance(layer, layers.Conv) and layer.is_wide for layer in self._layers.values())
         numbers = sum(math.prod(shape[1:]) for shape in shapes.values() if shape)
-        stored = sum(shape.numel() for name, shape in self._shapes.items() if self._may_be_stored(name))
+        # Gradients with respect to these may be held for every example.
+        named = [(*name.rpartition("."), shape.numel()) for name, shape in self._shapes.items()]
+        looked_up = layers.Linear | layers.Embedding
+        stored = sum(n for at, _, name, n in named if name == "bias" or not isinstance(self._layers.get(at), looked_up))
         # Activations and their gradients, with a copy to work on; then the gradients that are stored.
         self.bytes_per_example = 4 * (3 * numbers + min(stored, 2**18))
         self.bytes_per_model = 4 * 6 * self.size
@@ -95,7 +100,9 @@ class FastNetwork:
         models, batch = present.shape
         if batch == 0:
             return torch.zeros_like(weights)
-        frame = self._frame(models, _extents(present), recording=True)
+        # For each model, the position in the batch from which there is only padding.
+        extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
+        frame = self._frame(models, extents, recording=True)
         with torch.enable_grad():
             logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
         with torch.no_grad():
@@ -126,7 +133,7 @@ class FastNetwork:
             self.clipping,
             extents,
             kernels,
-            native=cpu.library() if on_cpu and self._fusion.stem is not None else None,
+            native=cpu.library(stages=True) if on_cpu and self.has_stem else None,
             recording=recording,
             wide=self.is_wide and kernels is not None,
         )
@@ -141,7 +148,7 @@ class FastNetwork:
                 values[node] = inputs
             elif node.op == "output":
                 return values[node.args[0]], taps
-            elif node is fusion.stem_start and fusion.stem is not None and fusion.stem.suits(frame):
+            elif fusion.stem is not None and node is fusion.stem_nodes[0] and fusion.stem.suits(frame):
                 stem_runs = True
                 values[node] = self._run_layer("", fusion.stem, values[node.args[0]], weights, frame, taps, record)
             elif stem_runs and node in fusion.stem_nodes:
@@ -165,16 +172,6 @@ class FastNetwork:
                 del values[finished]
         raise AssertionError("a traced graph ends with its output")
 
-    def _may_be_stored(self, parameter: str) -> bool:
-        """Whether gradients with respect to a parameter may be held for every example."""
-        layer, _, name = parameter.rpartition(".")
-        return name == "bias" or not isinstance(self._layers.get(layer), layers.Linear | layers.Embedding)
-
-    @property
-    def has_stem(self) -> bool:
-        """Whether it starts with stages of convolution, activation and pooling."""
-        return self._fusion.stem is not None
-
     def _run_layer(
         self,
         name: str,
@@ -185,12 +182,13 @@ class FastNetwork:
         taps: list[_Tap],
         record: bool,
     ) -> Tensor:
-        parameters = [self._view(weights, _full_name(name, parameter)) for parameter in layer.names]
+        names = [f"{name}.{parameter}" if name else parameter for parameter in layer.names]
+        parameters = [weights[:, self._slices[each]].view(len(weights), *self._shapes[each]) for each in names]
         outputs = layer.forward(inputs, parameters, frame)
         if record:
             if not outputs.requires_grad:  # Nothing before it has parameters: the backward pass ends here.
                 outputs.requires_grad_()
-            taps.append(_Tap(name, layer, inputs.detach(), parameters, outputs))
+            taps.append(_Tap(names, layer, inputs.detach(), parameters, outputs))
         return outputs
 
     def _clip_and_sum(
@@ -221,33 +219,21 @@ class FastNetwork:
 
     def _located(self, tap: _Tap, parts: Sequence[layers.Pieces]) -> list[tuple[layers.Pieces, slice]]:
         """Each part with its place in the flat row of a model; the parameters of one layer lie side by side."""
-        slices = [self._slices[_full_name(tap.name, parameter)] for parameter in tap.layer.names]
+        slices = [self._slices[name] for name in tap.names]
         if len(parts) == 1:
             return [(parts[0], slice(slices[0].start, slices[-1].stop))]
         return list(zip(parts, slices, strict=True))
-
-    def _view(self, weights: Tensor, name: str) -> Tensor:
-        return weights[:, self._slices[name]].view(len(weights), *self._shapes[name])
 
 
 @dataclass(frozen=True)
 class _Tap:
     """What passed through a layer: its inputs, and the outputs whose gradient the backward pass gives."""
 
-    name: str
+    names: Sequence[str]
     layer: layers.Layer
     inputs: Tensor
     parameters: Sequence[Tensor]
     outputs: Tensor
-
-
-def _full_name(layer: str, parameter: str) -> str:
-    return f"{layer}.{parameter}" if layer else parameter
-
-
-def _extents(present: Tensor) -> Tensor:
-    """For each model, the position in the batch from which there is only padding."""
-    return (present * torch.arange(1, present.shape[1] + 1, device=present.device)).amax(dim=1).int()
 
 
 def new_sums(weights: Tensor, accumulator: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, classes_read_off, distinct, of_user, step_of
 from mithridate.core.votes import Votes
+from mithridate.data.declarations import MOST_CLASSES
 from mithridate.data.examples import Examples, as_examples, fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
 from mithridate.features import about_encoder
@@ -232,6 +233,8 @@ def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Fac
     names, declared = training.class_names, defence.classes
     found = max(2, int(np.max(training.y)) + 1)
     classes = declared or (len(names) if names else found)
+    if classes > MOST_CLASSES:
+        raise ConfigError(f"Expected at most {MOST_CLASSES:,} classes, got {classes:,}; check the column of labels.")
     looks = () if declared or names else (classes_read_off(found),)
     size = defence.num_train or step_of(len(training.x))
     return Facts(int(size), int(classes), training.x.shape[1:], kind_of(training.x), device), looks

@@ -53,7 +53,7 @@ from mithridate.training.run_directory import (
     check_tally,
     devices_of,
     is_handed_out,
-    models_path,
+    path_of,
     read_models,
 )
 from mithridate.training.shared_run import SharedRun, check_shards
@@ -237,7 +237,7 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
         votes = run.finished_votes()
         if votes is None:
             work.fill(run, work.job, runtime.progress)
-            votes = _votes(order.test.y, run)
+            votes = _votes(order.test.y, run, work.job.config)
             run.save_votes(votes)
         else:
             votes = _up_to_date(votes, order.test.y, run)
@@ -246,7 +246,7 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
         # Whoever finishes the last shard writes the votes of the whole run.
         whole = run.whole() if isinstance(run, SharedRun) else None
         if whole is not None and whole.finished_votes() is None:
-            whole.save_votes(_votes(order.test.y, whole))
+            whole.save_votes(_votes(order.test.y, whole, work.job.config))
         steps = _instances(run) * work.job.config.steps
     if runtime.progress is not None:
         runtime.progress(steps, steps)
@@ -298,7 +298,10 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     if runtime.keep_models and runtime.run_dir is None:
         raise ConfigError("keep_models needs a place for them; give a run_dir.")
     task = task_of(order, keep_models=runtime.keep_models)
-    seed = _checked_seed(order.root_seed, task.job.config)
+    if task.job.config.is_deterministic and order.root_seed is not None:
+        raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
+    given = None if order.root_seed is None else check_root_seed(order.root_seed)
+    seed = PUBLIC_SEED if task.job.config.is_deterministic else given
     stored = _stored_in_flight(runtime.run_dir) if task.job.config.is_deterministic else None
     in_flight = runtime.in_flight or stored
     if runtime.backend is not None:
@@ -317,15 +320,6 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     machine = rehearsed(build, runtime.in_flight) if is_new else build(in_flight)
     manifest = manifest_of(task, machine, target, runtime.in_flight)
     yield _Work(task.job, runtime.run_dir, seed, manifest, partial(train_missing, machine, target))
-
-
-def _checked_seed(root_seed: bytes | None, config: TrainingRecipe) -> bytes | None:
-    """A seed of the caller's, None for one of the operating system; that of functions is public."""
-    if config.is_deterministic:
-        if root_seed is not None:
-            raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
-        return PUBLIC_SEED
-    return None if root_seed is None else check_root_seed(root_seed)
 
 
 def _stored_in_flight(run_dir: PathLike | None) -> int | None:
@@ -485,9 +479,11 @@ def by_parameter(weights: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str,
     return {name: part.numpy().reshape(len(weights), *shape) for (name, shape), part in named}
 
 
-def votes_of(total: TallyArrays, manifest: Manifest, labels: npt.NDArray[np.int64] | None, identity: str) -> Votes:
-    """The votes of a run on some inputs."""
-    mechanism = recipe_from_dict(manifest.recipe["config"]).mechanism
+def votes_of(
+    total: TallyArrays, manifest: Manifest, config: TrainingRecipe, labels: npt.NDArray[np.int64] | None, identity: str
+) -> Votes:
+    """The votes of a run, by its recipe, on some inputs."""
+    mechanism = config.mechanism
     evidence = {name: total[name] for name in EVIDENCE if name in total}
     sums = {name: array for name, array in total.items() if name not in evidence}
     if isinstance(mechanism, Deterministic):  # a function of the data has counts, and no scores to average
@@ -505,9 +501,9 @@ def votes_of(total: TallyArrays, manifest: Manifest, labels: npt.NDArray[np.int6
     )
 
 
-def _votes(labels: npt.NDArray[np.int64] | None, run: Run) -> Votes:
+def _votes(labels: npt.NDArray[np.int64] | None, run: Run, config: TrainingRecipe) -> Votes:
     manifest = run.manifest
-    votes = replace(votes_of(run.total(), manifest, labels, manifest.data_fingerprint), devices=run.devices)
+    votes = replace(votes_of(run.total(), manifest, config, labels, manifest.data_fingerprint), devices=run.devices)
     if not isinstance(run, SharedRun):
         return votes
     # The number of instances in the recipe is that of all that voted, as in votes that were merged.
@@ -600,17 +596,15 @@ def predict(
         raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
     prepared = preparation(new.x, "new")
+    identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
     if "learner" in manifest.recipe:
-        total = _learnt_again(path, manifest, config, prepared, model)
-        identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
-        return votes_of(total, manifest, new.y, identity)
+        return votes_of(_learnt_again(path, manifest, config, prepared, model), manifest, config, new.y, identity)
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
     machine = _asked(manifest, config, prepared, model, target)
     total = _counted(machine, path, manifest, prepared, target)
-    identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
-    return replace(votes_of(total, manifest, new.y, identity), devices=devices_of(path, manifest))
+    return replace(votes_of(total, manifest, config, new.y, identity), devices=devices_of(path, manifest))
 
 
 def _check_stored(manifest: Manifest) -> None:
@@ -747,10 +741,10 @@ def _counted(
     total: TallyArrays | None = None
     sizes = set[int]()
     for group in manifest.ranges:
-        weights = read_models(models_path(path, group), manifest, group)
+        weights = read_models(path_of(path, "models", group), manifest, group)
         expected = {name: (len(group), *shape) for name, shape in machine.shapes.items()}
         if {name: array.shape for name, array in weights.items()} != expected:
-            raise ArtifactError(f"The models in {models_path(path, group)} are not those of the recipe.")
+            raise ArtifactError(f"The models in {path_of(path, 'models', group)} are not those of the recipe.")
         rows = np.concatenate([weights[name].reshape(len(group), -1) for name in machine.shapes], axis=1)
         models = torch.from_numpy(rows).to(device)
         if len(group) not in sizes:

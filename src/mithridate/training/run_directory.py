@@ -109,11 +109,6 @@ class Manifest:
         """Number of instances of the run."""
         return self.recipe["config"]["instances"]
 
-    @property
-    def recipe_hash(self) -> str:
-        """What binds a file of models to its recipe; by which rule these are certified does not matter for them."""
-        return hashlib.sha256(json.dumps(_how_trained(self.recipe), sort_keys=True).encode()).hexdigest()
-
     def to_json(self) -> bytes:
         """The content of `run.json`."""
         ranges = [[group.start, group.stop] for group in self.ranges]
@@ -461,8 +456,8 @@ class RunDirectory(Run):
     def set_in_flight(self, in_flight: int, *, asked: int | None = None) -> None:
         """Train the rest in groups of at most this size, and write that down."""
         for group in self.missing():  # Damaged files, under names that no longer mean anything.
-            _remove(self._shard(group))
-            _remove(self._models(group))
+            _remove(path_of(self.path, "shards", group))
+            _remove(path_of(self.path, "models", group))
         super().set_in_flight(in_flight)
         if asked is not None:
             self.manifest = replace(self.manifest, in_flight_asked=asked)
@@ -474,25 +469,26 @@ class RunDirectory(Run):
 
         contiguous = {name: np.ascontiguousarray(array) for name, array in weights.items()}
         metadata = {**_metadata(self.manifest, group), "sha256": _digest(contiguous), "device": device}
-        with write_atomically(self._models(group), durable=True) as file:
+        with write_atomically(path_of(self.path, "models", group), durable=True) as file:
             file.write(save(contiguous, metadata=metadata))
 
     def save_tally(self, group: range, tally: TallyArrays, device: str) -> None:
         """Write the votes of one group that a device of this kind trained; it is done from then on."""
         check_tally(group, tally)
-        small: dict[str, Any] = {name: _smallest(a) if name in _WHOLE else a for name, a in tally.items()}
+        # Whole numbers of 0 or more in as few bytes as they need.
+        small: dict[str, Any] = {
+            name: array.astype(np.min_scalar_type(int(array.max()))) if name in _WHOLE else array
+            for name, array in tally.items()
+        }
         header = np.array(json.dumps(_metadata(self.manifest, group)))
-        with write_atomically(self._shard(group), durable=True) as file:
+        with write_atomically(path_of(self.path, "shards", group), durable=True) as file:
             write_npz(file, {"run": header, "device": np.array(device), **small})
         self._done[group], self._devices[group] = True, device
 
     def total(self) -> TallyArrays:
-        """The votes of all groups, added up in their order."""
-        return self._sum(self.manifest.ranges)
-
-    def _sum(self, groups: Sequence[range]) -> TallyArrays:
+        """The votes of its groups, added up in their order."""
         total: TallyArrays | None = None
-        for group in groups:
+        for group in self.groups:
             tally = self._read(group)
             total = tally if total is None else added(total, tally)
         assert total is not None
@@ -500,7 +496,7 @@ class RunDirectory(Run):
 
     def _read(self, group: range) -> TallyArrays:
         """The votes of one group, and note who trained it."""
-        tally, device = _read_shard(self._shard(group), self.manifest, group)
+        tally, device = _read_shard(path_of(self.path, "shards", group), self.manifest, group)
         if device is not None:
             self._devices[group] = device
         return tally
@@ -516,7 +512,7 @@ class RunDirectory(Run):
             self._done[group] = self._is_done(group)
 
     def _check_names(self) -> None:
-        expected = {self._shard(group).name for group in self.manifest.ranges}
+        expected = {path_of(self.path, "shards", group).name for group in self.manifest.ranges}
         for path in sorted((self.path / "shards").glob("*.npz")):
             if path.name not in expected:
                 raise ArtifactError(
@@ -525,7 +521,7 @@ class RunDirectory(Run):
 
     def _is_done(self, group: range) -> bool:
         problem = self._problem(group)
-        if problem is not None and self._shard(group).exists():
+        if problem is not None and path_of(self.path, "shards", group).exists():
             _log.warning("%s The instances are trained again, with the same draws.", problem)
         return problem is None
 
@@ -534,7 +530,7 @@ class RunDirectory(Run):
         try:
             self._read(group)
             if self.manifest.keep_models:  # whole as far as its length tells
-                with _opened_models(self._models(group), self.manifest, group):
+                with _opened_models(path_of(self.path, "models", group), self.manifest, group):
                     pass
         except ArtifactError as error:
             return error
@@ -543,12 +539,6 @@ class RunDirectory(Run):
     def _write_manifest(self) -> None:
         with write_atomically(self.path / "run.json", durable=True) as file:
             file.write(self.manifest.to_json())
-
-    def _shard(self, group: range) -> Path:
-        return self.path / "shards" / f"{_name(group)}.npz"
-
-    def _models(self, group: range) -> Path:
-        return models_path(self.path, group)
 
 
 _WHOLE = ("counts", "score_histograms", *EVIDENCE)
@@ -567,15 +557,17 @@ def is_handed_out(run_dir: PathLike) -> bool:
     return os.path.exists(Path(run_dir) / OWN_SEEDS)
 
 
-def parts_path(run_dir: Path, instances: range) -> Path:
-    """Where the votes of some shards are kept, which are the votes of these instances."""
-    return run_dir / "parts" / f"{_name(instances)}.npz"
+def path_of(run_dir: Path, folder: str, group: range) -> Path:
+    """Where something of these instances is kept: their votes in `shards` or `parts`, their weights in `models`."""
+    suffix = "safetensors" if folder == "models" else "npz"
+    return run_dir / folder / f"{group.start:06d}-{group.stop:06d}.{suffix}"
 
 
 def missing_shards(run_dir: Path, manifest: Manifest) -> list[int]:
     """The numbers of the shards that have no file; whether the others are whole is found out when they are read."""
     there = {path.name for path in (run_dir / "shards").glob("*.npz")}
-    return [number for number, group in enumerate(manifest.ranges) if f"{_name(group)}.npz" not in there]
+    groups = enumerate(manifest.ranges)
+    return [number for number, group in groups if path_of(run_dir, "shards", group).name not in there]
 
 
 def recorded(run_dir: Path) -> tuple[Manifest, TallyArrays]:
@@ -596,15 +588,10 @@ def devices_of(run_dir: Path, manifest: Manifest) -> dict[str, int]:
     """
     found: dict[range, str] = {}
     for group in manifest.ranges:
-        with _opened_models(models_path(run_dir, group), manifest, group) as file:
+        with _opened_models(path_of(run_dir, "models", group), manifest, group) as file:
             if "device" in (metadata := file.metadata()):
                 found[group] = metadata["device"]
     return _instances_by(found)
-
-
-def models_path(run_dir: Path, group: range) -> Path:
-    """Where the weights of one group are kept."""
-    return run_dir / "models" / f"{_name(group)}.safetensors"
 
 
 def check_tally(group: range, tally: TallyArrays) -> None:
@@ -670,9 +657,10 @@ def _digest(weights: Mapping[str, npt.NDArray[np.float32]]) -> str:
 
 
 def _metadata(manifest: Manifest, group: range) -> dict[str, str]:
+    """What binds a file to its run; by which rule models are certified does not matter for them."""
     return {
         "run_id": manifest.run_id,
-        "recipe": manifest.recipe_hash,
+        "recipe": hashlib.sha256(json.dumps(_how_trained(manifest.recipe), sort_keys=True).encode()).hexdigest(),
         "first": str(group.start),
         "stop": str(group.stop),
     }
@@ -691,7 +679,9 @@ def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[TallyArra
         header = parse_json(str(arrays.pop("run")))
         if header != _metadata(manifest, group):
             raise ArtifactError(f"{path} is of another run than {manifest.run_id}.")
-        tally = {name: _wide(name, arrays[name]) for name in TALLY if name in arrays}
+        # In types in which sums are exact; what is not summed stays small.
+        kinds = {name: np.int64 if arrays[name].dtype.kind in "iu" else np.float64 for name in TALLY if name in arrays}
+        tally = {name: arrays[name].astype(np.uint16 if name == "predictions" else k) for name, k in kinds.items()}
         check_tally(group, tally)
     except (KeyError, ValueError, TypeError, IndexError, NumericalError) as error:
         if isinstance(error, ArtifactError):
@@ -706,22 +696,6 @@ def _instances_by(devices: Mapping[range, str]) -> dict[str, int]:
     for group, device in devices.items():
         instances[device] += len(group)
     return dict(sorted(instances.items()))
-
-
-def _smallest(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers of 0 or more in as few bytes as they need."""
-    return array.astype(np.min_scalar_type(int(array.max())))
-
-
-def _wide(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An array in a type in which sums are exact; what is not summed stays small."""
-    if name == "predictions":
-        return array.astype(np.uint16)
-    return array.astype(np.int64 if array.dtype.kind in "iu" else np.float64)
-
-
-def _name(group: range) -> str:
-    return f"{group.start:06d}-{group.stop:06d}"
 
 
 def _differences(stored: Manifest, wanted: Manifest) -> list[str]:

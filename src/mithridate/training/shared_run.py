@@ -46,7 +46,7 @@ from mithridate.training.run_directory import (
     locked,
     make,
     missing_shards,
-    parts_path,
+    path_of,
     propose_seed,
     read_seed,
     run_id_of,
@@ -307,11 +307,11 @@ class SharedRun(RunDirectory):
                 f"Another process trains shards that this one was asked for ({in_words(late)}). The others are done "
                 "and kept; run the same command again when that process has ended."
             )
-        return self._sum(self.groups)
+        return super().total()
 
     def save_votes(self, votes: Votes) -> None:
         """Write the votes of its groups."""
-        votes.save(parts_path(self.path, self.instances))
+        votes.save(path_of(self.path, "parts", self.instances))
 
     def whole(self) -> RunDirectory | None:
         """The whole run, if all its shards are there and can be read."""

@@ -24,7 +24,6 @@ from mithridate.data.partition import IndexArray, content_hashes
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen
 from mithridate.training.batch_source import TrainingRecipe
-from mithridate.training.config import TrainConfig, ViewPlan
 from mithridate.training.devices import (
     computer_of,
     enough_memory,
@@ -131,7 +130,7 @@ class Job:
 
     def members_of(self, seeds: Seeds | None, instance: int) -> tuple[IndexArray, IndexArray]:
         """Which examples these are, and their labels."""
-        labels, plan = self.data.labels, plan_of(self.config)
+        labels, plan = self.data.labels, self.config.plan
         if self.members is not None:
             return self.members[instance], labels[self.members[instance]]
         assert plan is not None
@@ -182,7 +181,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
-    plan = plan_of(config)
+    plan = config.plan
     if plan is not None and plan.noise and inputs.dtype != np.float32:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
@@ -201,11 +200,6 @@ def row_by_row(features: Any) -> Any:
     How a library rounds may depend on the rows beside one; other encoders than `Frozen` are exact row by row.
     """
     return replace(features, batch_size=1) if isinstance(features, Frozen) else features
-
-
-def plan_of(config: TrainingRecipe) -> ViewPlan | None:
-    """What each instance sees, where that is not the whole training set."""
-    return None if isinstance(config, TrainConfig) else config.plan
 
 
 def check_evidence(evidence: Sequence[str], inputs: int, classes: int) -> None:
@@ -309,7 +303,7 @@ def manifest_of(
     job, preparation, said = task.job, task.preparation, list(task.order.statements)
     versions = {**(versions or versions_here()), "arithmetic": machine.arithmetic}
     recipe = _recipe_of(task, machine)
-    plan = plan_of(job.config)
+    plan = job.config.plan
     if plan is not None and plan.noise:
         said.append(_distances(preparation))
     if job.config.is_deterministic:

@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -270,8 +270,15 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 @functools.cache
-def library() -> Library | None:
-    """The compiled functions, or None where they are switched off or cannot be had."""
+def library(*, stages: bool = False) -> Library | None:
+    """The compiled functions, or None where they are switched off or cannot be had.
+
+    Args:
+        stages: whether those for stages will be called: all that is called gave what torch gives on small problems.
+    """
+    if stages:
+        found = library()
+        return None if found is None or not _is_right(found, _stages_are_right) else found
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
     source = resources.files("mithridate.training.kernels").joinpath("native.c").read_bytes()  # it is in every package
@@ -280,10 +287,7 @@ def library() -> Library | None:
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
         _log.info("plain torch takes the place of compiled code: %s", error)
         return None
-    if not _is_right(found):
-        _log.warning("compiled code differs from torch and is not used; MITHRIDATE_NATIVE=off avoids the attempt")
-        return None
-    return found
+    return found if _is_right(found, _sums_are_right) else None
 
 
 def _compiled(source: bytes) -> Library:
@@ -368,9 +372,12 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
 
-def _is_right(found: Library) -> bool:
+def _is_right(found: Library, check: Callable[[Library], bool]) -> bool:
     """Whether small problems give what torch gives."""
-    return _sums_are_right(found) and _stages_are_right(found)
+    if not check(found):
+        _log.warning("compiled code differs from torch and is not used; MITHRIDATE_NATIVE=off avoids the attempt")
+        return False
+    return True
 
 
 def _sums_are_right(found: Library) -> bool:
