@@ -28,7 +28,7 @@ from mithridate.data.examples import Dataset
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")
 from mithridate.training import ray_cluster  # noqa: E402
-from mithridate.training.run import Job  # noqa: E402
+from mithridate.training.task import Job, NetworkTrainer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -351,7 +351,9 @@ def placed(monkeypatch: pytest.MonkeyPatch, error: Exception, inputs: Any = TRAI
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "put", put)
     data = Dataset(inputs, TRAIN[1], "")
-    ray_cluster._placed(Job(nn.Identity(), "Identity", make_config(), data, TEST[0], (), None, keep_models=False))
+    ray_cluster._placed(
+        Job(NetworkTrainer(nn.Identity(), "Identity"), make_config(), data, TEST[0], (), None, keep_models=False)
+    )
 
 
 def test_a_model_that_the_head_node_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,10 +130,6 @@ class SpreadPartitions(Deterministic):
         """Number of models, and of buckets."""
         return self.partitions * len(self.offsets)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The mechanism as plain JSON values."""
-        return {"type": self.type, "partitions": self.partitions, "offsets": list(self.offsets)}
-
 
 # --- what each model sees ------------------------------------------------------------------------------------------
 

@@ -324,9 +324,7 @@ class _Task:
 # --- features -------------------------------------------------------------------------------------------------------
 
 
-def features_for(
-    model: Any, asked: Any, shape: tuple[int, ...], kind: str
-) -> tuple[Encoder | None, tuple[str, ...]]:
+def features_for(model: Any, asked: Any, shape: tuple[int, ...], kind: str) -> tuple[Encoder | None, tuple[str, ...]]:
     """The encoder that `choose` chooses, and why; see there for the arguments."""
     if asked != "auto":
         asked = pick_encoder(asked)

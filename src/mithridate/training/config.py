@@ -292,7 +292,7 @@ _NO_CLIPPING = 1e30
 # --- what each instance sees ----------------------------------------------------------------------------------------
 
 
-class ViewPlan:
+class ViewPlan(registry.Tagged, table=registry.views):
     """What each instance sees of the training set; frozen dataclasses inherit it, one for each defence.
 
     Attributes:
@@ -310,10 +310,6 @@ class ViewPlan:
     has_preferences: ClassVar[bool] = False
     counts_examples: ClassVar[bool] = False
     noise: float = 0.0
-
-    def __init_subclass__(cls) -> None:
-        if "type" in vars(cls):
-            registry.views.add(cls.type, cls)
 
     @property
     def models(self) -> int:
@@ -361,7 +357,7 @@ class ViewPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values, without the number of instances."""
-        return {"type": self.type, **{name: value for name, value in vars(self).items() if name != "instances"}}
+        return {name: value for name, value in super().to_dict().items() if name != "instances"}
 
 
 def plan_from_dict(values: Mapping[str, Any], instances: int) -> ViewPlan:
@@ -377,7 +373,7 @@ def plan_from_dict(values: Mapping[str, Any], instances: int) -> ViewPlan:
     kind: Any = registry.views.find(name)
     if kind is None:
         raise KeyError(name)
-    return kind(**constants) if kind.is_deterministic else kind(instances=instances, **constants)
+    return kind.from_dict(constants if kind.is_deterministic else {"instances": instances, **constants})
 
 
 # --- how it learns --------------------------------------------------------------------------------------------------

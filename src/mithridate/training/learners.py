@@ -20,18 +20,25 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import write_atomically
 from mithridate._text import did_you_mean
 from mithridate.data.columns import compact
-from mithridate.data.declarations import Table
-from mithridate.errors import ConfigError
+from mithridate.data.declarations import Table, declaration_from_dict
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import Manifest, Run, RunDirectory, TallyArrays, check_tally
 
 if TYPE_CHECKING:
-    from mithridate.training.run_directory import TallyArrays
+    from mithridate.training.batch_source import TrainingRecipe
+    from mithridate.training.task import Job
 
 Scores = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -43,6 +50,8 @@ Answers = tuple[Scores, str | None]
 _log = logging.getLogger(__name__)
 # Groups are what a run resumes by.
 _GROUP = 64
+# What models saw, where their run is kept.
+_EXAMPLES = "examples.npz"
 # Beyond so many seconds of work, other processes are worth their start.
 _SECONDS_ALONE = 5.0
 # So many models are trained a second time, in another process, before the first group.
@@ -289,6 +298,122 @@ def _named(values: dict[str, Any]) -> Learner:
 
 
 # --- all models of a run ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LearnerTrainer:
+    """Trains every model of a job by a learner, in place of `NetworkTrainer`; what they saw is kept instead of weights.
+
+    Attributes:
+        learner: how a model learns.
+    """
+
+    learner: Learner
+    keeps_weights: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """What the recipe calls a model."""
+        return self.learner.name
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What else the recipe says of who trains."""
+        return {"learner": self.learner.to_dict()}
+
+    def machine(self, job: Job, device: Any, precision: str, in_flight: int | None) -> LearnerMachine:
+        """What trains a job, where this is called, whatever the device is."""
+
+        def seen(seeds: Seeds | None, model: int) -> OwnExamples:
+            members, labels = _members_of(job, seeds, model)
+            return job.data.inputs[members], labels
+
+        assert job.config.classes is not None
+        return LearnerMachine(
+            self.learner,
+            seen,
+            models=int(job.config.instances),
+            classes=job.config.classes,
+            columns=job.data.inputs.shape[1],
+            test=job.test,
+            evidence=job.evidence,
+            bins=job.config.score_bins,
+            steps=job.config.steps,
+            in_flight=in_flight,
+        )
+
+    def keep(self, run: Run, job: Job) -> None:
+        """Keep what the models saw: they are trained again when they are asked."""
+        if type(run) is not RunDirectory:
+            raise ConfigError("A learner keeps its examples with the whole run; leave --shards or --keep-models out.")
+        if (run.path / _EXAMPLES).exists():
+            return
+        seen = [_members_of(job, run.seeds, model) for model in range(int(job.config.instances))]
+        members, labels = (np.concatenate([one[at] for one in seen]) for at in (0, 1))
+        arrays = {
+            "inputs": job.data.inputs,
+            "members": members.astype(np.int64),
+            "labels": labels.astype(np.int32),
+            "ends": np.cumsum([len(one[0]) for one in seen]),
+        }
+        with write_atomically(run.path / _EXAMPLES, durable=True) as file:
+            write_npz(file, arrays)
+
+
+def _members_of(job: Job, seeds: Seeds | None, model: int) -> tuple[IntArray, IntArray]:
+    """Which examples a model sees, and the labels that stand there for it."""
+    labels, plan = job.data.labels, job.config.plan
+    if job.members is not None:
+        return job.members[model], labels[job.members[model]]
+    assert plan is not None
+    assert seeds is not None
+    assert job.config.classes is not None
+    longest = plan.longest(len(labels), len(labels))
+    return plan.drawn(labels, job.config.classes, longest, partial(seeds.generator, model))
+
+
+def learnt_again(
+    path: Path,
+    manifest: Manifest,
+    config: TrainingRecipe,
+    inputs: npt.NDArray[Any],
+    learner: Any,
+    evidence: tuple[str, ...],
+) -> TallyArrays:
+    """The votes of models that are trained again on the examples that they saw."""
+    if not (path / _EXAMPLES).exists():
+        raise ArtifactError(f"The run in {path} did not keep its examples; train with keep_models (--keep-models).")
+    stored = manifest.recipe["learner"]
+    if stored.get("own") and learner is None:
+        raise ConfigError(f"This run used a learner of its own, {stored['name']}; give it again as model=.")
+    chosen = pick_learner(learner if stored.get("own") else stored)
+    if chosen.to_dict() != stored:
+        raise ConfigError(f"Expected the learner of the run, {stored}, got {chosen.to_dict()}.")
+    arrays = read_npz(path / _EXAMPLES, "what the models of a learner saw")
+    ends, members, labels = arrays["ends"].tolist(), arrays["members"], arrays["labels"].astype(np.int64)
+    if len(ends) != manifest.instances or ends[-1] != len(members) or len(labels) != len(members):
+        raise ArtifactError(f"{path / _EXAMPLES} is not of this run; train it again.")
+
+    def seen(_: Any, model: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        part = slice(ends[model - 1] if model else 0, ends[model])
+        return arrays["inputs"][members[part]], labels[part]
+
+    assert config.classes is not None
+    declared = manifest.recipe.get("source", {}).get("declaration")
+    inputs = inputs_for(chosen, inputs, None if declared is None else declaration_from_dict(declared))
+    machine = LearnerMachine(
+        chosen,
+        seen,
+        models=manifest.instances,
+        classes=config.classes,
+        columns=arrays["inputs"].shape[1],
+        test=inputs,
+        evidence=evidence,
+        bins=config.score_bins,
+    )
+    tally = machine.tally(machine.train(None, range(manifest.instances), None), inputs)
+    check_tally(range(manifest.instances), tally)
+    return tally
 
 
 class LearnerMachine:

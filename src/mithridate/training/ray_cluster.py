@@ -411,7 +411,7 @@ def survey(place: Sequence[Any], terms: Terms, most: int, share: float) -> Findi
     """
     try:
         job = _received(place, terms)
-        build = partial(job.engine, torch.device(terms.device), terms.precision)
+        build = partial(job.trainer.machine, job, torch.device(terms.device), terms.precision)
         machine, in_flight = build(terms.in_flight), terms.in_flight
         if in_flight is None:
             in_flight = min(most, max(1, int(share * machine.models_in_flight())))
@@ -449,7 +449,7 @@ def _set_up(place: Sequence[Any], terms: Terms) -> _Bench:
     global _bench
     _bench = None
     job = _received(place, terms)
-    machine = job.engine(torch.device(terms.device), terms.precision, terms.in_flight)
+    machine = job.trainer.machine(job, torch.device(terms.device), terms.precision, terms.in_flight)
     computer = computer_of(torch.device(terms.device), {**versions_here(), "arithmetic": machine.arithmetic})
     if terms.computer is not None and terms.computer != computer:
         raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,10 @@ import torch
 from torch import Tensor
 
 from mithridate import _validate
-from mithridate._io.artifacts import read_npz, write_npz
-from mithridate._io.files import PathLike, write_atomically
+from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
-from mithridate.data.declarations import declaration_from_dict
 from mithridate.data.examples import Dataset, Examples, Preparation, as_examples, fingerprint
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
@@ -38,7 +36,7 @@ from mithridate.training.devices import (
     usual_settings,
 )
 from mithridate.training.engine import Engine
-from mithridate.training.learners import LearnerMachine, inputs_for, pick_learner
+from mithridate.training.learners import LearnerMachine, learnt_again
 from mithridate.training.models import MODELS, Model, describe, pick_model
 from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions, compose
 from mithridate.training.randomness import PUBLIC_SEED
@@ -59,6 +57,7 @@ from mithridate.training.run_directory import (
 from mithridate.training.shared_run import SharedRun, check_shards
 from mithridate.training.task import (
     Job,
+    NetworkTrainer,
     check_evidence,
     data_fingerprint,
     manifest_of,
@@ -67,7 +66,6 @@ from mithridate.training.task import (
     versions_here,
 )
 
-_EXAMPLES = "examples.npz"
 Machine = Engine | LearnerMachine
 Fill = Callable[[Run, "Job", Progress | None], None]
 
@@ -241,8 +239,8 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
             run.save_votes(votes)
         else:
             votes = _up_to_date(votes, order.test.y, run)
-        if work.job.learner is not None and runtime.keep_models:
-            keep_examples(run, work.job)
+        if runtime.keep_models:
+            work.job.trainer.keep(run, work.job)
         # Whoever finishes the last shard writes the votes of the whole run.
         whole = run.whole() if isinstance(run, SharedRun) else None
         if whole is not None and whole.finished_votes() is None:
@@ -315,7 +313,7 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
             yield _Work(job, folder, seed, manifest, crew.train_missing)
         return
     target = pick_device(runtime.device)
-    build = partial(task.job.engine, target, runtime.precision)
+    build = partial(task.job.trainer.machine, task.job, target, runtime.precision)
     is_new = task.job.config.is_deterministic and stored is None
     machine = rehearsed(build, runtime.in_flight) if is_new else build(in_flight)
     manifest = manifest_of(task, machine, target, runtime.in_flight)
@@ -598,7 +596,8 @@ def predict(
     prepared = preparation(new.x, "new")
     identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
     if "learner" in manifest.recipe:
-        return votes_of(_learnt_again(path, manifest, config, prepared, model), manifest, config, new.y, identity)
+        total = learnt_again(path, manifest, config, prepared, model, _evidence(manifest))
+        return votes_of(total, manifest, config, new.y, identity)
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
@@ -674,65 +673,9 @@ def _asked(
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
     evidence = _evidence(manifest)
     check_evidence(evidence, len(inputs), config.classes)
-    job = Job(network, stored, config, nothing, inputs, evidence, None, keep_models=False)
-    return cast("Engine", job.engine(device, precision, manifest.in_flight))
-
-
-def keep_examples(run: Run, job: Job) -> None:
-    """Keep what the models of a learner saw: they are trained again when they are asked."""
-    if not isinstance(run, RunDirectory) or isinstance(run, SharedRun):
-        raise ConfigError("A learner keeps its examples with the whole run; leave --shards or --keep-models out.")
-    if (run.path / _EXAMPLES).exists():
-        return
-    seen = [job.members_of(run.seeds, model) for model in range(int(job.config.instances))]
-    members, labels = (np.concatenate([one[at] for one in seen]) for at in (0, 1))
-    arrays = {
-        "inputs": job.data.inputs,
-        "members": members.astype(np.int64),
-        "labels": labels.astype(np.int32),
-        "ends": np.cumsum([len(one[0]) for one in seen]),
-    }
-    with write_atomically(run.path / _EXAMPLES, durable=True) as file:
-        write_npz(file, arrays)
-
-
-def _learnt_again(
-    path: Path, manifest: Manifest, config: TrainingRecipe, inputs: npt.NDArray[Any], learner: Any
-) -> TallyArrays:
-    """The votes of models that are trained again on the examples that they saw."""
-    if not (path / _EXAMPLES).exists():
-        raise ArtifactError(f"The run in {path} did not keep its examples; train with keep_models (--keep-models).")
-    stored = manifest.recipe["learner"]
-    if stored.get("own") and learner is None:
-        raise ConfigError(f"This run used a learner of its own, {stored['name']}; give it again as model=.")
-    chosen = pick_learner(learner if stored.get("own") else stored)
-    if chosen.to_dict() != stored:
-        raise ConfigError(f"Expected the learner of the run, {stored}, got {chosen.to_dict()}.")
-    arrays = read_npz(path / _EXAMPLES, "what the models of a learner saw")
-    ends, members, labels = arrays["ends"].tolist(), arrays["members"], arrays["labels"].astype(np.int64)
-    if len(ends) != manifest.instances or ends[-1] != len(members) or len(labels) != len(members):
-        raise ArtifactError(f"{path / _EXAMPLES} is not of this run; train it again.")
-
-    def seen(_: Any, model: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        part = slice(ends[model - 1] if model else 0, ends[model])
-        return arrays["inputs"][members[part]], labels[part]
-
-    assert config.classes is not None
-    declared = manifest.recipe.get("source", {}).get("declaration")
-    inputs = inputs_for(chosen, inputs, None if declared is None else declaration_from_dict(declared))
-    machine = LearnerMachine(
-        chosen,
-        seen,
-        models=manifest.instances,
-        classes=config.classes,
-        columns=arrays["inputs"].shape[1],
-        test=inputs,
-        evidence=_evidence(manifest),
-        bins=config.score_bins,
-    )
-    tally = machine.tally(machine.train(None, range(manifest.instances), None), inputs)
-    check_tally(range(manifest.instances), tally)
-    return tally
+    trainer = NetworkTrainer(network, stored)
+    job = Job(trainer, config, nothing, inputs, evidence, None, keep_models=False)
+    return trainer.machine(job, device, precision, manifest.in_flight)
 
 
 def _counted(

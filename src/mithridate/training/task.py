@@ -9,8 +9,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +28,10 @@ from mithridate.training.devices import (
     enough_memory,
 )
 from mithridate.training.engine import Engine
-from mithridate.training.learners import Learner, LearnerMachine, inputs_for
+from mithridate.training.learners import Learner, LearnerMachine, LearnerTrainer, inputs_for
 from mithridate.training.models import Model, check_repeatable, describe, pick_model, scaling
 from mithridate.training.order import Order
-from mithridate.training.randomness import Seeds
-from mithridate.training.run_directory import (
-    Manifest,
-    plan_ranges,
-)
+from mithridate.training.run_directory import Manifest, Run, plan_ranges
 
 if TYPE_CHECKING:
     from mithridate.training.ray_cluster import Crew
@@ -57,12 +52,50 @@ _SEED_GIVEN = Statement(
 
 
 @dataclass(frozen=True, eq=False)
+class NetworkTrainer:
+    """Trains networks, all of a group at once, by the engine; `LearnerTrainer` is the other who can do a job.
+
+    Attributes:
+        model: the network, or a function that builds it.
+        name: what it is called in the recipe.
+        recorded: what else the recipe says of who trains.
+        keeps_weights: whether weights are what predictions need.
+    """
+
+    model: Model
+    name: str
+    recorded: ClassVar[Mapping[str, Any]] = {}
+    keeps_weights: ClassVar[bool] = True
+
+    def machine(self, job: Job, device: torch.device, precision: str, in_flight: int | None) -> Engine:
+        """What trains a job, where this is called.
+
+        Raises:
+            ConfigError: there is not enough memory, or it cannot be done on this device.
+        """
+        with enough_memory(f"the training data and a {self.name} on {device}"):
+            return Engine(
+                self.model,
+                job.data,
+                job.config,
+                device=device,
+                precision=precision,
+                parts=job.members,
+                test=job.test,
+                in_flight=in_flight,
+                evidence=job.evidence,
+            )
+
+    def keep(self, run: Run, job: Job) -> None:
+        """Nothing is left to do: weights are kept with the votes of their group."""
+
+
+@dataclass(frozen=True, eq=False)
 class Job:
     """What whoever trains must know of a task; no seed is in it.
 
     Attributes:
-        model: the network, or a function that builds it.
-        model_name: what it is called in the recipe.
+        trainer: who trains.
         config: the recipe with its public constants.
         data: the training set.
         test: test inputs, prepared.
@@ -70,11 +103,9 @@ class Job:
         members: for models of parts, the examples that each of them sees.
         keep_models: whether weights are kept.
         is_rehearsed: whether a run of models of parts was started before, with a number in flight that fits.
-        learner: what trains a model in place of the engine; None for networks.
     """
 
-    model: Model | None
-    model_name: str
+    trainer: NetworkTrainer | LearnerTrainer
     config: TrainingRecipe
     data: Dataset
     test: npt.NDArray[Any]
@@ -82,62 +113,11 @@ class Job:
     members: Sequence[IndexArray] | None
     keep_models: bool
     is_rehearsed: bool = False
-    learner: Learner | None = None
 
     @property
     def nbytes(self) -> int:
         """How large its arrays are."""
         return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
-
-    def engine(self, device: torch.device, precision: str, in_flight: int | None) -> Engine | LearnerMachine:
-        """What trains it, where this is called.
-
-        Raises:
-            ConfigError: there is not enough memory, or it cannot be done on this device.
-        """
-        if self.learner is not None:
-            assert self.config.classes is not None
-            return LearnerMachine(
-                self.learner,
-                self.seen,
-                models=int(self.config.instances),
-                classes=self.config.classes,
-                columns=self.data.inputs.shape[1],
-                test=self.test,
-                evidence=self.evidence,
-                bins=self.config.score_bins,
-                steps=self.config.steps,
-                in_flight=in_flight,
-            )
-        assert self.model is not None
-        with enough_memory(f"the training data and a {self.model_name} on {device}"):
-            return Engine(
-                self.model,
-                self.data,
-                self.config,
-                device=device,
-                precision=precision,
-                parts=self.members,
-                test=self.test,
-                in_flight=in_flight,
-                evidence=self.evidence,
-            )
-
-    def seen(self, seeds: Seeds | None, instance: int) -> tuple[Array, IndexArray]:
-        """The examples that an instance of a learner sees, and the labels that stand there for it."""
-        members, labels = self.members_of(seeds, instance)
-        return self.data.inputs[members], labels
-
-    def members_of(self, seeds: Seeds | None, instance: int) -> tuple[IndexArray, IndexArray]:
-        """Which examples these are, and their labels."""
-        labels, plan = self.data.labels, self.config.plan
-        if self.members is not None:
-            return self.members[instance], labels[self.members[instance]]
-        assert plan is not None
-        assert seeds is not None
-        assert self.config.classes is not None
-        longest = plan.longest(len(labels), len(labels))
-        return plan.drawn(labels, self.config.classes, longest, partial(seeds.generator, instance))
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,11 +153,11 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     learner: Learner | None = getattr(defence, "learner", None)
     if learner is None:
         model = pick_model(defence.model, inputs.shape[1:], classes, on_features=encoder is not None)
-        name = defence.model if isinstance(defence.model, str) else describe(model)
+        trainer = NetworkTrainer(model, defence.model if isinstance(defence.model, str) else describe(model))
         _check_outputs(model, inputs, classes)
         check_repeatable(model)
     else:
-        model, name, keep_models = None, learner.name, False  # their examples are kept instead
+        trainer = LearnerTrainer(learner)
         inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
     identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
@@ -190,7 +170,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     check_evidence(evidence, len(test), classes)
     members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
     data = Dataset(inputs, y, identity)
-    job = Job(model, name, config, data, test, evidence, members, keep_models, learner=learner)
+    job = Job(trainer, config, data, test, evidence, members, keep_models and trainer.keeps_weights)
     return Task(order, job, preparation)
 
 
@@ -266,11 +246,11 @@ def _recipe_of(task: Task, machine: Engine | LearnerMachine | Crew) -> dict[str,
     recipe = {
         **task.order.extra,
         "config": task.job.config.to_dict(),
-        "model": task.job.model_name,
+        "model": task.job.trainer.name,
         "features": None if encoder is None else encoder.to_dict(),
         "path": machine.path,
         "precision": machine.precision,
-        **({} if task.job.learner is None else {"learner": task.job.learner.to_dict()}),
+        **task.job.trainer.recorded,
     }
     return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
 
