@@ -270,7 +270,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """The share of the votes for each class, by their class weights, in the order of `classes_`."""
-        counts = self._rule().weighed(self.votes(X).counts)
+        votes = self.votes(X)
+        counts = self._rule().weighed(votes.counts)
         total = counts.sum(axis=1, keepdims=True)
         # Where no example weighs anything, no class is likelier than another.
         return np.where(total > 0, counts / np.maximum(total, 1), 1 / counts.shape[1])

@@ -94,11 +94,6 @@ class PrivateDefence(TrainedDefence):
         own = ("name", "method", "on", "delta", "class_weights")
         return {"name": "private", **{name: value for name, value in self.to_dict().items() if name not in own}}
 
-    @property
-    def _is_complete(self) -> bool:
-        """Whether nothing that matters is left to be chosen."""
-        return all(getattr(self, name) is not None for name in _ESSENTIAL)
-
     def choose(self, facts: Facts) -> Choice:
         """The recipe: what was decided, and the rest for the size of the task and the time there is.
 
@@ -107,17 +102,17 @@ class PrivateDefence(TrainedDefence):
         """
         if self.recipe is not None:
             return self._by_preset(facts)
-        recipe = self.recipe_for(facts)
+        complete = all(getattr(self, name) is not None for name in _ESSENTIAL)
+        recipe = self._recipe_for(facts, complete=complete)
         constants = {one.name: getattr(recipe.config, one.name) for one in fields(TrainConfig)}
         settled = replace(
             self, model=recipe.model, features=recipe.features or "none", seconds=None, recipe=None, **constants
         )
-        follows = not self._is_complete or self.divisor is None
+        follows = not complete or self.divisor is None
         return Choice(settled, follows, recipe.assumptions, recipe.in_words(), recipe.warnings, recipe.to_dict())
 
-    def recipe_for(self, facts: Facts) -> Recipe:
-        """What `choosing.choose` makes of the constants that are given."""
-        complete = self._is_complete
+    def _recipe_for(self, facts: Facts, *, complete: bool) -> Recipe:
+        """What `choosing.choose` makes of the constants that are given; nothing that matters is open if complete."""
         named = not (isinstance(self.model, str) and self.model == "auto")
         features = self.features
         if isinstance(features, str) and features == "auto" and complete and named:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +53,9 @@ class Batches:
         return np.diff(self.starts)
 
 
-def sample_batches(random: np.random.Generator, num_examples: int, sample_rate: float, steps: int) -> Batches:
+def sample_batches(
+    random: np.random.Generator, num_examples: int, sample_rate: float, steps: int, part: IndexArray | None = None
+) -> Batches:
     """Poisson batches of `steps` steps.
 
     Guarantee: every example is in every batch with probability `sample_rate`, independently of all others; exact up to
@@ -63,18 +66,21 @@ def sample_batches(random: np.random.Generator, num_examples: int, sample_rate: 
         num_examples: number of examples, 0 or more.
         sample_rate: probability of an example to enter a batch, in (0, 1].
         steps: number of batches.
+        part: the examples to sample from, where that is not all of them.
 
     >>> batches = sample_batches(np.random.default_rng(0), 1000, 0.01, 3)
     >>> len(batches), bool(batches.sizes.sum() == len(batches.indices))
     (3, True)
     """
+    num_examples = num_examples if part is None else len(part)
     total = num_examples * steps
     if sample_rate == 1.0 or total == 0:
         heads = np.arange(total, dtype=np.int64)
     else:
         heads = _heads(random, total, sample_rate)
     starts = np.searchsorted(heads, np.arange(steps + 1, dtype=np.int64) * num_examples)
-    return Batches(heads % max(num_examples, 1), starts.astype(np.int64))
+    indices = heads % max(num_examples, 1)
+    return Batches(indices if part is None else part[indices], starts.astype(np.int64))
 
 
 def _heads(random: np.random.Generator, total: int, probability: float) -> IndexArray:
@@ -144,17 +150,8 @@ def blocks(
     length = max(1, int(_DRAWS_PER_BLOCK / (num_examples * sample_rate + 1.0)))
     for done in range(0, steps, length):
         count = min(length, steps - done)
-        sample = partial(_sample_part, num_examples, sample_rate, count)
-        yield _side_by_side(list(mapped(sample, streams, parts)))
-
-
-def _sample_part(
-    num_examples: int, sample_rate: float, steps: int, stream: np.random.Generator, part: IndexArray | None
-) -> Batches:
-    if part is None:
-        return sample_batches(stream, num_examples, sample_rate, steps)
-    batches = sample_batches(stream, len(part), sample_rate, steps)
-    return Batches(part[batches.indices], batches.starts)
+        constants = (repeat(constant) for constant in (num_examples, sample_rate, count))
+        yield _side_by_side(list(mapped(sample_batches, streams, *constants, parts)))
 
 
 def _side_by_side(batches: Sequence[Batches]) -> Block:
