@@ -497,9 +497,8 @@ class PlainRecipe(PlainConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain JSON values; `num_train` only where the mechanism speaks of it."""
-        plain = super().to_dict()
-        if self.num_train is None:
-            del plain["num_train"]
+        left_out = ("plan", "num_train") if self.num_train is None else ("plan",)
+        plain = {name: value for name, value in super().to_dict().items() if name not in left_out}
         return {**plain, "instances": self.instances, "plan": self.plan.to_dict()}
 
     @classmethod
