@@ -42,7 +42,7 @@ from mithridate.features import (
     UnitNorm,
     pick_encoder,
 )
-from mithridate.recipes.signal import needed_examples, needed_signal, signal_of
+from mithridate.recipes.signal import counted_classes, needed_examples, needed_signal, round_up, signal_of
 from mithridate.training.config import TrainConfig
 
 KINDS = ("uint8", "float", "integer", "text")
@@ -50,8 +50,8 @@ MODELS = ("auto", "linear", "mlp", "lenet5", "opa-tut", "resnet18")
 
 # --- the recipe of small models on fixed features: tuned on public data, docs/recipes.md ----------------------------
 
-# Signal A per class: rows of tables and photographs of one class have less in common than drawings, and texts even less.
-_SIGNAL, _SIGNAL_OF_VARIED, _SIGNAL_OF_TEXT = 30.0, 75.0, 100.0
+# Signal A per class. Texts and photographs of one class have less in common than drawings or table rows: more for them.
+_SIGNAL, _SIGNAL_OF_VARIED = 30.0, 75.0
 # Fewer examples than this get less signal, by the fourth root: otherwise a few dozen could not be certified at all. But
 # never less than this, nor less than tables and texts need.
 _MANY_EXAMPLES = 5_000
@@ -316,7 +316,10 @@ def choose(
         device=device,
         reach=reach,
         reasons=(*reasons, *more),
-        warnings=(*_warnings(task, config, taken, reach, failure_prob), *_too_noisy(task, small, config)),
+        warnings=(
+            *_warnings(task, config, taken, reach, failure_prob),
+            *(_too_noisy(task, config) if small is _OF_ROWS and chosen is not None else ()),
+        ),
         threat=threat,
         assumptions=_tuned(small, task) if any(each is None for each in asked.values()) else (),
     )
@@ -422,12 +425,12 @@ def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tup
 
 
 def _signal(task: _Task) -> float:
-    in_colour = task.is_images and len(task.shape) == 3 and task.shape[0] > 1
-    each = _SIGNAL_OF_TEXT if task.kind == "text" else _SIGNAL_OF_VARIED
-    if task.is_images and not in_colour:
-        each = _SIGNAL
-    least = _LEAST_SIGNAL if task.is_images else needed_signal(task.kind, task.classes)
-    return max(least, each * task.classes * min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25))
+    in_colour = task.kind == "uint8" and len(task.shape) == 3 and task.shape[0] > 1
+    each = _SIGNAL_OF_VARIED if task.kind == "text" or in_colour else _SIGNAL
+    least, classes = _LEAST_SIGNAL, task.classes
+    if not task.is_images:
+        least, classes = needed_signal(task.kind, classes), counted_classes(classes)
+    return max(least, each * classes * min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25))
 
 
 @dataclass(frozen=True)
@@ -504,17 +507,17 @@ def _warnings(
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
-        usual, own = (_margin(count, task.classes, failure_prob) for count in (_USUAL_INSTANCES, task.instances))
+        usual, own = (_margin(each, task.classes, failure_prob) for each in (_USUAL_INSTANCES, task.instances))
         found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
             "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
-            "more examples."
+            f"more examples{_enough(task, config, failure_prob, 1.0)}."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            "train on more examples."
+            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(
@@ -528,10 +531,10 @@ def _warnings(
     return tuple(found)
 
 
-def _too_noisy(task: _Task, small: _Small | None, config: TrainConfig) -> tuple[str, ...]:
-    """That linear models on this many rows or texts cannot be expected to learn through the noise, and what would do."""
+def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
+    """That linear models of encoded rows or texts cannot be expected to learn through the noise, and what would do."""
     found, needed = signal_of(config.mechanism, task.num_train), needed_signal(task.kind, task.classes)
-    if small is not _OF_ROWS or found >= needed * (1.0 - _ROUNDING):
+    if found >= needed * (1.0 - _ROUNDING):
         return ()
     quieter = float(f"{0.995 * config.noise_multiplier * found / needed:.2g}")
     enough = needed_examples(config.mechanism, task.kind, task.classes)
@@ -542,10 +545,23 @@ def _too_noisy(task: _Task, small: _Small | None, config: TrainConfig) -> tuple[
     )
 
 
-def _margin(instances: int, classes: int, failure_prob: float) -> float:
-    """How far apart unanimous votes are shown to be, in standard deviations: radii are in proportion."""
+def _enough(task: _Task, config: TrainConfig, failure_prob: float, share: float) -> str:
+    """How many examples let this share of the votes cover one change, as the end of a sentence.
+
+    Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Noise below 1
+    follows another law, and no number is named.
+    """
+    radius = _margin(task.instances, task.classes, failure_prob, share) / 2 / signal_of(config.mechanism, 1)
+    if radius <= 0 or config.noise_multiplier < 1:
+        return ""
+    return f" ({round_up(task.num_train * min(1.0, radius) ** (-4 / 3)):,} would do)"
+
+
+def _margin(instances: int, classes: int, failure_prob: float, share: float = 1.0) -> float:
+    """How far apart votes with this share for one label are shown to be, in standard deviations; radii follow it."""
     counts = np.zeros((1, classes), dtype=np.int64)
-    counts[0, 0] = instances
+    counts[0, 0] = math.floor(share * instances + 1e-9)
+    counts[0, 1] = instances - counts[0, 0]
     limits = bound_votes(counts, failure_prob=failure_prob, kind=default_bounds("votes"))
     return float(ndtri(limits.top_lower[0]) - ndtri(limits.rival_upper[0]))
 

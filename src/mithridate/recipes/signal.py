@@ -16,9 +16,13 @@ import math
 
 from mithridate.core.mechanism import Private, Subsampled
 
-# What linear models on rows of norm one need, for each class, to learn half of what they could without noise: about the
+# What linear models on rows of norm one need, for each class, to learn half of what they could without noise: the
 # medians over eleven tables and six sets of texts. docs/recipes.md has them, and how far the rule is to be trusted.
-_NEEDED_OF_TABLES, _NEEDED_OF_TEXT = 25.0, 50.0
+_NEEDED_OF_TABLES, _NEEDED_OF_TEXT = 10.0, 50.0
+# Two classes of rows or texts were no easier to tell apart through noise than so many.
+_FEWEST_CLASSES = 5
+# More examples than anybody has are not counted.
+_FAINTEST, _MOST_EXAMPLES = 1e-15, 1e15
 
 
 def signal_of(mechanism: Private, num_train: int) -> float:
@@ -41,7 +45,12 @@ def needed_signal(kind: str, classes: int) -> float:
         kind: what the inputs hold, as `data.Examples.kind` says.
         classes: number of labels.
     """
-    return (_NEEDED_OF_TEXT if kind == "text" else _NEEDED_OF_TABLES) * classes
+    return (_NEEDED_OF_TEXT if kind == "text" else _NEEDED_OF_TABLES) * counted_classes(classes)
+
+
+def counted_classes(classes: int) -> int:
+    """How many classes a signal is shared out to: of rows or texts, at least five."""
+    return max(classes, _FEWEST_CLASSES)
 
 
 def needed_examples(mechanism: Private, kind: str, classes: int) -> int:
@@ -50,10 +59,10 @@ def needed_examples(mechanism: Private, kind: str, classes: int) -> int:
     Radii do not depend on their number, as the mechanism does not.
 
     >>> from mithridate import SampledGaussian
-    >>> needed_examples(SampledGaussian(noise_multiplier=10.0, sample_rate=0.1, steps=100), "float", classes=3)
-    750
+    >>> needed_examples(SampledGaussian(noise_multiplier=10.0, sample_rate=0.1, steps=100), "float", classes=8)
+    800
     """
-    return round_up(needed_signal(kind, classes) / signal_of(mechanism, 1))
+    return round_up(min(needed_signal(kind, classes) / max(signal_of(mechanism, 1), _FAINTEST), _MOST_EXAMPLES))
 
 
 def round_up(number: float) -> int:
