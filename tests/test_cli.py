@@ -501,6 +501,14 @@ def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Not even unanimous votes are certified" in hopeless.out
 
 
+def test_a_plan_says_how_many_examples_the_noise_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Signal 10 x 5 classes of a table, 50 x 5 of texts; 0.02 x sqrt(400) / 8 for each example."""
+    flags = "--noise-multiplier 8 --sample-rate 0.02 --steps 400 --instances 100 --classes 3".split()
+    assert run_json(capsys, "plan", *flags)["needed_examples"] == {"table": 1000, "text": 5000}
+    said = " ".join(run(capsys, "plan", *flags).out.split())
+    assert "from about 1,000 rows of a table, or 5,000 texts" in said
+
+
 @pytest.mark.parametrize(
     ("flags", "says"),
     [

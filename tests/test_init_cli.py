@@ -14,7 +14,10 @@ from test_train_cli import everything_in, refused
 
 from mithridate.data import Arrays, Images, Table, declaration_from_dict
 from mithridate.data.columns import Category, Number
+from mithridate.defences import defence
+from mithridate.features import HashedWords
 from mithridate.projects import read_project
+from mithridate.training.order import compose
 
 FLOWERS = "petal,soil,kind\n" + "".join(
     f"{number / 4},{'clay' if number % 2 else 'sand'},{'rose' if number % 3 else 'daisy'}\n" for number in range(40)
@@ -46,6 +49,16 @@ def test_a_table(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     training, test = project.examples()
     assert len(training.x) + len(test.x) == 40
     assert any("proposed from the training data" in sentence for sentence in training.assumptions)
+
+
+def test_text_gets_the_documented_features(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    lines = [f'"Line {number} of this text is about {word}","{word}"' for number in range(20) for word in "ab"]
+    Path("lines.csv").write_text("\n".join(["text,kind", *lines]))
+    assert run(capsys, "init", "lines.csv", "--label", "kind", "-o", "lines.toml").code == 0
+    training, test = read_project("lines.toml").examples()
+    assert training.kind == "text"
+    for method in ("fdp", "dpa", "nearest-neighbours"):
+        assert compose(defence(method), training, test).choice.defence.encoder == HashedWords()
 
 
 def test_json(capsys: pytest.CaptureFixture[str], here: Path) -> None:

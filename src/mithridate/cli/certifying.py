@@ -35,6 +35,7 @@ from mithridate.defences.private import METHODS
 from mithridate.defences.registry import defence, kind_of, names
 from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ConfigError
+from mithridate.recipes.signal import needed_examples
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report import top_share
 
@@ -228,10 +229,16 @@ def run_plan(arguments: argparse.Namespace) -> int:
         bounds=arguments.bounds,
     )
     if arguments.json:
-        _shared.print_json(result.to_dict())
+        _shared.print_json({**result.to_dict(), "needed_examples": _needed_examples(result)})
     else:
         _print_plan(_shared.console(), result)
     return 0
+
+
+def _needed_examples(result: Plan) -> dict[str, int]:
+    """From how many examples on linear models can be expected to learn through the noise."""
+    kinds = {"table": "float", "text": "text"}
+    return {name: needed_examples(result.mechanism, kind, result.classes) for name, kind in kinds.items()}
 
 
 def _print_plan(console: Console, result: Plan) -> None:
@@ -244,6 +251,11 @@ def _print_plan(console: Console, result: Plan) -> None:
         table.add_row(f"{share:.0%}", shown, Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
     console.print(table)
     console.print(f"Threat: {result.threat.in_words}.")
+    needed = _needed_examples(result)
+    console.print(
+        f"Linear models learn through this noise from about {needed['table']:,} rows of a table, or {needed['text']:,} "
+        "texts, on."
+    )
     if result.radius_by_top_share[1.0] < 0:
         console.print("Not even unanimous votes are certified: use more instances.")
     if result.radius is None:

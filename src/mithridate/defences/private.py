@@ -127,6 +127,8 @@ class PrivateDefence(TrainedDefence):
             device=facts.device,
             model=self.model,
             features=None if isinstance(features, str) and features == "none" else features,
+            # Adam has none; a momentum that is given changes the step size.
+            momentum=0.0 if self.optimizer == "adam" else self.momentum,
             keep=self.keep,
             method=self.accounting(),
             **open_to_choice,

@@ -10,8 +10,8 @@ all noisy steps holds the mean gradient with a *signal*, in units of its noise, 
 
 and unanimous votes of 1,000 instances are certified to about 2.3 n / A changes (s / (q sqrt(T)) is what the accountant
 sees). So A trades accuracy against radius, and q and T hardly matter as long as a step is not much noisier for its
-sampling than for its noise. The constants below were tuned on public data sets (docs/recipes.md has the tables); they
-are public constants now.
+sampling than for its noise, and steps are not so long that they overshoot. The constants below were tuned on public
+data sets (docs/recipes.md has the tables); they are public constants now.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from mithridate.features import (
     UnitNorm,
     pick_encoder,
 )
+from mithridate.recipes.signal import counted_classes, needed_examples, needed_signal, round_up, signal_of
 from mithridate.training.config import TrainConfig
 
 KINDS = ("uint8", "float", "integer", "text")
@@ -51,7 +52,8 @@ MODELS = ("auto", "linear", "mlp", "lenet5", "opa-tut", "resnet18")
 
 # Signal A per class. Texts and photographs of one class have less in common than drawings or table rows: more for them.
 _SIGNAL, _SIGNAL_OF_VARIED = 30.0, 75.0
-# Fewer examples than this get less signal, by the fourth root: otherwise a few dozen could not be certified at all.
+# Fewer examples than this get less signal, by the fourth root: otherwise a few dozen could not be certified at all. But
+# never less than this, nor less than tables and texts need.
 _MANY_EXAMPLES = 5_000
 _LEAST_SIGNAL = 40.0
 
@@ -67,6 +69,9 @@ class _Small:
         average: whether the mean over all steps votes.
         cost: how much longer a step takes than that of a linear model.
         max_grad_norm: the clipping norm, where it is to be chosen.
+        momentum: the largest momentum; fewer than 10 / (1 - momentum) steps get less.
+        largest_step: beyond this (in units of 1 / max_grad_norm) steps overshoot, however little noise there is; with
+            momentum, times (1 + momentum) / (1 - momentum), and it is all that one gradient does in the end.
     """
 
     steps: int
@@ -74,11 +79,20 @@ class _Small:
     average: bool
     cost: float
     max_grad_norm: float
+    momentum: float = 0.0
+    largest_step: float = 60.0
+
+    def momentum_of(self, steps: int) -> float:
+        """What so many steps have time for."""
+        return max(0.0, min(self.momentum, 1.0 - _STEPS_OF_MOMENTUM / steps))
 
 
+_STEPS_OF_MOMENTUM = 10
 _SMALL = {"linear": _Small(20, 1.4, True, 1.0, 0.5), "mlp": _Small(100, 0.5, False, 2.0, 1.0)}
-# Beyond this (in units of 1 / max_grad_norm) steps overshoot, however little noise there is.
-_LARGEST_STEP = 60.0
+# Rows of a table have an offset in common: up to 0.8 of their mean square lies along one direction, in which steps of
+# more than 2 / (0.5 x 0.8 / 0.5) diverge (0.5 is the curvature of a logistic loss, and the clipping norm). Along all
+# others so short steps hardly get anywhere: momentum helps them and not the noise. Texts have less of an offset.
+_OF_ROWS = _Small(100, 1.4, False, 1.0, 0.5, momentum=0.9, largest_step=2.0)
 # The expected batch, in units of (q n / s)^2: sampling then adds a few percent to the noise of a step. It is at least
 # the second number, below which a step costs as much.
 _BATCH, _LEAST_BATCH = 0.1, 256
@@ -119,11 +133,25 @@ _TUNED_ON = (
     "scikit-learn's wine table",
     *_PUBLISHED_ON,
 )
+_ROWS_TUNED_ON = (
+    "scikit-learn's breast cancer table",
+    "scikit-learn's wine table",
+    "Adult",
+    "MAGIC",
+    "Spambase",
+    "the snippets of VADER",
+    "the tweets of the 2016 election",
+    "Reuters R8",
+)
 
 # --- warnings -------------------------------------------------------------------------------------------------------
 
 _FEW_INSTANCES, _USUAL_INSTANCES = 500, 1000
 _FEW_PER_CLASS = 10
+# Constants of a recipe have three digits.
+_ROUNDING = 0.01
+# Below this, sampling hides less than in proportion: the noise of one step counts as 1 / sqrt(exp(1 / s^2) - 1), not s.
+_WEAK_NOISE = 2.0
 _SHARE = 0.9
 
 
@@ -210,6 +238,7 @@ def choose(
     steps: int | None = None,
     max_grad_norm: float | None = None,
     learning_rate: float | None = None,
+    momentum: float | None = None,
     keep: float | None = None,
     threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
     failure_prob: float = 1e-3,
@@ -237,6 +266,7 @@ def choose(
         steps: number of steps.
         max_grad_norm: clipping norm. It does not enter the mechanism, so it costs no radius.
         learning_rate: step size.
+        momentum: of the steps; networks with a published recipe keep theirs.
         keep: each instance first keeps every example with this probability; the rest is chosen as if it kept all.
         threat: how the data may have been changed.
         failure_prob: probability with which a claim may fail.
@@ -269,8 +299,10 @@ def choose(
     }
     given = {name: value for name, value in asked.items() if value is not None}
     _check_given(given)
-    if isinstance(network, str) and network in _SMALL:
-        config, taken, more = _small(task, _SMALL[network], _width(chosen, task), given)
+    small = _small_for(network, task)
+    if small is not None:
+        given |= {} if momentum is None else {"momentum": momentum}
+        config, taken, more = _small(task, small, _width(chosen, task), given)
     else:
         config, taken, more = _published(task, network, given)
     config = replace(config, keep=keep)
@@ -286,17 +318,20 @@ def choose(
         device=device,
         reach=reach,
         reasons=(*reasons, *more),
-        warnings=_warnings(task, config, taken, reach, failure_prob),
+        warnings=(
+            *_warnings(task, config, taken, reach, failure_prob),
+            *(_too_noisy(task, config) if small is _OF_ROWS and chosen is not None else ()),
+        ),
         threat=threat,
-        assumptions=_tuned(network, task) if len(given) < len(asked) else (),
+        assumptions=_tuned(small, task) if any(each is None for each in asked.values()) else (),
     )
 
 
-def _tuned(network: Any, task: _Task) -> tuple[Statement, ...]:
+def _tuned(small: _Small | None, task: _Task) -> tuple[Statement, ...]:
     """What the constants that were chosen here were tuned on."""
-    small = isinstance(network, str) and network in _SMALL
     what = "The constants of the recipe" if small else "The constants of the recipe, which are published ones,"
-    return (tuned_constants(what, _TUNED_ON if small else _PUBLISHED_ON, math.prod(task.shape), task.classes),)
+    looked_at = _PUBLISHED_ON if small is None else _ROWS_TUNED_ON if small is _OF_ROWS else _TUNED_ON
+    return (tuned_constants(what, looked_at, math.prod(task.shape), task.classes),)
 
 
 def _check_given(given: dict[str, Any]) -> None:
@@ -319,6 +354,11 @@ class _Task:
     device: str
     seconds: float
     instances: int
+
+    @property
+    def is_images(self) -> bool:
+        """Whether inputs are images that the encoders of images can take."""
+        return self.kind == "uint8" and len(self.shape) in (2, 3) and min(self.shape[-2:]) >= _SMALLEST_IMAGE
 
 
 # --- features -------------------------------------------------------------------------------------------------------
@@ -357,10 +397,18 @@ def _width(chosen: Encoder | None, task: _Task) -> int:
 # --- how it is trained ----------------------------------------------------------------------------------------------
 
 
+def _small_for(network: Any, task: _Task) -> _Small | None:
+    """How a small model of this name trains; None for larger ones."""
+    if not isinstance(network, str) or network not in _SMALL:
+        return None
+    return _OF_ROWS if network == "linear" and not task.is_images else _SMALL[network]
+
+
 def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tuple[TrainConfig, float, tuple[str, ...]]:
     """Small models: the signal decides the noise, noise and time the batch, all three the step size."""
     reasons: list[str] = []
     steps, norm = given.get("steps", model.steps), given.get("max_grad_norm", model.max_grad_norm)
+    momentum = given.get("momentum", model.momentum_of(steps))
     signal, pace = _signal(task), _Pace(task, model, width, steps)
     rate = given.get("sample_rate") or _sample_rate(pace, signal / math.sqrt(steps), reasons)
     noise = given.get("noise_multiplier")
@@ -370,15 +418,21 @@ def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tup
     step = given.get("learning_rate")
     if step is None:
         wanted = model.logit_noise * rate * task.num_train / (noise * math.sqrt(steps))
-        step = _rounded(min(wanted, _LARGEST_STEP) / norm)
-    config = TrainConfig(task.instances, noise, rate, steps, norm, step, average_iterates=model.average)
+        largest = model.largest_step * (1.0 + momentum) / (1.0 - momentum)
+        step = _rounded(min(wanted, largest) * (1.0 - momentum) / norm)
+    config = TrainConfig(
+        task.instances, noise, rate, steps, norm, step, momentum=momentum, average_iterates=model.average
+    )
     return config, pace.seconds(rate * task.num_train), tuple(reasons)
 
 
 def _signal(task: _Task) -> float:
     in_colour = task.kind == "uint8" and len(task.shape) == 3 and task.shape[0] > 1
     each = _SIGNAL_OF_VARIED if task.kind == "text" or in_colour else _SIGNAL
-    return max(_LEAST_SIGNAL, each * task.classes * min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25))
+    least, classes = _LEAST_SIGNAL, task.classes
+    if not task.is_images:
+        least, classes = needed_signal(task.kind, classes), counted_classes(classes)
+    return max(least, each * classes * min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25))
 
 
 @dataclass(frozen=True)
@@ -455,17 +509,17 @@ def _warnings(
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
-        usual, own = (_margin(count, task.classes, failure_prob) for count in (_USUAL_INSTANCES, task.instances))
+        usual, own = (_margin(each, task.classes, failure_prob) for each in (_USUAL_INSTANCES, task.instances))
         found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
             "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
-            "more examples."
+            f"more examples{_enough(task, config, failure_prob, 1.0)}."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            "train on more examples."
+            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(
@@ -479,10 +533,37 @@ def _warnings(
     return tuple(found)
 
 
-def _margin(instances: int, classes: int, failure_prob: float) -> float:
-    """How far apart unanimous votes are shown to be, in standard deviations: radii are in proportion."""
+def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
+    """That linear models of encoded rows or texts cannot be expected to learn through the noise, and what would do."""
+    found, needed = signal_of(config.mechanism, task.num_train), needed_signal(task.kind, task.classes)
+    if found >= needed * (1.0 - _ROUNDING):
+        return ()
+    quieter = float(f"{0.995 * config.noise_multiplier * found / needed:.2g}")
+    enough = needed_examples(config.mechanism, task.kind, task.classes)
+    return (
+        f"{task.num_train:,} examples are few for so much noise: it leaves a signal of {found:.2g}, and linear models "
+        f"need about {needed:.0f} to learn half of what they could. {enough:,} examples would do for the same radii, "
+        f"noise_multiplier={quieter:g} for smaller ones; or use nearest-neighbours, which adds no noise.",
+    )
+
+
+def _enough(task: _Task, config: TrainConfig, failure_prob: float, share: float) -> str:
+    """How many examples let this share of the votes cover one change, as the end of a sentence.
+
+    Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Weak noise
+    follows another law, and no number is named.
+    """
+    radius = _margin(task.instances, task.classes, failure_prob, share) / 2 / signal_of(config.mechanism, 1)
+    if radius <= 0 or config.noise_multiplier < _WEAK_NOISE:
+        return ""
+    return f" ({round_up(task.num_train * min(1.0, radius) ** (-4 / 3)):,} would do)"
+
+
+def _margin(instances: int, classes: int, failure_prob: float, share: float = 1.0) -> float:
+    """How far apart votes with this share for one label are shown to be, in standard deviations; radii follow it."""
     counts = np.zeros((1, classes), dtype=np.int64)
-    counts[0, 0] = instances
+    counts[0, 0] = math.floor(share * instances + 1e-9)
+    counts[0, 1] = instances - counts[0, 0]
     limits = bound_votes(counts, failure_prob=failure_prob, kind=default_bounds("votes"))
     return float(ndtri(limits.top_lower[0]) - ndtri(limits.rival_upper[0]))
 
