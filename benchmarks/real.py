@@ -355,7 +355,9 @@ def main() -> None:
         default=",".join(name for name in NAMES if name != _FDP),
         help=f"names, with commas between (all but {_FDP}, which takes a minute or more each)",
     )
-    parser.add_argument("--splits", default="0,1,2,3,4", help="their numbers, with commas between (the first five)")
+    parser.add_argument(
+        "--splits", type=numbers, default="0,1,2,3,4", help="their numbers, with commas between (the first five)"
+    )
     parser.add_argument("--rows", type=int, help="most training rows (all)")
     parser.add_argument("--folder", type=Path, default=ROOT / "data" / "real", help="where packages are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results, one JSON object a line")
@@ -364,14 +366,12 @@ def main() -> None:
     unknown = [name for name in sets if name not in SETS] + [name for name in methods if name not in NAMES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; sets are {', '.join(SETS)}; methods are {', '.join(NAMES)}")
-    run(
-        sets,
-        methods,
-        [int(split) for split in arguments.splits.split(",")],
-        arguments.rows,
-        arguments.folder,
-        arguments.out,
-    )
+    in_one_process()
+    run(sets, methods, arguments.splits, arguments.rows, arguments.folder, arguments.out)
+
+
+def numbers(words: str) -> list[int]:
+    return [int(word) for word in words.split(",")]
 
 
 if __name__ == "__main__":
