@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from real_sets import SETS, Real, declared, load
+from scipy.sparse import vstack
 
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate
@@ -32,6 +33,7 @@ from mithridate.data import Category, Date, Examples, Number, Table, propose, re
 from mithridate.defences import defence
 from mithridate.defences.automatic import named
 from mithridate.errors import MithridateError
+from mithridate.features import words
 from mithridate.training import learners
 from mithridate.training.order import compose
 
@@ -220,21 +222,46 @@ METHODS = {
 NAMES = ("baseline", "plain", _AUTO, *METHODS)
 
 
-def in_one_process() -> None:
-    """Train models one after the other here, and try only once for a learner whether it is deterministic.
+def without_repeats() -> None:
+    """Train models in this process, try once for a learner whether it is deterministic, and encode each text once.
 
-    Neither changes a vote. Thousands of processes would be started otherwise, for seconds of work each.
+    Nothing of this changes a vote. Thousands of processes would be started otherwise for seconds of work each, and each
+    text encoded for every method and split.
     """
     tried: set[str] = set()
-    rehearse = learners.LearnerMachine.rehearse
+    rehearse, encode = learners.LearnerMachine.rehearse, words.HashedWords._rows
 
     def once(machine: Any) -> None:
         if machine._learner.name not in tried:
             rehearse(machine)
             tried.add(machine._learner.name)
 
+    def encoded(encoder: Any, x: Any, dimension: int) -> Any:
+        kept = _encoded.setdefault((repr(encoder), dimension), Kept())
+        return kept.rows([str(text) for text in x], lambda texts: encode(encoder, texts, dimension))
+
     learners.LearnerMachine.rehearse = once
     learners._SECONDS_ALONE = math.inf
+    words.HashedWords._rows = encoded
+
+
+class Kept:
+    """Sparse rows of texts, each of which is a function of its text alone."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self._rows: Any = None
+
+    def rows(self, texts: list[str], encode: Callable[[list[str]], Any]) -> Any:
+        new = [text for text in dict.fromkeys(texts) if text not in self._places]
+        if new:
+            made = encode(new)
+            self._rows = made if self._rows is None else vstack([self._rows, made], format="csr")
+            self._places |= {text: len(self._places) + place for place, text in enumerate(new)}
+        return self._rows[[self._places[text] for text in texts]]
+
+
+_encoded: dict[Any, Kept] = {}  # of one set
 
 
 def suits(method: str, found: Real) -> bool:
@@ -321,6 +348,7 @@ def run(sets: list[str], methods: list[str], splits: list[int], rows: int | None
         out.write_text("".join(json.dumps(record) + "\n" for record in found), encoding="utf-8")
     for name in sets:
         frame = None
+        _encoded.clear()
         for split in splits:
             wanted = [method for method in methods if suits(method, SETS[name])]
             wanted = [method for method in wanted if (name, split, rows, method) not in done]
@@ -366,7 +394,7 @@ def main() -> None:
     unknown = [name for name in sets if name not in SETS] + [name for name in methods if name not in NAMES]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; sets are {', '.join(SETS)}; methods are {', '.join(NAMES)}")
-    in_one_process()
+    without_repeats()
     run(sets, methods, arguments.splits, arguments.rows, arguments.folder, arguments.out)
 
 

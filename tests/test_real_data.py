@@ -280,6 +280,24 @@ def test_learners_go_where_they_can_learn(real: Any, real_sets: Any) -> None:
     assert not real.suits("run-off-election logistic", few)
 
 
+def test_short_cuts_change_no_vote(real: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((real.learners.LearnerMachine, "rehearse"), (real.words.HashedWords, "_rows")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
+    monkeypatch.setattr(real.learners, "_SECONDS_ALONE", real.learners._SECONDS_ALONE)
+    encoder = real.words.HashedWords()
+    texts = ["one two", "three", "one two", "", "four five six"]
+    task = task_of(real, made)
+    dense, sparse = encoder.transform(texts), encoder.compared(texts).toarray()
+    votes = real.certified(task, "dpa logistic", {})
+    real.without_repeats()
+    for some in ([2, 1], [0, 1, 2, 3, 4], [4, 3]):  # some are known by then, and some are not
+        own = [texts[place] for place in some]
+        np.testing.assert_array_equal(encoder.transform(own), dense[some])
+        np.testing.assert_array_equal(encoder.compared(own).toarray(), sparse[some])
+        assert encoder.compared(own).has_sorted_indices
+    assert real.certified(task, "dpa logistic", {}) == votes
+
+
 # --- resuming -------------------------------------------------------------------------------------------------------
 
 
