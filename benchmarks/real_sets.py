@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -148,7 +149,7 @@ def load(name: str, folder: Path) -> pd.DataFrame:
         FileNotFoundError: pip did not bring the file that was asked for.
     """
     found = SETS[name]
-    frame = found.read(contents(PACKAGES[found.package], found.files, folder))
+    frame: Any = found.read(contents(PACKAGES[found.package], found.files, folder))
     frame = frame[frame[found.label].notna()].reset_index(drop=True)
     frame[found.label] = frame[found.label].astype(str).str.strip()
     return frame[[*(column.name for column in declared(name, list(frame.columns)).columns), found.label]]

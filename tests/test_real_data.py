@@ -325,6 +325,9 @@ def test_what_a_method_refuses_is_recorded(real: Any, made: Path, monkeypatch: p
     real.run(["made"], ["too many"], [0], None, made, made / "out.jsonl")
     [record] = real.records(made / "out.jsonl")
     assert "use fewer partitions" in record["refused"]
+    monkeypatch.setitem(real.METHODS, "too many", real.Recipe("kernel-vote"))  # mended, and so measured
+    real.run(["made"], ["too many"], [0], None, made, made / "out.jsonl")
+    assert ["refused" in record for record in real.records(made / "out.jsonl")] == [True, False]
 
 
 @pytest.mark.parametrize("arguments", [["--sets", "nothing"], ["--methods", "magic"], ["--splits", "x"]])
@@ -364,6 +367,7 @@ def imagined() -> list[dict[str, Any]]:
     made.append({**about, "method": "dpa logistic", **found})
     made.append({**about, "method": "kernel-vote", **found, "accuracy": [0.9] * 4, "median": 0.0049})
     made.append({**about, "method": "bagging logistic", "refused": "No."})
+    made.insert(0, {**about, "method": "dpa logistic", "refused": "Not yet."})
     return made
 
 
@@ -409,6 +413,7 @@ def test_rows_of_a_set(real_page: Any, tmp_path: Path) -> None:
     assert auto[-1] == "2"
     assert cells(text, "dpa logistic")[:5] == [".830", ".700", ".650", ".200", "10 (1.0%)"]
     assert "`bagging logistic` refused: No." in text
+    assert "Not yet." not in text
 
 
 def test_results_of_several_sizes_are_no_table(real_page: Any, tmp_path: Path) -> None:
