@@ -137,8 +137,9 @@ def _of_set(name: str, found: list[Record]) -> Found:
         each: _row([{**record["classifiers"][each], "split": record["split"]} for record in plain])
         for each in sorted(plain[0]["classifiers"])
     }
-    refused = {name: own[0]["refused"] for name, own in by_method.items() if "refused" in own[0]}
-    rows = {name: _row(by_method[name]) for name in _CERTIFIED if name in by_method and name not in refused}
+    fine = {each: [one for one in own if "refused" not in one] for each, own in by_method.items()}
+    rows = {each: _row(fine[each]) for each in _CERTIFIED if fine.get(each)}
+    refused = {each: by_method[each][0]["refused"] for each in _CERTIFIED if fine.get(each) == []}
     return Found(name, found[0]["n"], found[0]["test"], _row(by_method["baseline"]), classifiers, rows, refused)
 
 
