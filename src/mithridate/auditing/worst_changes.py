@@ -293,6 +293,24 @@ class _Kernel(_VoteTable):
         return _beats(self._weights[label] * left, label, won, rival)
 
 
+class _Ridge(_VoteTable):
+    """Every change takes from each lead as much as the run has shown that it can, and so many are shown at most."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        shape = (len(self._counts[0]),)
+        self._costs = [_evidence(claim, name, shape, below=1 << 62).tolist() for name in ("offset", "slope", "limit")]
+
+    def holds(self, example: int, label: int, radius: int) -> bool:
+        counts, changes = self._counts[example], self._threat.changes(radius)
+        for rival in _rivals(counts, label):
+            offset, slope, limit = (costs[example][rival] for costs in self._costs)
+            left = counts[label] - offset - changes * slope
+            if changes > limit or not _beats(left, label, counts[rival], rival):
+                return False
+        return True
+
+
 def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
     """The route that asks a table of votes about every example."""
 
@@ -313,6 +331,7 @@ second_route("spread-partitions", "finite-aggregation")(_rechecking(_Spread))
 second_route("partitioned", "run-off-election")(_rechecking(_RunOff))
 second_route("nearest-examples", "nearest-neighbours")(_rechecking(_Neighbours))
 second_route("kernel-sum", "kernel-vote")(_rechecking(_Kernel))
+second_route("least-squares", "ridge")(_rechecking(_Ridge))
 
 
 def _evidence(claim: Claim, name: str, shape: tuple[int | None, ...], *, below: int) -> npt.NDArray[np.integer[Any]]:

@@ -15,7 +15,7 @@ import datetime
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -90,6 +90,20 @@ class Column(ABC):
             ConfigError: a cell is not what was declared.
         """
 
+    @property
+    @abstractmethod
+    def least_square(self) -> float:
+        """The smallest squared norm that the block of a cell can have, to rounding."""
+
+    def highest(self, vectors: FloatArray) -> FloatArray:
+        """The largest product of each vector [rows, `width`] with the block of any cell, to rounding, or more."""
+        missing = self.weight * vectors[:, -1]
+        return np.maximum(missing, self._highest_present(vectors[:, :-1]))
+
+    @abstractmethod
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        """The same for cells that are not missing."""
+
     def compact(self, block: Matrix) -> Matrix:
         """A block in as few numbers as tell its values apart, for learners that split on one number at a time."""
         return block
@@ -145,6 +159,14 @@ class Number(Column):
         """The thermometer, and whether the value is missing."""
         return self.bins + 1
 
+    @property
+    def least_square(self) -> float:
+        """One place at most is neither -1 nor 1, before the division."""
+        return 1 - 1 / self.bins
+
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        return _highest_thermometer(vectors)
+
     def compact(self, block: Matrix) -> Matrix:
         """The height of the thermometer."""
         return _heights(block, self.bins)
@@ -167,6 +189,16 @@ def _thermometer(share: FloatArray, places: int) -> FloatArray:
     return (2 * np.clip(share[:, None] * places - np.arange(places), 0, 1) - 1) / math.sqrt(places)
 
 
+def _highest_thermometer(vectors: FloatArray) -> FloatArray:
+    """The largest product of each vector with a thermometer of as many places.
+
+    Between two multiples of 1 / places a product is linear in the share, so one of these has the largest.
+    """
+    rising = 2 * np.cumsum(vectors, axis=1)
+    highest = np.maximum(rising.max(axis=1), 0.0) - vectors.sum(axis=1)
+    return highest / math.sqrt(vectors.shape[1])
+
+
 def _heights(block: Matrix, *places: int) -> Matrix:
     """Thermometers of so many places each as one number each, and what comes behind them."""
     heights: list[Matrix] = []
@@ -187,9 +219,21 @@ def compact(rows: Matrix, columns: Sequence[Column]) -> Matrix:
     Guarantee:
         Each row of the result is a function of that row and the declaration alone, bit for bit.
     """
-    starts = np.cumsum([0, *(column.width for column in columns)])
-    blocks = zip(columns, starts[:-1], starts[1:], strict=True)
-    return np.ascontiguousarray(np.hstack([column.compact(rows[:, start:stop]) for column, start, stop in blocks]))
+    blocks = [column.compact(rows[:, part]) for column, part in _places_of(columns)]
+    return np.ascontiguousarray(np.hstack(blocks))
+
+
+def highest(vectors: FloatArray, columns: Sequence[Column]) -> FloatArray:
+    """The largest product of each vector with a row that `encode` could ever make, to rounding, or more."""
+    return np.sum([column.highest(vectors[:, part]) for column, part in _places_of(columns)], axis=0)
+
+
+def _places_of(columns: Sequence[Column]) -> Iterator[tuple[Column, slice]]:
+    """Where in a row the block of each column stands."""
+    start = 0
+    for column in columns:
+        yield column, slice(start, start + column.width)
+        start += column.width
 
 
 def _note_clipped(name: str, outside: Mask, ends: str, notes: list[str]) -> None:
@@ -230,6 +274,16 @@ class Category(Column):
     def width(self) -> int:
         """The buckets, and whether the value is missing."""
         return self.buckets + 1
+
+    @property
+    def least_square(self) -> float:
+        """All categories have the same norm."""
+        return self.weight**2
+
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        # As if there were a value for every choice of places and signs.
+        parts = np.abs(vectors).reshape(len(vectors), _PARTS, -1)
+        return parts.max(axis=2).sum(axis=1) * self.weight / math.sqrt(_PARTS)
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         words = frames.texts(cells)
@@ -319,6 +373,14 @@ class Ordered(Column):
         """The steps, and whether the value is missing."""
         return self._steps + 1
 
+    @property
+    def least_square(self) -> float:
+        """Every place is -1 or 1, before the division."""
+        return 1.0
+
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        return _highest_thermometer(vectors)
+
     def compact(self, block: Matrix) -> Matrix:
         """The height of the thermometer."""
         return _heights(block, self._steps)
@@ -389,6 +451,17 @@ class Date(Column):
         """Two or three thermometers, the days of the week, and whether the date is missing."""
         return (2 + self.time) * _DATE_PLACES + 7 + 1
 
+    @property
+    def least_square(self) -> float:
+        """That of a missing date, or of thermometers with one place each between -1 and 1."""
+        thermometers = (2 + self.time) * _DATE_PART**2 * (1 - 1 / _DATE_PLACES)
+        return min(self.weight**2, thermometers + _WEEKDAY**2)
+
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        parts = [vectors[:, i * _DATE_PLACES : (i + 1) * _DATE_PLACES] for i in range(2 + self.time)]
+        thermometers = np.sum([_highest_thermometer(part) for part in parts], axis=0)
+        return _DATE_PART * thermometers + _WEEKDAY * vectors[:, -7:].max(axis=1)
+
     def compact(self, block: Matrix) -> Matrix:
         """The heights of the thermometers, the days of the week, and whether the date is missing."""
         return _heights(block, *[_DATE_PLACES] * (2 + self.time))
@@ -442,6 +515,14 @@ class Text(Column):
     def width(self) -> int:
         """The places, and whether the text is missing."""
         return self.dimension + 1
+
+    @property
+    def least_square(self) -> float:
+        """That of an empty text."""
+        return 0.0
+
+    def _highest_present(self, vectors: FloatArray) -> FloatArray:
+        return np.linalg.norm(vectors, axis=1)
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         words = frames.texts(cells)

@@ -13,6 +13,7 @@ from mithridate.defences.partitions import DPA, FiniteAggregation, RunOffElectio
 from mithridate.defences.prediction import predict
 from mithridate.defences.private import PrivateEnsemble
 from mithridate.defences.registry import defence, names, register
+from mithridate.defences.ridge import Ridge
 from mithridate.defences.smoothing import FeatureSmoothing, LabelSmoothing
 from mithridate.defences.statistical import StatisticalDP
 
@@ -26,6 +27,7 @@ __all__ = [
     "LabelSmoothing",
     "NearestNeighbours",
     "PrivateEnsemble",
+    "Ridge",
     "RunOffElection",
     "StatisticalDP",
     "defence",

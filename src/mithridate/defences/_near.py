@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
@@ -18,25 +18,25 @@ from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOpt
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearDefence(Defence):
-    """A defence whose voters are the examples themselves.
+class ExamplesDefence(Defence):
+    """A defence that needs nothing but the features of the examples, and their labels.
 
     Attributes:
+        sparse_rows: whether features may come as sparse rows.
         features: `auto`: those of the private ensemble; the name of an encoder, an encoder, or `none`: inputs as they
             are.
-        mirrored: for images: an example is as near as it is to the input or to its mirror image.
     """
+
+    sparse_rows: ClassVar[bool] = True
 
     features: Any = option(
         "auto",
         "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
         metavar="NAME",
     )
-    mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_mirrored(self.mirrored)
         if self.features is None:
             object.__setattr__(self, "features", "none")
         if not isinstance(self.features, str) or self.features not in ("auto", "none"):
@@ -68,7 +68,9 @@ class NearDefence(Defence):
         """Compare all inputs with all examples; the device does not matter."""
         if runtime.shards is not None:
             raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
-        examples = StoredExamples.of(order.training, self.encoder, order.facts.classes, order.statements)
+        examples = StoredExamples.of(
+            order.training, self.encoder, order.facts.classes, order.statements, sparse=self.sparse_rows
+        )
         votes = self.votes(examples, order.test, runtime.progress)
         votes = replace(votes, recipe={**(votes.recipe or {}), **order.extra}, size=order.size)
         if runtime.run_dir is not None:
@@ -80,7 +82,7 @@ class NearDefence(Defence):
         """The votes of the examples that a run kept."""
         run = KeptRun.load(run_dir)
         try:
-            examples = StoredExamples.of_run(run, hints.get("features"))
+            examples = StoredExamples.of_run(run, hints.get("features"), sparse=cls.sparse_rows)
             said = {name: value for name, value in run.recipe["defence"].items() if name not in ("name", "features")}
             defence = cls.from_record({**said, "features": examples.encoder})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -93,3 +95,18 @@ class NearDefence(Defence):
     def from_record(cls, values: dict[str, Any]) -> Self:
         """A defence from the constants that a run recorded."""
         return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearDefence(ExamplesDefence):
+    """A defence whose voters are the examples that are near.
+
+    Attributes:
+        mirrored: for images: an example is as near as it is to the input or to its mirror image.
+    """
+
+    mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_mirrored(self.mirrored)

@@ -22,6 +22,8 @@ from scipy.sparse import csr_array
 
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
+from mithridate.data.columns import Column
+from mithridate.data.declarations import Table, declaration_from_dict
 from mithridate.data.examples import Examples, Preparation, as_examples, fingerprint
 from mithridate.defences.kept_run import KeptRun
 from mithridate.errors import ConfigError
@@ -69,6 +71,8 @@ class StoredExamples:
         scale: what a feature of 1 became.
         fingerprint: of the examples as they were given.
         statements: what is taken for granted.
+        columns: of a table, as declared; None for other data.
+        sparse: whether rows may be sparse.
     """
 
     rows: Rows
@@ -78,10 +82,18 @@ class StoredExamples:
     scale: int
     fingerprint: str
     statements: tuple[str, ...]
+    columns: tuple[Column, ...] | None = None
+    sparse: bool = True
 
     @classmethod
     def of(
-        cls, training: Examples, encoder: Encoder | None, classes: int, statements: Sequence[str] = ()
+        cls,
+        training: Examples,
+        encoder: Encoder | None,
+        classes: int,
+        statements: Sequence[str] = (),
+        *,
+        sparse: bool = True,
     ) -> StoredExamples:
         """Round the features of examples; without an encoder, of inputs as they are.
 
@@ -90,6 +102,7 @@ class StoredExamples:
             encoder: the features.
             classes: number of labels.
             statements: what an order says of all this.
+            sparse: whether rows may be sparse.
 
         Raises:
             ConfigError: the encoder does not suit the inputs, or features cannot be rounded.
@@ -99,14 +112,15 @@ class StoredExamples:
         # `Preparation` says what text needs.
         chosen = _UNIT_ROWS if encoder is None and kind != "text" else encoder
         prepare = Preparation(x.shape[1:], kind, encoder=chosen)
-        # An encoder may sum a row in the order in which it lies in memory: always the same one.
-        inputs = prepare.compared(np.ascontiguousarray(x), "training")
+        inputs = _features(prepare, x, "training", sparse=sparse)
         _require_exact_products()
         rows = _rounded(inputs)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
         trusted = [inputs] if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else []
         said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
-        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), fingerprint(x, y, *trusted), said)
+        columns = _columns(training.declaration)
+        found = fingerprint(x, y, *trusted)
+        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), found, said, columns, sparse)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -120,12 +134,13 @@ class StoredExamples:
         )
 
     @classmethod
-    def of_run(cls, run: KeptRun, features: Any = None) -> StoredExamples:
+    def of_run(cls, run: KeptRun, features: Any = None, *, sparse: bool = True) -> StoredExamples:
         """Those that a run kept.
 
         Args:
             run: the run.
             features: the encoder, where it was one of the user's own; it must be the same.
+            sparse: whether rows may be sparse.
 
         Raises:
             ConfigError: the encoder is not that of the run.
@@ -142,7 +157,10 @@ class StoredExamples:
             raise ValueError("a row is too long for exact products")
         encoder = _encoder_of_run(run.recipe["features"], features)
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
-        return cls(rows, labels, classes, preparation, _scale(rows.shape[1]), run.train_fingerprint, run.statements)
+        declared = run.recipe.get("source", {}).get("declaration")
+        columns = _columns(None if declared is None else declaration_from_dict(declared))
+        scale, found = _scale(rows.shape[1]), run.train_fingerprint
+        return cls(rows, labels, classes, preparation, scale, found, run.statements, columns, sparse)
 
     @property
     def encoder(self) -> Encoder:
@@ -160,7 +178,7 @@ class StoredExamples:
         test = as_examples(test_set, "test", need_labels=False, classes=self.classes)
         seen = [test.x, _mirror_images(test.x, self.preparation.kind)] if mirrored else [test.x]
         _require_exact_products()
-        views = (_rounded(self.preparation.compared(np.ascontiguousarray(view), "test")) for view in seen)
+        views = (_rounded(_features(self.preparation, view, "test", sparse=self.sparse)) for view in seen)
         return Inputs(tuple(views), test.y, fingerprint(test.x))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
@@ -189,6 +207,16 @@ class Inputs:
     def part(self, which: slice) -> tuple[Rows, ...]:
         """The views of some inputs."""
         return tuple(view[which] for view in self.views)
+
+
+def _features(prepare: Preparation, x: npt.NDArray[Any], what: str, *, sparse: bool) -> npt.NDArray[Any] | csr_array:
+    """Features of inputs, always summed in the same order: an encoder may sum a row as it lies in memory."""
+    inputs = np.ascontiguousarray(x)
+    return prepare.compared(inputs, what) if sparse else prepare(inputs, what)
+
+
+def _columns(declaration: Any) -> tuple[Column, ...] | None:
+    return tuple(declaration.columns) if isinstance(declaration, Table) else None
 
 
 def check_mirrored(mirrored: Any) -> None:
