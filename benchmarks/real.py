@@ -212,6 +212,8 @@ METHODS = {
     "nearest-neighbours": Recipe("nearest-neighbours"),
     "nearest-neighbours weighted": Recipe("nearest-neighbours", weighted=True),
     "kernel-vote": Recipe("kernel-vote"),
+    "ridge": Recipe("ridge"),
+    "ridge weighted": Recipe("ridge", weighted=True),
     **{f"dpa {learner}": Recipe("dpa", {"learner": learner}) for learner in (*_LEARNERS, *_WORDS)},
     # The models are those of DPA, so their votes are certified once more.
     **{f"{_RUN_OFF} {learner}": Recipe("dpa", {"learner": learner}, rule=_RUN_OFF) for learner in _LEARNERS},
