@@ -260,6 +260,7 @@ def test_run_off_elections_are_those_of_the_product(real: Any, made: Path, monke
     assert {**record, "chosen": ""} == {"chosen": "", **real.scores(found, task)}
 
 
+@pytest.mark.more  # processes or forests, for seconds
 def test_baseline_and_plain(real: Any, made: Path) -> None:
     task = task_of(real, made)
     commonest = task.train["label"].value_counts().idxmax()
@@ -280,6 +281,7 @@ def test_learners_go_where_they_can_learn(real: Any, real_sets: Any) -> None:
     assert not real.suits("run-off-election logistic", few)
 
 
+@pytest.mark.more  # processes or forests, for seconds
 def test_short_cuts_change_no_vote(real: Any, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for owner, name in ((real.learners.LearnerMachine, "rehearse"), (real.words.HashedWords, "_rows")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # put back afterwards
