@@ -63,9 +63,10 @@ bench: $(DEV)  ## time certification, and training next to Opacus
 reproduce: $(DEV)  ## train what the experiments need; needs a GPU and the data
 	@$(BIN)/python experiments/reproduce.py
 
-figures: $(DEV)  ## rebuild every figure and table of docs/results.md from the raw results
+figures: $(DEV)  ## rebuild every figure and table of docs/results.md and docs/real-data.md from the raw results
 	@$(BIN)/python experiments/figures.py
 	@$(BIN)/python benchmarks/scaling.py --page
+	@$(BIN)/python benchmarks/real_page.py
 
 dist: $(DEV)  ## build wheel and sdist, install [all] into an empty environment, run the demo there
 	@rm -rf dist build/empty
