@@ -50,7 +50,7 @@ def scores_of(rows: Array, labels: Array, inputs: Array, penalty: float, weights
     return fitted.predict(inputs).reshape(len(inputs), -1) * weights
 
 
-def unit(whole_rows: Array) -> Array:
+def unit(whole_rows: Any) -> Array:
     return np.asarray(whole_rows, dtype=np.float64) / LARGEST_NORM
 
 
@@ -255,7 +255,7 @@ def test_rows_of_a_table_stay_within_what_is_declared() -> None:
 def test_certificates_of_a_table_withstand_its_own_rows() -> None:
     random = np.random.default_rng(11)
     training = table_examples(random, 300)
-    test = replace(training, x=training.x[:30], y=None if training.y is None else training.y[:30])
+    test = replace(training, x=training.x[:30], y=None)
     votes = Ridge(penalty=20.0).train(training, test)
     decision = RidgeRule().decide(votes, Threat.SYMMETRIC_DIFFERENCE)
     assert (decision.radius >= 3).sum() >= 10
@@ -269,7 +269,7 @@ def test_certificates_of_a_table_withstand_its_own_rows() -> None:
             x = np.vstack([training.x[kept], np.tile(training.x[i], (r - deleted, 1))])
             y = np.concatenate([training.y[kept], np.full(r - deleted, 1 - label)])
             poisoned = replace(training, x=x.astype(np.float32), y=y)
-            again = Ridge(penalty=20.0).train(poisoned, replace(test, x=test.x[i : i + 1], y=test.y[i : i + 1]))
+            again = Ridge(penalty=20.0).train(poisoned, replace(test, x=test.x[i : i + 1]))
             assert int(again.counts[0].argmax()) == label
 
 
