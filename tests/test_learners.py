@@ -256,9 +256,25 @@ def test_constants_of_networks_do_not_go_with_a_learner() -> None:
         DPA(learner="logistic", model="linear")
 
 
-def test_counts_are_asked_for_where_a_learner_needs_them(table: Sets) -> None:
-    with pytest.raises(ConfigError, match="below 0"):
-        DPA(learner="complement-naive-bayes", partitions=5).train(*table)
+def test_to_a_learner_that_counts_a_number_below_0_is_one_in_another_column(table: Sets) -> None:
+    rows = np.array([[1.5, -2.0], [0.0, 3.0]], dtype=np.float32)
+    counts = learners.inputs_for(learners.pick_learner("complement-naive-bayes"), rows, None)
+    assert (counts >= 0).all()
+    np.testing.assert_array_equal(counts[:, :2] - counts[:, 2:], rows)
+    votes = DPA(learner="complement-naive-bayes", partitions=5).train(*table)
+    assert (votes.counts.argmax(axis=1) == votes.labels).mean() > 0.5
+
+
+def test_texts_are_counted(tmp_path: Path) -> None:
+    words = {0: "apples pears plums cherries", 1: "hammers nails saws pliers"}
+    random = np.random.default_rng(2)
+    labels = np.arange(80) % 2
+    texts = np.array([" ".join(random.choice(words[label].split(), 3)) for label in labels.tolist()])
+    defence = DPA(learner="complement-naive-bayes", partitions=6)
+    votes = defence.train((texts[:60], labels[:60]), (texts[60:], labels[60:]), run_dir=tmp_path, keep_models=True)
+    assert (votes.counts.argmax(axis=1) == labels[60:]).mean() > 0.9
+    again = predict(tmp_path, texts[60:])
+    np.testing.assert_array_equal(again.counts, votes.counts)
 
 
 def test_a_learner_that_cannot_take_the_inputs_is_refused_before_training(table: Sets) -> None:

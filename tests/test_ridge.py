@@ -19,9 +19,11 @@ from mithridate.data.columns import Column
 from mithridate.data.examples import Examples, as_examples
 from mithridate.defences import Ridge, defence
 from mithridate.defences._nearness import LARGEST_NORM, StoredExamples
+from mithridate.defences.automatic import Auto
 from mithridate.defences.ridge import ONE, LeastSquares, RidgeRule, ridge_votes
 from mithridate.errors import ConfigError
 from mithridate.features import UnitNorm
+from mithridate.training.order import Facts, facts_of
 
 Array = npt.NDArray[Any]
 BIAS = UnitNorm(bias=1.0)
@@ -318,3 +320,30 @@ def test_an_input_without_features_gets_no_radius() -> None:
     x, y = blobs(0, 40, 3, 2)
     votes = ridge_votes(stored(x, y, 2, UnitNorm(bias=0.0)), np.zeros((1, 3)), penalty=5.0)
     assert RidgeRule().decide(votes, Threat.ADD).radius.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("radius", "constants", "chosen"),
+    [
+        (1, {}, "ridge"),
+        (2, {"class_weights": [1, 3]}, "ridge"),
+        (3, {}, "nearest-neighbours"),
+        (None, {}, "nearest-neighbours"),
+        (1, {"mirrored": False}, "nearest-neighbours"),
+    ],
+)
+def test_auto_takes_it_for_tables_where_few_changes_are_feared(
+    radius: int | None, constants: dict[str, Any], chosen: str
+) -> None:
+    facts = Facts(num_train=1000, classes=2, shape=(40,), kind="float", is_table=True)
+    found, reason = Auto(constants=constants, radius=radius).pick(facts)
+    assert found.name == chosen
+    assert reason
+    assert Auto(constants=constants, radius=radius).pick(replace(facts, is_table=False))[0].name == "nearest-neighbours"
+
+
+def test_auto_knows_a_table_by_its_declaration() -> None:
+    training = table_examples(np.random.default_rng(12), 60)
+    facts, _ = facts_of(Ridge(), training)
+    assert facts.is_table
+    assert not facts_of(Ridge(), replace(training, declaration=None))[0].is_table

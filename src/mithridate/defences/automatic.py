@@ -21,6 +21,9 @@ from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
 AUTO = "auto"
 # The methods that are offered, the first that has all constants that were given.
 _OFFERED = ("nearest-neighbours", "fdp")
+# Up to a radius of one in so many examples, ridge regression was the more accurate method on most of 17 tables; from one
+# in 200 on, neighbours were.
+_FEW_CHANGES = 500
 # Half of the voters may be needed to certify a radius; so many more are asked that most predictions reach it.
 _VOTERS_FOR_A_RADIUS = 3
 
@@ -72,7 +75,7 @@ class Auto:
         """The method that what was decided asks for; None where the examples themselves can vote."""
         if self.private:
             return self._built("fdp"), "the models must be private"
-        offered = [name for name in _OFFERED if all(one in kind_of(name).options() for one in self.constants)]
+        offered = [name for name in _OFFERED if self._has(name)]
         if "model" in self.constants:
             return self._built("fdp"), "a network is named"
         if not offered:
@@ -85,6 +88,10 @@ class Auto:
         about = "examples near an input certify the most without any training"
         if self.radius is None or "neighbours" in self.constants:
             return self._built("nearest-neighbours"), about
+        if facts.is_table and self._has("ridge") and self.radius <= facts.num_train // _FEW_CHANGES:
+            return self._built("ridge"), (
+                f"a linear model of declared columns is the most accurate for a radius as small as {self.radius:,}"
+            )
         voters = _VOTERS_FOR_A_RADIUS * self.radius
         if 2 * voters > facts.num_train // max(2, facts.classes):
             return self._built("kernel-vote"), (
@@ -94,6 +101,10 @@ class Auto:
         return self._built("nearest-neighbours", neighbours=max(usual, voters)), (
             f"{about}, and {max(usual, voters):,} of them can certify a radius of {self.radius:,}"
         )
+
+    def _has(self, name: str) -> bool:
+        """Whether a method has all constants that were given."""
+        return all(one in kind_of(name).options() for one in self.constants)
 
     def _built(self, name: str, **more: Any) -> Defence:
         return defence(name, **{**self.constants, **more})

@@ -248,12 +248,17 @@ def _plain(value: Any) -> Any:
 def inputs_for(learner: Learner, rows: npt.NDArray[Any], declaration: Any) -> npt.NDArray[Any]:
     """Prepared inputs as a learner takes them: rows, and to trees every declared column of a table as one number.
 
+    To a learner that counts, a number below 0 is one above 0 in another column: hashed words have signs, and a word with
+    the other sign is another word.
+
     Args:
         learner: who takes them.
         rows: one entry per input.
         declaration: of the data, where there is one.
     """
     flat = rows.reshape(rows.shape[0], -1)
+    if learner.wants_counts:
+        return np.hstack([np.maximum(flat, 0), np.maximum(-flat, 0)])
     return compact(flat, declaration.columns) if learner.splits and isinstance(declaration, Table) else flat
 
 
@@ -459,8 +464,6 @@ class LearnerMachine:
         self._learner, self._seen, self._classes, self._test = learner, seen, classes, test
         self._evidence, self._bins, self._steps = evidence, bins, steps
         self._models, self._in_flight = models, in_flight
-        if learner.wants_counts and test.shape[0] and test.min() < 0:
-            raise ConfigError(f"{learner.name} counts, and these inputs have numbers below 0; use another learner.")
         self._check(columns)
 
     @property

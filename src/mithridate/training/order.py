@@ -18,7 +18,7 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, classes_read_off, distinct, of_user, step_of
 from mithridate.core.votes import Votes
-from mithridate.data.declarations import MOST_CLASSES
+from mithridate.data.declarations import MOST_CLASSES, Table
 from mithridate.data.examples import Examples, as_examples, fitted_preprocessing, kind_of
 from mithridate.errors import ConfigError
 from mithridate.features import about_encoder
@@ -118,6 +118,7 @@ class Facts:
         shape: of one raw input.
         kind: what inputs hold: `uint8`, `float`, `integer` or `text`.
         device: `cpu`, `cuda` or `mps`: what the time that training may take is about.
+        is_table: whether the columns of a table are declared, and are the inputs.
     """
 
     num_train: int
@@ -125,6 +126,7 @@ class Facts:
     shape: tuple[int, ...]
     kind: str
     device: str = "cpu"
+    is_table: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,4 +239,6 @@ def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Fac
         raise ConfigError(f"Expected at most {MOST_CLASSES:,} classes, got {classes:,}; check the column of labels.")
     looks = () if declared or names else (classes_read_off(found),)
     size = defence.num_train or step_of(len(training.x))
-    return Facts(int(size), int(classes), training.x.shape[1:], kind_of(training.x), device), looks
+    shape, kind = training.x.shape[1:], kind_of(training.x)
+    is_table = isinstance(training.declaration, Table) and kind != "text"
+    return Facts(int(size), int(classes), shape, kind, device, is_table), looks
