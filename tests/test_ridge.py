@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,11 @@ def test_scores_are_those_of_scikit_learn(weights: tuple[int, ...] | None) -> No
     (rows,) = examples.asked(inputs, mirrored=False).views
     expected = scores_of(unit(examples.rows), y, unit(rows), 2.5, np.array(weights or (1, 1, 1)))
     above = expected - expected.min(axis=1, keepdims=True)
-    np.testing.assert_allclose(votes.counts / ONE, above, atol=1e-8)
+    one = votes.mechanism.to_dict()["one"]
+    assert one == (ONE if weights is None else ONE // 4)
+    np.testing.assert_allclose(votes.counts / one, above, atol=1e-7)
     assert (votes.counts.argmax(axis=1) == expected.argmax(axis=1)).all()
+    assert any("class weight" in sentence for sentence in votes.assumptions) == (weights is not None)
 
 
 def allowance(votes: Votes, example: int, rival: int, changes: int) -> float:
@@ -212,14 +216,14 @@ def cells(random: np.random.Generator, n: int) -> pd.DataFrame:
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: f"{column.kind}-{column.name}")
 def test_no_cell_goes_beyond_what_a_column_says(column: Column) -> None:
     random = np.random.default_rng(8)
-    rows = read(cells(random, 600), Table(None, (column,), classes=("a", "b")), labels=False).x
-    if rows.ndim == 1:  # text alone stays text
-        return
-    vectors = random.normal(size=(50, column.width))
-    products = rows.astype(np.float64) @ vectors.T
-    found = column.highest(vectors)
-    assert (products.max(axis=0) <= found + 1e-5).all()
-    assert (np.square(rows.astype(np.float64)).sum(axis=1) >= column.least_square - 1e-5).all()
+    beside = Number("beside", 0, 1)  # text alone would stay text
+    frame = cells(random, 600).assign(beside=0.5)
+    rows = read(frame, Table(None, (column, beside), classes=("a", "b")), labels=False).x[:, : column.width]
+    blocks = np.unique(rows.astype(np.float64), axis=0)
+    vectors = np.vstack([random.normal(size=(50, column.width)), blocks[:100], -blocks[:100]])
+    assert ((blocks @ vectors.T).max(axis=0) <= column.highest(vectors) + 1e-5).all()
+    assert (np.square(blocks).sum(axis=1) >= column.least_square - 1e-5).all()
+    assert frame[column.name].isna().any()
 
 
 def test_numbers_and_steps_reach_what_their_columns_say() -> None:
@@ -314,6 +318,22 @@ def test_what_cannot_be_is_refused() -> None:
         ridge_votes(stored(np.ones((4, 9000)), y[:4], 2), np.ones((1, 9000)), penalty=1.0)
     with pytest.raises(ConfigError, match="class_weights"):
         ridge_votes(stored(x, y, 2), x, penalty=1.0, class_weights=(1, 2, 3))
+
+
+def test_costs_that_are_too_large_to_keep_show_nothing() -> None:
+    """Two columns that are nearly the same, and next to no penalty: an example can move the models by a million."""
+    random = np.random.default_rng(3)
+    x = np.stack([np.ones(300), random.choice([-1, 1], 300) / 4096], axis=1)
+    votes = ridge_votes(stored(x, np.arange(300) % 2, 2, UnitNorm(bias=0.0)), x[:5], penalty=1e-6)
+    assert (RidgeRule().decide(votes, Threat.ADD).radius == 0).all()
+
+
+def test_large_class_weights_leave_counts_that_files_hold(tmp_path: Path) -> None:
+    x, y = blobs(0, 40, 3, 2)
+    votes = ridge_votes(stored(x, y, 2), x, penalty=0.15, class_weights=(1, 1_000_000))
+    assert votes.counts.argmax(axis=1).mean() > (y == 1).mean()
+    votes.save(tmp_path / "votes.npz")
+    np.testing.assert_array_equal(Votes.load(tmp_path / "votes.npz").counts, votes.counts)
 
 
 def test_an_input_without_features_gets_no_radius() -> None:

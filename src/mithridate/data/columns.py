@@ -526,8 +526,11 @@ class Text(Column):
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
         words = frames.texts(cells)
-        block[:, :-1] = HashedNgrams(dimension=self.dimension).transform([word or "" for word in words])
-        return np.array([word is None for word in words], dtype=bool)
+        missing = np.array([word is None for word in words], dtype=bool)
+        if not missing.all():
+            present = [word for word in words if word is not None]
+            block[~missing, :-1] = HashedNgrams(dimension=self.dimension).transform(present)
+        return missing
 
 
 COLUMNS: dict[str, type[Column]] = {kind.kind: kind for kind in (Number, Category, Ordered, Date, Text)}

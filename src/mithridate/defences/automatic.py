@@ -21,8 +21,8 @@ from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
 AUTO = "auto"
 # The methods that are offered, the first that has all constants that were given.
 _OFFERED = ("nearest-neighbours", "fdp")
-# Up to a radius of one in so many examples, ridge regression was the more accurate method on most of 17 tables; from one
-# in 200 on, neighbours were.
+# Up to a radius of one in so many examples, ridge regression was the more accurate method on most of 17 tables; from
+# one in 200 on, neighbours were.
 _FEW_CHANGES = 500
 # Half of the voters may be needed to certify a radius; so many more are asked that most predictions reach it.
 _VOTERS_FOR_A_RADIUS = 3

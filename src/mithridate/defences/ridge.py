@@ -14,6 +14,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 
 from mithridate import _validate
+from mithridate._text import shown
 from mithridate.certifying.exact import IntArray, evidence_of, in_units, leads, mechanism_of, winners
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule
@@ -31,10 +32,10 @@ FloatArray = npt.NDArray[np.float64]
 # The largest product of each vector with the row of any example that there could be.
 Highest = Callable[[FloatArray], FloatArray]
 
-# What a score of 1 is in the counts of votes.
+# What a score of 1 is in the counts of votes, where all labels weigh 1.
 ONE = 1 << 30
-# Beyond, the numbers of evidence would not add up in 64 bits; no lead is as large.
-_MOST = 1 << 56
+# Numbers of evidence beyond are not kept: no change is shown to be withstood then.
+_MOST = 1 << 52
 _MOST_COLUMNS = 1 << 13
 # Entries of the largest working arrays, 8 bytes each.
 _WORKING = 1 << 24
@@ -51,6 +52,8 @@ _GROWTH = 1.2
 _MOST_LEVERAGE = 0.9
 # Of more examples than this, not all pairs are compared to tell how much leverage a few have together.
 _MOST_COMPARED = 20_000
+# A bias beyond leaves nothing of a row but itself.
+_LARGEST_BIAS = 1e6
 # A linear model of more than this relative error is refused.
 _LARGEST_ERROR = 1e-4
 _UNIT_ROUNDOFF = 2.0**-53
@@ -141,7 +144,7 @@ class _Fit:
         labels: of the examples.
         weights: of the labels.
         penalty: p.
-        inverse: A^-1.
+        factor: A, as Cholesky's method takes it apart.
         models: one column for each label.
     """
 
@@ -149,7 +152,7 @@ class _Fit:
     labels: IntArray
     weights: FloatArray
     penalty: float
-    inverse: FloatArray
+    factor: Any
     models: FloatArray
 
     @classmethod
@@ -162,16 +165,24 @@ class _Fit:
         gram[np.diag_indices(columns)] += penalty
         factor = cho_factor(gram)
         sums = np.stack([rows[labels == label].sum(axis=0) for label in range(len(weights))], axis=1)
-        inverse = cho_solve(factor, np.eye(columns))
-        return cls(rows, labels, weights, penalty, inverse, cho_solve(factor, sums) * weights)
+        return cls(rows, labels, weights, penalty, factor, cho_solve(factor, sums) * weights)
+
+    def norms(self, *labels: int) -> float:
+        """Of the models of some labels, together."""
+        return float(np.linalg.norm(self.models[:, list(labels)], axis=0).sum())
+
+    def solved(self, rows: FloatArray) -> FloatArray:
+        """A^-1 times each row."""
+        return np.ascontiguousarray(cho_solve(self.factor, rows.T).T)
 
     @cached_property
     def error(self) -> float:
         """Relative error of whatever was solved for, here or after up to as many insertions as there are examples.
 
-        Solving by Cholesky's method with d columns is exact for a matrix that differs from A by at most 4 d (3 d + 1) u
-        |A|, with u the unit roundoff (Higham 2002, theorem 10.4), so solutions are off by that times the condition
-        number, which is at most 1 + n / p. Four times as much covers the rest.
+        Solving by Cholesky's method with d columns is exact for a matrix A + E with |E| at most 4 d (3 d + 1) u |A|,
+        with u the unit roundoff (Higham 2002, theorem 10.4), so solutions are off by that times the condition number,
+        which is at most 1 + n / p. So is h = x A^-1 x: with a = A^-1 x, it is off by a E a, and is a A a itself. Four
+        times as much covers sums and products afterwards.
         """
         columns = self.rows.shape[1]
         condition = 1 + 2 * len(self.rows) / self.penalty
@@ -188,22 +199,24 @@ class _Fit:
 
     def deletions(self, highest_product: Highest) -> _Deletions:
         """How far deletions are followed, and what they change at most."""
-        solved = self.rows @ self.inverse
+        solved = self.solved(self.rows)
         leverage = np.sort(np.einsum("ij,ij->i", solved, self.rows))[::-1]
-        together = np.cumsum(leverage) * (1 + self.error) + self.error
-        ranges = _Deletions.of(together)
+        together = np.cumsum(leverage) * (1 + self.error)
         if len(self.rows) <= _MOST_COMPARED:
-            ranges = replace(ranges, leverage=np.minimum(ranges.leverage, self._row_sums(solved, ranges)))
+            most = min(len(together), 4 * int(np.searchsorted(together, _MOST_LEVERAGE, side="right")) + 1)
+            together = np.minimum(together[:most], self._row_sums(solved, most))
+        ranges = _Deletions.of(together)
         return replace(ranges, reach=ranges.largest_sums(self._reach(solved, highest_product)[None, :] ** 2)[0])
 
-    def _row_sums(self, solved: FloatArray, ranges: _Deletions) -> FloatArray:
-        """The largest sum of so many entries of a row of the z A^-1 z', in size: no eigenvalue is larger."""
-        largest = np.zeros(len(ranges.last))
+    def _row_sums(self, solved: FloatArray, most: int) -> FloatArray:
+        """The largest sums of 1, ..., `most` entries of a row of the z A^-1 z', in size: no eigenvalue is larger."""
+        largest = np.zeros(most)
         size = max(1, _WORKING // len(self.rows))
         for start in range(0, len(self.rows), size):
-            sums = ranges.largest_sums(np.abs(solved[start : start + size] @ self.rows.T))
-            largest = np.maximum(largest, sums.max(axis=0))
-        return largest * (1 + self.error) + self.error * ranges.last / self.penalty
+            sizes = np.abs(solved[start : start + size] @ self.rows.T)
+            top = np.sort(np.partition(sizes, len(self.rows) - most, axis=1)[:, -most:], axis=1)[:, ::-1]
+            largest = np.maximum(largest, np.cumsum(top, axis=1).max(axis=0))
+        return largest * (1 + self.error) + self.error / self.penalty * np.arange(1, most + 1)
 
     def _reach(self, solved: FloatArray, highest_product: Highest) -> FloatArray:
         """The largest |z A^-1 z'| of each example with any that there could be."""
@@ -258,6 +271,8 @@ def _highest_of(examples: StoredExamples) -> Highest:
     """The largest product of vectors with the row of any example, by what is declared of the data."""
     columns, encoder = examples.columns, examples.encoder
     if columns is None or not isinstance(encoder, UnitNorm) or (encoder.center, encoder.scale) != (0.0, 1.0):
+        return _norms
+    if encoder.bias > _LARGEST_BIAS:
         return _norms
     least = sum(column.least_square for column in columns) + encoder.bias**2
     return _HighestOfTable(columns, encoder.bias, math.sqrt(least) * (1 - 1e-6)) if least > 0 else _norms
@@ -322,14 +337,15 @@ def _costs(fit: _Fit, inputs: _Seen, deleted: _Deletions, rival: int, label: int
     residual = target - fit.rows @ difference
     rest = 1 - deleted.leverage
     squares = deleted.largest_sums(residual[None, :] ** 2)
-    norms = np.linalg.norm(inputs.solved, axis=1)[:, None]
-    rounding = fit.error * norms * (np.linalg.norm(difference) + fit.weights.max())
-    taken = deleted.largest_sums(inputs.products * residual) + 4 * deleted.last * rounding
-    taken += deleted.leverage / rest * np.sqrt(inputs.squares * squares)
-    moved = bound.psi[:, None] * inputs.products - residual / bound.theta[:, None]
-    longer = (
-        np.sqrt(deleted.largest_sums(moved**2)) + deleted.last * 4 * rounding * (bound.psi + 1 / bound.theta)[:, None]
-    )
+    # What was computed may be off by so much each; sums of products of two, by the inequality of Cauchy and Schwarz.
+    off, roots = np.sqrt(deleted.last), (np.sqrt(inputs.squares), np.sqrt(squares))
+    errors = fit.error * np.linalg.norm(inputs.solved, axis=1)[:, None], fit.error * fit.norms(label, rival)
+    roots = roots[0] + off * errors[0], roots[1] + off * errors[1]
+    taken = deleted.largest_sums(inputs.products * residual) + off * (errors[0] * roots[1] + errors[1] * roots[0])
+    taken += deleted.leverage / rest * roots[0] * roots[1]
+    psi, theta = bound.psi[:, None], bound.theta[:, None]
+    moved = deleted.largest_sums((psi * inputs.products - residual / theta) ** 2)
+    longer = np.sqrt(moved) + off * (psi * errors[0] + errors[1] / theta)
     widest = bound.widest[:, None] + np.sqrt(deleted.reach) * longer / rest / 2
     return _raised(deleted, inputs.leads(label, rival), bound, taken + bound.constant[:, None] / rest, widest**2)
 
@@ -397,7 +413,7 @@ def _insertions(fit: _Fit, inputs: _Seen, rival: int, label: int, highest_produc
     # Examples of the rival have the target -other, those of the label the target own, the rest 0.
     above = highest_product(flat).reshape(theta.shape) + other / theta
     below = highest_product(-flat).reshape(theta.shape) + own / theta
-    rounding = psi * np.linalg.norm(inputs.solved, axis=1) + np.linalg.norm(difference) / theta
+    rounding = psi * np.linalg.norm(inputs.solved, axis=1) + fit.norms(label, rival) / theta
     widest = (np.maximum(above, below) + 4 * fit.error * rounding) / 2
     constant = inputs.leverage * (theta - psi) ** 2 / 4 * (1 + 4 * fit.error)
     best = ((lead - constant) / widest**2).argmax(axis=0), np.arange(len(lead))
@@ -424,7 +440,7 @@ class _Seen:
 
     @classmethod
     def of(cls, fit: _Fit, rows: FloatArray, deleted: _Deletions) -> _Seen:
-        solved = rows @ fit.inverse
+        solved = fit.solved(rows)
         # An input without features is treated as if it were a very short one.
         leverage = np.maximum(np.einsum("ij,ij->i", solved, rows), 2.0**-40) * (1 + fit.error)
         products = solved @ fit.rows.T
@@ -479,6 +495,8 @@ def ridge_votes(
             "columns: rounding would decide. Use a larger one, or fewer columns."
         )
     total, classes = len(inputs), examples.classes
+    # Counts must stay whole numbers that double precision holds, whatever the weights.
+    one = max(1, ONE >> int(weights.max()).bit_length() - 1)
     counts = np.zeros((total, classes), dtype=np.int64)
     evidence = {name: np.zeros((total, classes), dtype=np.int64) for name in ("offset", "slope", "limit")}
     highest_product = _highest_of(examples)
@@ -488,16 +506,25 @@ def ridge_votes(
     for part in chunks_of(total, max(1, min(256, _WORKING // of_input)), progress):
         (rows,) = inputs.part(part)
         seen = _Seen.of(fit, np.asarray(rows, dtype=np.float64) / LARGEST_NORM, deleted)
-        counts[part] = np.rint((seen.scores - seen.scores.min(axis=1, keepdims=True)) * ONE)
+        counts[part] = np.rint((seen.scores - seen.scores.min(axis=1, keepdims=True)) * one)
         for which, rival, costs in _all_costs(fit, seen, deleted, winners(counts[part]), highest_product):
             at = part.start + which
-            evidence["offset"][at, rival] = _in_counts(costs.offset + fit.slack) + 4
-            evidence["slope"][at, rival] = _in_counts(costs.slope)
-            evidence["limit"][at, rival] = costs.limit
+            offset, slope = _in_counts(costs.offset + fit.slack, one) + 4, _in_counts(costs.slope, one)
+            is_kept = (offset < _MOST) & (slope < _MOST)
+            for name, values in (("offset", offset), ("slope", slope), ("limit", costs.limit)):
+                evidence[name][at, rival] = np.where(is_kept, values, 0)
     recipe = {"method": "ridge", **examples.recipe(mirrored=False), "penalty": penalty}
     if class_weights is not None:
         recipe["class_weights"] = list(class_weights)
-    return votes_of(examples, inputs, counts, LeastSquares(ONE), recipe, evidence)
+        examples = replace(examples, statements=(*examples.statements, _about_weights(class_weights)))
+    return votes_of(examples, inputs, counts, LeastSquares(one), recipe, evidence)
+
+
+def _about_weights(class_weights: tuple[int, ...]) -> str:
+    return (
+        f"The score of each label is multiplied by its class weight, {shown(list(class_weights))}, which was declared "
+        "before anyone looked at the training data or at the votes."
+    )
 
 
 def _all_costs(
@@ -512,9 +539,9 @@ def _all_costs(
                 yield which, rival, _costs(fit, mine, deleted, rival, own, highest_product)
 
 
-def _in_counts(values: FloatArray) -> IntArray:
-    """In units of counts, rounded up."""
-    return np.ceil(np.minimum(values * (1 + 1e-9) * ONE, float(_MOST))).astype(np.int64) + 1
+def _in_counts(values: FloatArray, one: int) -> IntArray:
+    """In units of counts, rounded up; what is not kept is as large as nothing that is."""
+    return np.ceil(np.minimum(values * (1 + 1e-9) * one, float(_MOST))).astype(np.int64) + 1
 
 
 def _check_columns(examples: StoredExamples) -> None:

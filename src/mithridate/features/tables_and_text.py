@@ -141,7 +141,7 @@ class HashedNgrams(Encoder):
 
     Edge cases:
         ====================  =========================================================================
-        empty text            stays zero without a bias (it has no n-gram of two characters or one word)
+        empty text            has one n-gram, the two spaces at its ends
         bytes                 are refused: decode them first
         ====================  =========================================================================
 

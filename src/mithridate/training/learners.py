@@ -248,8 +248,8 @@ def _plain(value: Any) -> Any:
 def inputs_for(learner: Learner, rows: npt.NDArray[Any], declaration: Any) -> npt.NDArray[Any]:
     """Prepared inputs as a learner takes them: rows, and to trees every declared column of a table as one number.
 
-    To a learner that counts, a number below 0 is one above 0 in another column: hashed words have signs, and a word with
-    the other sign is another word.
+    To a learner that counts, a number below 0 is one above 0 in another column: hashed words have signs, and a word
+    with the other sign is another word.
 
     Args:
         learner: who takes them.
