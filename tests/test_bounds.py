@@ -15,7 +15,7 @@ import mpmath as mp
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -514,6 +514,8 @@ def test_renaming_score_classes_only_renames_the_label(scores: FloatArray, kind:
     order = list(range(scores.shape[2]))
     random.shuffle(order)
     given_scores = summarise(scores)
+    # Of tied sums the smaller label wins, whatever it is called.
+    assume(len(np.unique(given_scores["sums"])) == len(order))
     renamed = {name: given_scores[name][:, order] for name in ("sums", "sumsqs", "histograms")}
     before = bound_scores(**given_scores, failure_prob=0.01, kind=kind)
     after = bound_scores(**renamed, instances=scores.shape[1], failure_prob=0.01, kind=kind)

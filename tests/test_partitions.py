@@ -122,8 +122,11 @@ def spread_oracle(row: Sequence[int], mechanism: SpreadPartitions, classes: int)
     st.randoms(use_true_random=False),
 )
 def test_spread_is_the_theorem(partitions: int, offsets: set[int], classes: int, random) -> None:
-    offsets = {offset % (partitions * len(offsets)) for offset in offsets}
-    mechanism = SpreadPartitions(partitions, tuple(offsets))
+    # There are as many models as parts x offsets, and an offset is the number of a model.
+    chosen = sorted(offsets)
+    while max(chosen) >= partitions * len(chosen):
+        chosen = sorted({offset % (partitions * len(chosen)) for offset in chosen})
+    mechanism = SpreadPartitions(partitions, tuple(chosen))
     favourite = random.randrange(classes)
     rows = [
         [random.choice([favourite, favourite, random.randrange(classes)]) for _ in range(mechanism.models)]
