@@ -55,7 +55,8 @@ def slow_cell(value: Any, column: Any) -> list[float]:
     missing = value is None or value == "" or value != value
     if isinstance(column, Text):
         text = "" if value is None else str(value)
-        return [*HashedNgrams(dimension=column.dimension).transform([text])[0].tolist(), float(missing)]
+        ngrams = HashedNgrams(dimension=column.dimension).transform([text])[0] * (not missing)
+        return [*ngrams.tolist(), float(missing)]
     if value is None or missing:
         return [0.0] * (column.width - 1) + [math.sqrt(0.5) if isinstance(column, Category) else 1.0]
     if isinstance(column, Number):
