@@ -16,7 +16,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from mithridate import ConfigError, certify
+from mithridate import ConfigError, Ray, certify
 from mithridate.data import Category, Number, Table, read
 from mithridate.data.columns import compact
 from mithridate.data.partition import content_hashes
@@ -317,3 +317,13 @@ def test_trees_see_every_column_of_a_table_as_one_number(tmp_path: Path) -> None
     votes = defence.train(examples, examples.part(slice(0, 40)), run_dir=tmp_path / "run", keep_models=True)
     assert np.load(tmp_path / "run" / "examples.npz")["inputs"].shape[1] == 7
     assert np.array_equal(predict(tmp_path / "run", examples.part(slice(0, 40))).counts, votes.counts)
+
+
+@pytest.mark.more
+def test_parts_over_ray_give_the_same_votes(table: Sets, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
+    defence = DPA(learner="extra-trees", partitions=9)
+    local = defence.train(*table)
+    votes = defence.train(*table, backend=Ray(workers=2), in_flight=3, run_dir=tmp_path, keep_models=True)
+    np.testing.assert_array_equal(votes.counts, local.counts)
+    np.testing.assert_array_equal(predict(tmp_path, table[1]).counts, local.counts)

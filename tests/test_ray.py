@@ -24,7 +24,6 @@ from training_doubles import SEED, TEST, TRAIN, make_config, same_votes, train_p
 
 from mithridate import ClusterError, ConfigError, Ray, Votes, train
 from mithridate.cli.train import device_type
-from mithridate.defences import DPA, predict
 from mithridate.defences.bagging import Bootstrap
 from mithridate.defences.partitions import Parts, SpreadParts
 from mithridate.defences.smoothing import NoisedFeatures
@@ -122,17 +121,6 @@ def test_plans_without_privacy_give_the_same_votes(backend: Ray, plan: Any) -> N
         options["root_seed"] = SEED
     local = train_plain(TRAIN, TEST, **options)
     assert train_plain(TRAIN, TEST, backend=backend, **options).equals(local)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_learners_of_parts_give_the_same_votes(backend: Ray, tmp_path: Path, keep: bool) -> None:
-    defence = DPA(learner="extra-trees", partitions=9)
-    options: dict[str, Any] = {"in_flight": 2, "keep_models": keep, "device": "cpu"}
-    local = defence.train(TRAIN, TEST, run_dir=tmp_path / "local", **options)
-    votes = defence.train(TRAIN, TEST, run_dir=tmp_path / "ray", backend=backend, **options)
-    np.testing.assert_array_equal(votes.counts, local.counts)
-    if keep:
-        np.testing.assert_array_equal(predict(tmp_path / "ray", TEST[0]).counts, local.counts)
 
 
 def test_the_number_in_flight_gives_every_worker_some_groups(backend: Ray, tmp_path: Path) -> None:
