@@ -112,7 +112,7 @@ def attacks(
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
 def test_changes_take_no_more_than_the_evidence_says(seed: int, share: float) -> None:
     random = np.random.default_rng(seed)
