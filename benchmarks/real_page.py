@@ -246,7 +246,8 @@ def overview(sets: Sequence[Found]) -> str:
         about = f"{package.name} {package.version}, {package.licence}"
         size = f"{found.n:,}, {found.test:,}"
         kind = "text" if real.is_text else "table"
-        lines.append(_line(f"[{found.name}](#{found.name})", real.title, kind, len(real.weights), size, about))
+        title = f"{real.title} †" if real.is_new else real.title
+        lines.append(_line(f"[{found.name}](#{found.name})", title, kind, len(real.weights), size, about))
     return "\n".join(lines)
 
 
@@ -316,6 +317,7 @@ def blocks(sets: Sequence[Found]) -> dict[str, str]:
     return {
         "aims": aims(sets, "accuracy"),
         "balanced aims": aims(sets, "balanced"),
+        "aims on new sets": aims([found for found in sets if SETS[found.name].is_new], "accuracy"),
         "default flow": default(sets),
         "sets": overview(sets),
         "every set": every_set(sets),

