@@ -157,7 +157,7 @@ def proposed(asked: Asked, task: Task) -> Proposal:
         options["features"] = _features(within, task, raw="learner" in options)
     if "mirrored" in kind_of(method).options() and task.is_image and "mirrored" not in options:
         options["mirrored"] = within.one_of("mirrored", ("no", "yes")) == "yes"
-    if task.label_counts is not None and "class_weights" not in options and not options.get("leads"):
+    if task.label_counts is not None and "class_weights" not in options and _weighs_labels(method, options):
         options["class_weights"] = _weights(within, task.label_counts)
     shown = {name: value for name, value in options.items() if value not in (None, False)}
     made = Proposal(method, task.facts.num_train, shown, signal)
@@ -200,6 +200,12 @@ def _features(asked: Asked, task: Task, *, raw: bool) -> Any:
         assert task.columns is not None
         return {"name": "unit-norm", "bias": bias, "center": list(task.columns[0]), "scale": list(task.columns[1])}
     return {"name": "unit-norm", "bias": bias}
+
+
+def _weighs_labels(method: str, options: Options) -> bool:
+    """Whether a method with these constants has a place for weights of labels."""
+    kind = kind_of(method)
+    return not options.get("leads") and (kind.weighs_votes or (kind.weighs_losses and "learner" not in options))
 
 
 def _weights(asked: Asked, counts: Sequence[int]) -> list[int] | None:
