@@ -17,18 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cli import Outcome, run
 
-from mithridate import ArtifactError, CertifiedClassifier, ConfigError, Threat, certified_accuracy_scorer, tune
+from mithridate import ArtifactError, CertifiedClassifier, ConfigError, Threat, certified_accuracy_scorer, certify, tune
 from mithridate.core.conditions import Statement
 from mithridate.core.labels import commonest
 from mithridate.data import Examples, read
 from mithridate.data.partition import folds_by_hash
 from mithridate.defences import defence
 from mithridate.projects import read_project
-from mithridate.training.order import Facts
+from mithridate.training.order import Facts, compose
 from mithridate.tuning import search
 from mithridate.tuning.result import FINISHED, GIVEN_UP, REFUSED, Trial, Tuning
 from mithridate.tuning.search import Recorded, radii_for
-from mithridate.tuning.space import Proposal, Task, proposed
+from mithridate.tuning.space import Known, Proposal, proposed
 
 pytest.importorskip("optuna", reason="tune needs: pip install 'mithridate[tune]'")
 
@@ -121,7 +121,7 @@ def test_certified_accuracy_is_that_of_folds_which_were_not_trained_on() -> None
             own = numbers != number
             made = trial.proposal.defence(int(own.sum()), 2)
             votes = made.train((x[own], y[own]), (x[~own], y[~own]))
-            certificate = made.certify(votes)
+            certificate = certify(votes, method=made.rule())
             for label, radius, truth in zip(certificate.label, certificate.radius, y[~own], strict=True):
                 for place, asked in enumerate(result.at):
                     # As large a share of fewer examples, and never less.
@@ -173,7 +173,7 @@ def test_a_method_that_cannot_is_refused_and_the_search_goes_on() -> None:
 
 def test_nothing_but_refusals_is_an_error() -> None:
     with pytest.raises(ConfigError, match="No trial came to a result; ridge: "):
-        found(given={"features": "hashed-words"}, methods=("ridge",), trials=2)
+        found(given={"features": "hashed-words"}, methods=("ridge",), trials=None, minutes=60)
 
 
 # --- proposals --------------------------------------------------------------------------------------------------------
@@ -185,14 +185,15 @@ class Drawn:
     """Answers by hypothesis."""
 
     def __init__(self, data: st.DataObject) -> None:
-        self.data, self.answers = data, {}
+        self.data = data
+        self.answers: dict[str, Any] = {}
 
     def number(self, name: str, low: float, high: float, start: float, *, log: bool = False) -> float:
         assert low <= start <= high
         return self.answers.setdefault(name, self.data.draw(st.floats(low, high)))
 
     def one_of(self, name: str, choices: Any, start: str | None = None) -> str:
-        return self.answers.setdefault(name, self.data.draw(st.sampled_from(choices)))
+        return str(self.answers.setdefault(name, self.data.draw(st.sampled_from(choices))))
 
 
 @given(data=st.data(), number=st.integers(2, 20_000))
@@ -200,9 +201,9 @@ class Drawn:
 def test_a_proposal_is_a_defence_at_every_size(data: st.DataObject, number: int) -> None:
     columns = ((0.0,) * 4, (1.0,) * 4)
     methods = (*QUICK, "dpa", "run-off-election", "fdp")
-    drawn, task = Drawn(data), Task(FACTS, {}, methods, (10, 5, 0), columns)
-    proposal = proposed(drawn, task)
-    assert proposed(Recorded(drawn.answers), task) == proposal
+    drawn, known = Drawn(data), Known(FACTS, {}, methods, (10, 5, 0), columns)
+    proposal = proposed(drawn, known)
+    assert proposed(Recorded(drawn.answers), known) == proposal
     assert proposal.scaled(5000) == proposal.options
     made = proposal.defence(number, 3)
     assert (made.name, made.num_train) == (proposal.method, number)
@@ -334,6 +335,25 @@ def test_time_ends_trials_and_the_search(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert {trial["status"] for trial in record["trials"]} == {GIVEN_UP}
 
 
+def test_a_method_that_takes_too_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock, certified = Clock(), search._Search._certified
+
+    def slow(self: Any, number: int, proposal: Proposal, check: Any) -> Any:
+        clock.now += 500 if proposal.method == "ridge" else 0
+        return certified(self, number, proposal, check)
+
+    monkeypatch.setattr(search, "time", clock)
+    monkeypatch.setattr(search._Search, "_certified", slow)
+    limits: dict[str, Any] = {"trials": 8, "minutes": 30, "out": tmp_path}
+    result = found(**limits)
+    assert [trial.status for trial in result.trials if trial.proposal.method == "ridge"] == [GIVEN_UP]
+    assert len(result.trials) == 8
+    for kept in (3, 5):  # killed after the method was given up
+        record = json.loads((tmp_path / "trials.json").read_text())
+        (tmp_path / "trials.json").write_text(json.dumps({**record, "trials": record["trials"][:kept]}))
+        assert [trial.answers for trial in found(**limits).trials] == [trial.answers for trial in result.trials]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 ONE_LABEL = (TRUSTED[0], np.zeros(200, dtype=np.int64))
@@ -364,6 +384,9 @@ ONE_LABEL = (TRUSTED[0], np.zeros(200, dtype=np.int64))
         ({"threat": "theft"}, "Expected threat to be one of"),
         ({"failure_prob": 0}, "Expected failure_prob in"),
         ({"given": {"neighbours": 5, "penalty": 1.0}}, "None of the methods .* has all of the constants"),
+        ({"given": {"neighbours": "k"}, "methods": None}, "Expected neighbours to be a whole number"),
+        ({"given": {"features": 5}}, "Expected features to be a name"),
+        ({"given": {"leads": [5]}, "methods": None}, "say neighbours, too"),
         ({"given": {"noise_multiplier": 5.0}, "methods": ["fdp"]}, "leave noise_multiplier out"),
         ({"trusted": (TRUSTED[0][:12], TRUSTED[1][:12])}, "12 trusted examples are too few for 5 folds"),
         ({"trusted": (np.zeros((200, 3)), TRUSTED[1])}, "too few for 5 folds of different inputs"),
@@ -546,14 +569,12 @@ def test_without_a_trusted_file_declared_facts_decide(capsys: pytest.CaptureFixt
     outcome = run(capsys, "tune", "p.toml", "--at", "0,20", "--json")
     assert outcome.code == 0, outcome.err
     project = read_project(here / "p-tuned/tuned.toml")
-    order = read_project(here / "p.toml")
-    order = dataclasses.replace(order, options={**order.options, "radius": 20})
-    training, test = order.examples()
-    chosen = order.defence().order(training, test).defence if hasattr(order.defence(), "order") else None
+    asked = read_project(here / "p.toml")
+    asked = dataclasses.replace(asked, options={**asked.options, "radius": 20})
+    settled, chosen = (compose(each.defence(), *each.examples()).defence for each in (project, asked))
+    assert settled == chosen
     assert project.tuned is None
     assert not (here / "p-tuned/trials.html").exists()
-    settled = project.defence().order(*project.examples()).defence
-    assert chosen is None or settled == chosen
     assert json.loads(outcome.out)["method"] == settled.name
 
 

@@ -39,7 +39,7 @@ from mithridate.tuning.result import (
     read_record,
     write_record,
 )
-from mithridate.tuning.space import Proposal, Task, proposed
+from mithridate.tuning.space import Known, Proposal, proposed
 
 if TYPE_CHECKING:
     import optuna
@@ -102,7 +102,8 @@ def tune(
         methods: those that are searched; None: `nearest-neighbours`, `kernel-vote`, `ridge` and, where torch and
             scikit-learn are there, `dpa`. `fdp` and `run-off-election` can be named.
         at: radii that matter: whole numbers of changes, or shares of the training set below 1.
-        minutes: how long the search may take in all; None: as long as `trials` take. A trial gets at most a quarter.
+        minutes: how long the search may take in all; None: as long as `trials` take. A trial gets at most a quarter,
+            and a method that needs more is not tried again.
         trials: how many trials there are in all; None: as many as there is time for.
         balanced: raise certified accuracy as a mean over classes, and search weights of labels (if `classes` or their
             names are declared).
@@ -257,7 +258,7 @@ class _Search:
     """A search with all that it depends on."""
 
     examples: Examples
-    task: Task
+    known: Known
     folds: tuple[_Fold, ...]
     at: tuple[int, ...]
     identity: Mapping[str, Any]
@@ -290,7 +291,7 @@ class _Search:
         declared = classes if classes is not None else _declared_classes(examples)
         constants = {name: value for name, value in given.items() if name not in ("num_train", "classes")}
         facts, _ = facts_of(_Declared(num_train, declared), examples)
-        task = Task.of(examples, facts, constants, methods, weigh_labels=balanced and declared is not None)
+        known = Known.of(examples, facts, constants, methods, weigh_labels=balanced and declared is not None)
         identity = {
             "trusted": _fingerprint(examples),
             "declaration": None if examples.declaration is None else examples.declaration.to_dict(),
@@ -298,7 +299,7 @@ class _Search:
             "num_train": num_train,
             "classes": facts.classes,
             "labels": len(np.unique(np.asarray(examples.y))),
-            "methods": list(task.methods),
+            "methods": list(known.methods),
             "at": list(asked),
             "balanced": bool(balanced),
             "threat": str(Threat(threat).value),
@@ -306,7 +307,7 @@ class _Search:
             "folds": folds,
             "seed": seed,
         }
-        return cls(examples, task, _folds(examples, folds, seed, asked, num_train), asked, identity, device)
+        return cls(examples, known, _folds(examples, folds, seed, asked, num_train), asked, identity, device)
 
     def result(self, found: Sequence[Trial]) -> Tuning:
         """What came of it."""
@@ -326,33 +327,59 @@ class _Search:
 
     def run(self, limit: _Limit, folder: Path | None, watch: Watch) -> list[Trial]:
         """Try until the end; what a folder has of the same search comes first."""
-        sampler = _Sampler(self.task, self.identity["seed"])
-        found: list[Trial] = []
-        for content in [] if folder is None else read_record(folder, self.identity):
-            try:
-                found.append(self._recorded(content, len(found)))
-                sampler.tell_again(found[-1])
-            except (KeyError, TypeError, ValueError, AssertionError) as error:
-                raise damaged(Path(folder or ".") / RECORD) from error
-        while len(found) < limit.trials:
+        found = [] if folder is None else self._resumed(folder)
+        sampler = self._sampler(found)
+        while len(found) < limit.trials and not self._is_hopeless(found):
             left = limit.seconds - sum(trial.seconds for trial in found)
             if left <= 0:
                 break
-            answers, proposal = sampler.ask()
+            answers, proposal = sampler.ask(len(found))
             trial = self._tried(len(found), answers, proposal, left, limit.of_trial)
             if trial is None:  # the time of the search was over before that of the trial
                 break
             found.append(trial)
-            sampler.tell(trial)
+            if trial.status == GIVEN_UP:
+                sampler = self._sampler(found)
+            else:
+                sampler.tell(trial)
             if folder is not None:
                 write_record(folder, self.identity, tuple(found))
             watch(trial)
         return found
 
+    def _resumed(self, folder: Path) -> list[Trial]:
+        """The trials of earlier processes."""
+        contents = read_record(folder, self.identity)
+        try:
+            return [self._recorded(content, number) for number, content in enumerate(contents)]
+        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            raise damaged(folder / RECORD) from error
+
+    def _sampler(self, found: Sequence[Trial]) -> _Sampler:
+        """What proposes the next trial: a method that takes too long is not proposed again."""
+        methods = self._quick_enough(found)
+        sampler = _Sampler(dataclasses.replace(self.known, methods=methods), self.identity["seed"])
+        for trial in found:
+            if trial.proposal.method in methods:
+                sampler.tell_again(trial)
+        return sampler
+
+    def _quick_enough(self, found: Sequence[Trial]) -> tuple[str, ...]:
+        slow = {trial.proposal.method for trial in found if trial.status == GIVEN_UP}
+        return tuple(name for name in self.known.methods if name not in slow)
+
+    def _is_hopeless(self, found: Sequence[Trial]) -> bool:
+        """Whether every method takes too long, or was tried and refused."""
+        refused = len(found) >= len(self.known.methods) and all(trial.status == REFUSED for trial in found)
+        return refused or not self._quick_enough(found)
+
     def _recorded(self, content: Mapping[str, Any], number: int) -> Trial:
         """A trial of an earlier process; its constants follow from the answers of the sampler anew."""
         answers = dict(content["answers"])
-        proposal = proposed(Recorded(answers), self.task)
+        recorded = Recorded(answers)
+        proposal = proposed(recorded, self.known)
+        if set(recorded.ranges) != set(answers):
+            raise ValueError("there are answers that nobody asked for")
         certified = tuple(float(share) for share in content["certified_accuracy"])
         status, seconds = content["status"], float(content["seconds"])
         is_whole = status in (FINISHED, REFUSED, GIVEN_UP) and len(certified) == len(self.at) * (status == FINISHED)
@@ -402,7 +429,7 @@ class _Search:
 
     def _shown(self, fold: _Fold, proposal: Proposal, root_seed: bytes, check: Callable[..., None]) -> BoolArray:
         """Whether each example is correct and certified, examples x radii."""
-        defence = proposal.defence(len(fold.training.x), self.task.facts.classes)
+        defence = proposal.defence(len(fold.training.x), self.known.facts.classes)
         device = kind_of_device(self.device) if defence.needs_torch else "cpu"
         is_random = not all(issubclass(each, Deterministic) for each in defence.mechanisms)
         seed = root_seed if is_random else None
@@ -566,16 +593,16 @@ class _Sampler:
     the trials before, whichever process they ran in. The first trial of every method is the first guess of the table.
     """
 
-    def __init__(self, task: Task, seed: int) -> None:
+    def __init__(self, known: Known, seed: int) -> None:
         try:
             import optuna
         except ModuleNotFoundError as error:
             raise ConfigError("tune needs Optuna; install it with: pip install 'mithridate[tune]'") from error
-        self._task, self._seed, self._optuna = task, seed, optuna
+        self._known, self._seed, self._optuna = known, seed, optuna
         with self._quiet():
             self._study = optuna.create_study(direction="maximize")
         self._asked: optuna.Trial | None = None
-        self._number = 0
+        self._tried: set[str] = set()
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -587,33 +614,32 @@ class _Sampler:
         finally:
             logging.set_verbosity(before)
 
-    def ask(self) -> tuple[dict[str, Any], Proposal]:
-        """The answers for the next trial, and what follows from them."""
+    def ask(self, number: int) -> tuple[dict[str, Any], Proposal]:
+        """The answers for the trial of a number, and what follows from them."""
+        untried = next((name for name in self._known.methods if name not in self._tried), None)
         with self._quiet():
-            if self._number < len(self._task.methods):
-                first = _First(self._task.methods[self._number])
-                proposed(first, self._task)
+            if untried is not None:
+                first = _First(untried)
+                proposed(first, self._known)
                 self._study.enqueue_trial(first.answers)
-            state = np.random.SeedSequence([self._seed, self._number]).generate_state(1)
+            state = np.random.SeedSequence([self._seed, number]).generate_state(1)
             self._study.sampler = self._optuna.samplers.TPESampler(seed=int(state[0]))
             asked = self._asked = self._study.ask()
-            proposal = proposed(_OfTrial(asked), self._task)
+            proposal = proposed(_OfTrial(asked), self._known)
         return dict(asked.params), proposal
 
     def tell(self, trial: Trial) -> None:
         """What came of the trial that was asked for; one without a result counts as one that certifies nothing."""
         assert self._asked is not None
-        self._number += 1
+        self._tried.add(trial.proposal.method)
         with self._quiet():
             self._study.tell(self._asked, trial.value)
 
     def tell_again(self, trial: Trial) -> None:
-        """What came of a trial of an earlier process."""
+        """What came of a trial that another study asked for."""
         recorded = Recorded(trial.answers)
-        proposed(recorded, self._task)
-        if set(recorded.ranges) != set(trial.answers):
-            raise ValueError("there are answers that nobody asked for")
-        self._number += 1
+        proposed(recorded, self._known)
+        self._tried.add(trial.proposal.method)
         made = self._optuna.trial.create_trial(
             params=dict(trial.answers), distributions=recorded.ranges, value=trial.value
         )

@@ -48,7 +48,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Known:
     """What is known before the search: declared facts, what the user decided, and the trusted examples' own scale.
 
     Attributes:
@@ -74,8 +74,8 @@ class Task:
         methods: Sequence[str] | None,
         *,
         weigh_labels: bool,
-    ) -> Task:
-        """The task of choosing on trusted examples.
+    ) -> Known:
+        """What is known of choosing on trusted examples.
 
         Raises:
             ConfigError: a method is not known here, or what the user decided leaves none.
@@ -145,23 +145,23 @@ class Proposal:
         return defence(self.method, **{**self.scaled(size), **declared, "num_train": size})
 
 
-def proposed(asked: Asked, task: Task) -> Proposal:
+def proposed(asked: Asked, known: Known) -> Proposal:
     """Ask for everything that the user left open."""
-    method = asked.one_of("method", task.methods)
+    method = asked.one_of("method", known.methods)
     own = _SPACES[method]
     within = _Named(asked, method)
-    decided = {name: value for name, value in task.given.items() if name in own.constants}
-    options, signal = (decided, None) if decided else own.ask(within, task)
-    options |= {name: value for name, value in task.given.items() if name not in options}
+    decided = {name: value for name, value in known.given.items() if name in own.constants}
+    options, signal = (decided, None) if decided else own.ask(within, known)
+    options |= {name: value for name, value in known.given.items() if name not in options}
     if "features" not in options:
-        options["features"] = _features(within, task, raw="learner" in options)
-    if "mirrored" in kind_of(method).options() and task.is_image and "mirrored" not in options:
+        options["features"] = _features(within, known, raw="learner" in options)
+    if "mirrored" in kind_of(method).options() and known.is_image and "mirrored" not in options:
         options["mirrored"] = within.one_of("mirrored", ("no", "yes")) == "yes"
-    if task.label_counts is not None and "class_weights" not in options and _weighs_labels(method, options):
-        options["class_weights"] = _weights(within, task.label_counts)
+    if known.label_counts is not None and "class_weights" not in options and _weighs_labels(method, options):
+        options["class_weights"] = _weights(within, known.label_counts)
     shown = {name: value for name, value in options.items() if value not in (None, False)}
-    made = Proposal(method, task.facts.num_train, shown, signal)
-    return made if signal is None else replace(made, options=made.scaled(task.facts.num_train))
+    made = Proposal(method, known.facts.num_train, shown, signal)
+    return made if signal is None else replace(made, options=made.scaled(known.facts.num_train))
 
 
 @dataclass(frozen=True)
@@ -183,22 +183,22 @@ class _Named:
 _SCALED = "unit-norm, columns scaled as the trusted examples are"
 
 
-def _features(asked: Asked, task: Task, *, raw: bool) -> Any:
+def _features(asked: Asked, known: Known, *, raw: bool) -> Any:
     """An encoder, as a configuration names it."""
-    if task.facts.kind == "text":
+    if known.facts.kind == "text":
         return asked.one_of("features", ("hashed-words", "hashed-ngrams"))
-    if task.is_image:
-        in_colour = len(task.facts.shape) == 3 and task.facts.shape[0] == 3
+    if known.is_image:
+        in_colour = len(known.facts.shape) == 3 and known.facts.shape[0] == 3
         gradients = ("oriented-gradients", "object-gradients", "layered-gradients")
         return asked.one_of("features", (*(("photo-gradients",) if in_colour else ()), *gradients, "unit-norm"))
-    known = (*((_SCALED,) if task.columns is not None else ()), "unit-norm")
-    chosen = asked.one_of("features", (("none", *known) if raw else known))
+    rows = (*((_SCALED,) if known.columns is not None else ()), "unit-norm")
+    chosen = asked.one_of("features", (("none", *rows) if raw else rows))
     if chosen == "none":
         return chosen
     bias = round(asked.number("bias", 0.0, 2.0, 1.0), 2)
     if chosen == _SCALED:
-        assert task.columns is not None
-        return {"name": "unit-norm", "bias": bias, "center": list(task.columns[0]), "scale": list(task.columns[1])}
+        assert known.columns is not None
+        return {"name": "unit-norm", "bias": bias, "center": list(known.columns[0]), "scale": list(known.columns[1])}
     return {"name": "unit-norm", "bias": bias}
 
 
@@ -235,7 +235,7 @@ class _Space:
         by_default: whether it is searched where nobody names methods.
     """
 
-    ask: Callable[[Asked, Task], Answers]
+    ask: Callable[[Asked, Known], Answers]
     constants: tuple[str, ...]
     needs: tuple[str, ...] = ()
     by_default: bool = field(default=True, kw_only=True)
@@ -246,9 +246,9 @@ class _Space:
         return all(find_spec(name) is not None for name in self.needs)
 
 
-def _ask_neighbours(asked: Asked, task: Task) -> Answers:
+def _ask_neighbours(asked: Asked, known: Known) -> Answers:
     """One number of neighbours, or two with the lead that the larger one needs."""
-    size = task.facts.num_train
+    size = known.facts.num_train
     largest = min(0.3, _MOST_NEIGHBOURS / size)
     share = asked.number("neighbours / examples", min(0.001, largest / 2), largest, 1 / 15, log=True)
     most = max(1, round(share * size))
@@ -259,7 +259,7 @@ def _ask_neighbours(asked: Asked, task: Task) -> Answers:
     return _distinct([most, max(1, round(fewer * most))], [max(1, round(lead * most))]), None
 
 
-def _ask_kernel(asked: Asked, task: Task) -> Answers:
+def _ask_kernel(asked: Asked, known: Known) -> Answers:
     """The width of a kernel and where it begins to fall, or the cosine from which on examples vote."""
     if asked.one_of("kernel", ("exponential", "within")) == "within":
         return {"cosine": _digits(asked.number("cosine", -0.2, 0.99, 0.7))}, None
@@ -267,29 +267,29 @@ def _ask_kernel(asked: Asked, task: Task) -> Answers:
     return {"width": _digits(width), "full": _digits(asked.number("full", -0.2, 1.0, 0.8))}, None
 
 
-def _ask_ridge(asked: Asked, task: Task) -> Answers:
+def _ask_ridge(asked: Asked, known: Known) -> Answers:
     share = asked.number("penalty / examples", 1e-4, 0.5, 0.01, log=True)
-    return {"penalty": _digits(share * task.facts.num_train)}, None
+    return {"penalty": _digits(share * known.facts.num_train)}, None
 
 
-def _ask_parts(asked: Asked, task: Task) -> Answers:
+def _ask_parts(asked: Asked, known: Known) -> Answers:
     """Examples in a part, and what learns from them."""
-    size = task.facts.num_train
+    size = known.facts.num_train
     smallest = max(5.0, size / _MOST_PARTS)
     of_part = asked.number("examples in a part", smallest, max(300.0, 2 * smallest), 50.0, log=True)
-    if task.facts.kind == "text":
+    if known.facts.kind == "text":
         learners = ("complement-naive-bayes", "logistic")
     else:
         learners = (
-            ("logistic", "extra-trees") if task.is_image else ("extra-trees", "logistic", "hist-gradient-boosting")
+            ("logistic", "extra-trees") if known.is_image else ("extra-trees", "logistic", "hist-gradient-boosting")
         )
     return {"partitions": max(2, round(size / of_part)), "learner": asked.one_of("learner", learners)}, None
 
 
-def _ask_private(asked: Asked, task: Task) -> Answers:
+def _ask_private(asked: Asked, known: Known) -> Answers:
     """The signal that the noise leaves, and the number of steps."""
-    steps = int(asked.one_of("steps", ("20", "100"), "20" if task.is_image else "100"))
-    start = 30.0 * max(task.facts.classes, 5)
+    steps = int(asked.one_of("steps", ("20", "100"), "20" if known.is_image else "100"))
+    start = 30.0 * max(known.facts.classes, 5)
     return {"steps": steps}, asked.number("signal", 20.0, 3000.0, start, log=True)
 
 
@@ -323,6 +323,7 @@ def _methods(given: Mapping[str, Any], asked: Sequence[str] | None) -> tuple[str
             "leave out some of them, or name other methods."
         )
     for name in fits:
+        defence(name, **given)  # or it says what is wrong with a value
         private = [one for one in _OF_PRIVATE if name == "fdp" and one in given]
         if private:
             raise ConfigError(
