@@ -129,7 +129,7 @@ def test_examples_are_read_as_declared_with_the_classes_of_the_training_data(tmp
     [
         ("rundir = 'x'", "'rundir' in {path}; did you mean 'run_dir'?"),
         ("[dat]\n", "'dat' in {path}; did you mean 'data'?"),
-        ("qqq = 1", "expected one of run_dir, assumptions, data, train"),
+        ("qqq = 1", "expected one of run_dir, assumptions, tuned, data, train"),
         ("[train]\ninstance = 5", "'instance' in [train] of {path}; did you mean 'instances'?"),
         ("[train]\nnoise-multiplier = 5", "did you mean 'noise_multiplier'?"),
         ("[train]\nroot_seed = 'a'", "'root_seed'"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mithridate import SampledGaussian, Votes, certify
 from mithridate.data import Examples
 
-optuna = pytest.importorskip("optuna", reason="the search needs: pip install 'mithridate[search]'")
+optuna = pytest.importorskip("optuna", reason="the search needs: pip install 'mithridate[tune]'")
 PATH = Path(__file__).parents[1] / "experiments" / "beyond" / "search.py"
 if not PATH.exists():
     pytest.skip("the experiments lie beside the source and not in an installation", allow_module_level=True)

@@ -4,7 +4,7 @@
 
 Killed at any moment, the same command goes on: every trial is in `studies/<data>.log`, Optuna's journal, and the best
 ones are in `studies/<data>.json`. One process at a time for each data set. README.md says what is measured and what the
-choice does to the guarantee. Needs `pip install 'mithridate[train,search]'`.
+choice does to the guarantee. Needs `pip install 'mithridate[train,tune]'`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from mithridate.training.config import TrainConfig
     from mithridate.training.order import Ray
     from mithridate.training.run import train
+    from mithridate.tuning.result import Tuning
+    from mithridate.tuning.scoring import certified_accuracy_scorer
+    from mithridate.tuning.search import tune
 
 __all__ = [
     "ADP",
@@ -53,15 +56,18 @@ __all__ = [
     "TamperedError",
     "Threat",
     "TrainConfig",
+    "Tuning",
     "UnsupportedMechanismError",
     "Verification",
     "Votes",
+    "certified_accuracy_scorer",
     "certify",
     "compare",
     "plan",
     "predict",
     "read_votes",
     "train",
+    "tune",
     "verify",
 ]
 
@@ -75,6 +81,9 @@ _MODULES = {
     "training.config": "TrainConfig",
     "defences": "predict",
     "training.run": "train",
+    "tuning.result": "Tuning",
+    "tuning.scoring": "certified_accuracy_scorer",
+    "tuning.search": "tune",
     "errors": (
         "ArtifactError ClusterError ConfigError MithridateError NumericalError TamperedError UnsupportedMechanismError"
     ),

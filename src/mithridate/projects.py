@@ -4,10 +4,12 @@ A project file says where the data is, how it is read and how to train; `mithrid
 
     run_dir = "runs/flowers"
     assumptions = ["..."]        # what else has looked at the training data, a sentence each; may be left out
+    tuned = "..."                # what `mithridate tune` chose the constants on; every certificate repeats it
 
     [data]                       # or: name = "mnist", a well-known data set
     train = "flowers.csv"        # beside the project file
     holdout = 0.2                # or: test = "test.csv"
+    trusted = "known.csv"        # trained on, too: examples that no attacker touched; may be left out
     kind = "table"               # and the rest of a declaration, see docs/data.md
 
     [train]
@@ -39,6 +41,7 @@ too: its [data] is read, and methods are named by --methods.
 
 from __future__ import annotations
 
+import os
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -51,16 +54,24 @@ from mithridate._io.files import PathLike, read_file
 from mithridate._text import did_you_mean, shown
 from mithridate.comparing.result import checked_radii
 from mithridate.comparing.running import row_names
-from mithridate.core.conditions import classes_read_off, of_user
+from mithridate.core.conditions import Statement, classes_read_off, of_user
 from mithridate.core.mechanism import Threat
-from mithridate.data.declarations import Declaration, Images, Table, declaration_from_dict, to_toml, toml_text
-from mithridate.data.examples import Examples
+from mithridate.data.declarations import (
+    Declaration,
+    Images,
+    Table,
+    declaration_from_dict,
+    to_toml,
+    toml_text,
+    toml_value,
+)
+from mithridate.data.examples import Examples, joined
 from mithridate.data.named import NAMES, load_named
 from mithridate.data.partition import split_by_hash
 from mithridate.data.published_files import Progress
 from mithridate.data.sources import read
 from mithridate.defences import Defence, defence
-from mithridate.defences.automatic import named
+from mithridate.defences.automatic import AUTO, decided, named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.recipes import presets
@@ -72,13 +83,13 @@ _WANTED = ("method", "radius", "private")
 RUNTIME = ("device", "in_flight", "precision", "keep_models")
 CLUSTER = ("address", "workers", "gpus_per_worker")
 BACKENDS = ("local", "ray")
-_TEXTS = ("method", "recipe", "model", "features", "device", "precision", "optimizer", "schedule", "backend", "address")
+_TEXTS = ("method", "recipe", "model", "device", "precision", "optimizer", "schedule", "backend", "address")
 _FLAGS = ("private", "keep_models", "average_iterates", "mirrored")
 _COMPARISON_TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
 _COMPARISON_KEYS = (*_COMPARISON_TEXTS, "radii", "failure_prob", "match", "assumptions", "methods", "data")
 _NO_OPTIONS = ("out", "assumptions", "methods", "data")
 # What only `mithridate train` asks for, in a file that is meant for both.
-_FOR_TRAIN = ("run_dir", "train")
+_FOR_TRAIN = ("run_dir", "tuned", "train")
 
 
 @dataclass(frozen=True)
@@ -95,6 +106,8 @@ class Project:
         run_dir: where the run is kept.
         options: what to train and how, by the names of the flags of `mithridate train`.
         assumptions: what the user says is taken for granted, a sentence each; every certificate repeats them.
+        trusted: examples that are trained on, too, and that no attacker touched, as the user states.
+        tuned: on what trusted examples the constants were chosen, in a sentence that every certificate repeats.
     """
 
     train: Path | None = None
@@ -106,6 +119,8 @@ class Project:
     run_dir: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     assumptions: tuple[str, ...] = ()
+    trusted: Path | None = None
+    tuned: str | None = None
 
     @property
     def data_name(self) -> str | None:
@@ -135,6 +150,13 @@ class Project:
             constants.setdefault("num_train", preset.config.num_train)
         wanted = {name: self.options[name] for name in ("radius", "private") if self.options.get(name) is not None}
         return named(self.options.get("method"), constants, **wanted)
+
+    def left_open(self) -> tuple[dict[str, Any], tuple[str, ...] | None]:
+        """What `tune` must not change, and the methods among which it may choose; None where all are open."""
+        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend", "num_train", "classes")
+        given = {name: value for name, value in self.options.items() if name not in others and value is not None}
+        method = "fdp" if self.options.get("private") else self.options.get("method")
+        return decided(given), None if method in (None, AUTO) else (str(method),)
 
     def backend(self) -> Ray | None:
         """Who trains: this process (None), or the workers of a cluster.
@@ -167,7 +189,22 @@ class Project:
             ConfigError: there is no training data, or it is not what was declared.
         """
         training, test = self._read(progress)
-        return replace(training, assumptions=(*training.assumptions, *self.assumptions)), test
+        if self.trusted is not None:
+            training = joined(training, read(self.trusted, self.declaration, labels=True), "trusted")
+        # An assumption, and no condition: what was chosen on other data is the same whatever the training data is.
+        tuned = () if self.tuned is None else (Statement(self.tuned),)
+        return replace(training, assumptions=(*training.assumptions, *self.assumptions, *tuned)), test
+
+    def training_file(self, progress: Progress | None = None) -> Examples:
+        """All examples of the training data, also those that would be held out.
+
+        Raises:
+            ArtifactError: a file is missing or cannot be read.
+            ConfigError: there is no training data, or it is not what was declared.
+        """
+        if self.data_name is not None:
+            return load_named(self.data_name, data_dir=self.data_dir, progress=progress)[0]
+        return read(self._train_path(), self.declaration, labels=True)
 
     def _read(self, progress: Progress | None) -> tuple[Examples, Examples]:
         if (name := self.data_name) is not None:
@@ -180,12 +217,15 @@ class Project:
             raise ConfigError(
                 "A data folder belongs to a well-known data set: name one in [data], give a recipe, or leave it out."
             )
-        if self.train is None:
-            raise ConfigError("There is no training data; name it with --train, or in a project file.")
-        training = read(self.train, self.declaration, labels=True)
+        training = read(self._train_path(), self.declaration, labels=True)
         if self.test is None:
             return split_by_hash(self._with_classes(training), self.holdout)
         return training, read(self.test, self.declaration, classes=training.class_names)
+
+    def _train_path(self) -> Path:
+        if self.train is None:
+            raise ConfigError("There is no training data; name it with --train, or in a project file.")
+        return self.train
 
     def _with_classes(self, whole: Examples) -> Examples:
         """Numbered classes get names, so that a class that is held out as a whole does not get lost."""
@@ -207,7 +247,7 @@ def read_project(path: PathLike) -> Project:
     """
     path = Path(path)
     content = _read_toml(path)
-    _refuse_unknown(content, ("run_dir", "assumptions", "data", "train"), f"in {path}")
+    _refuse_unknown(content, ("run_dir", "assumptions", "tuned", "data", "train"), f"in {path}")
     data, options = _table_of(content, "data", path), _table_of(content, "train", path)
     _refuse_unknown(options, known_options(), f"in [train] of {path}")
     _refuse_other_kinds(options, path)
@@ -218,7 +258,8 @@ def read_project(path: PathLike) -> Project:
         _data_of(data, path),
         run_dir=Path(run_dir or f"runs/{path.stem}"),
         options=options,
-        assumptions=_assumptions_of(content, path),
+        assumptions=of_user(_sentences_of(content.get("assumptions", []), f"assumptions in {path}")),
+        tuned=" ".join(_sentences_of([content["tuned"]], f"tuned in {path}")) if "tuned" in content else None,
     )
 
 
@@ -329,8 +370,9 @@ def read_comparison(path: PathLike) -> ComparisonFile:
         options["radii"] = checked_radii(options["radii"])
     if isinstance(options.get("match"), str):
         options["match"] = matched_radius(options["match"])
-    ignored = [{"run_dir": "run_dir", "train": "[train]"}[name] for name in _FOR_TRAIN if name in content]
-    data = replace(_data_of(_table_of(content, "data", path), path), assumptions=_assumptions_of(content, path))
+    ignored = [{"train": "[train]"}.get(name, name) for name in _FOR_TRAIN if name in content]
+    said = _sentences_of(content.get("assumptions", []), f"assumptions in {path}")
+    data = replace(_data_of(_table_of(content, "data", path), path), assumptions=of_user(said))
     if data.name is None and data.train is None:
         raise ConfigError(f'Expected [data] of {path} to have name = "digits" or another data set, or train = "FILE".')
     return ComparisonFile(
@@ -364,14 +406,13 @@ def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
 # --- what both read ---------------------------------------------------------------------------------------------------
 
 
-def _assumptions_of(content: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _sentences_of(given: Any, name: str) -> tuple[str, ...]:
     """The sentences that a file asks every certificate to repeat, a line each however they are broken there."""
-    given, name = content.get("assumptions", []), f"assumptions in {path}"
     _validate.sentences(**{name: given})
     lines = tuple(dict.fromkeys(" ".join(sentence.split()) for sentence in given))
     if not all(line.isprintable() for line in lines):
         raise ConfigError(f"Expected {name} as a list of sentences without control codes, got {shown(given)}.")
-    return of_user(lines)
+    return lines
 
 
 def _data_of(data: dict[str, Any], path: Path) -> Project:
@@ -381,14 +422,15 @@ def _data_of(data: dict[str, Any], path: Path) -> Project:
         if not isinstance(data["name"], str) or data["name"] not in NAMES:
             raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
         return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
-    files = _files(data, ("train", "test"), path)
+    files = _files(data, ("train", "test", "trusted"), path)
     holdout = data.get("holdout", HOLDOUT)
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
-    declared = {name: value for name, value in data.items() if name not in ("train", "test", "holdout")}
+    declared = {name: value for name, value in data.items() if name not in (*files, "holdout")}
     if declared and "kind" not in declared:
         raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
     declaration = declaration_from_dict(declared) if declared else None
-    return Project(train=files.get("train"), test=files.get("test"), holdout=holdout, declaration=declaration)
+    train, test, trusted = (files.get(name) for name in ("train", "test", "trusted"))
+    return Project(train=train, test=test, trusted=trusted, holdout=holdout, declaration=declaration)
 
 
 def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:
@@ -488,10 +530,78 @@ def project_toml(path: Path, train: Path, test: Path | None, declaration: Declar
     return header + "\n".join([*lines[:start], files, *lines[start:], _TRAIN])
 
 
-def _relative(target: Path, path: Path) -> str:
-    """A path as seen from the folder of the project file, where that is possible without leaving it."""
+# --- a project with its constants chosen ------------------------------------------------------------------------------
+
+_TUNED_HEADER = """\
+# A project for mithridate, written by `mithridate tune`: what was left open is decided here.
+#
+#   mithridate train {path}
+
+run_dir = {run_dir}
+"""
+
+
+def tuned_toml(project: Project, path: Path, method: str, constants: Mapping[str, Any], tuned: str | None) -> str:
+    """A project file with a method and its constants in the place of what was left open.
+
+    Args:
+        project: what was left open; `run_dir` and the rest stay as they are, but for the place of the new run.
+        path: where it will be written; the files it names are relative to that.
+        method: what was chosen.
+        constants: its constants, as files name them.
+        tuned: the sentence about the choice; None where declared facts decided alone.
+
+    Raises:
+        ConfigError: the name of a file cannot be written as text.
+    """
+    run_dir = project.run_dir or Path("runs/project")
+    # A comment of TOML holds no control characters.
+    shown = shlex.quote(str(path)) if str(path).isprintable() else "..."
+    lines = [_TUNED_HEADER.format(path=shown, run_dir=toml_text(f"{run_dir.as_posix()}-tuned"))]
+    if project.assumptions:
+        lines.append(f"assumptions = {toml_value(list(map(str, project.assumptions)))}\n")
+    if tuned is not None:
+        lines += ["# What the choice rests on; every certificate repeats it.", f"tuned = {toml_text(tuned)}\n"]
+    lines += [*_data_lines(project, path), "", "[train]", f"method = {toml_text(method)}"]
+    kept = {name: value for name, value in project.options.items() if name not in ("radius", *constants, "method")}
+    lines += [f"{name} = {toml_value(value)}" for name, value in {**kept, **constants}.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _data_lines(project: Project, path: Path) -> list[str]:
+    """The table [data], whose files are as seen from the folder of a file."""
+    if project.name is not None:
+        folder = project.data_dir
+        return ["[data]", f"name = {toml_text(project.name)}"] + (
+            [] if folder is None else [f"data_dir = {toml_text(_from(path, folder))}"]
+        )
+    named = {"train": project.train, "test": project.test, "trusted": project.trusted}
+    files = [f"{name} = {toml_text(_from(path, file))}" for name, file in named.items() if file is not None]
+    files += [f"holdout = {project.holdout!r}"] if project.test is None and project.train is not None else []
+    if project.declaration is None:
+        return ["[data]", *files] if files else []
+    declared = to_toml(project.declaration, table="data").removesuffix("\n").split("\n")
+    start = declared.index("[data]") + 1
+    return [*declared[:start], *files, *declared[start:]]
+
+
+def _from(path: Path, target: Path) -> str:
+    """A file as seen from the folder of another one, so that both can be moved together."""
+    _check_unicode(target, path)
+    try:
+        return Path(os.path.relpath(target.resolve(), path.parent.resolve())).as_posix()
+    except ValueError:  # on another drive
+        return str(target.resolve())
+
+
+def _check_unicode(target: Path, path: Path) -> None:
     if any(0xD800 <= ord(character) <= 0xDFFF for character in f"{target}{path}"):
         raise ConfigError(f"The path {str(target)!r} is not valid Unicode, which TOML needs; rename it.")
+
+
+def _relative(target: Path, path: Path) -> str:
+    """A path as seen from the folder of the project file, where that is possible without leaving it."""
+    _check_unicode(target, path)
     try:
         return target.resolve().relative_to(path.parent.resolve()).as_posix()
     except ValueError:

@@ -45,6 +45,7 @@ _HOMES = {
     "demo": "starting",
     "init": "starting",
     "plan": "certifying",
+    "tune": "tune",
     "train": "train",
     "split": "parts",
     "merge": "parts",

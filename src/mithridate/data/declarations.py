@@ -276,7 +276,7 @@ def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
     for key, value in values.items():
         if key == "classes":
             lines.append(_CLASSES_COMMENT)
-        lines.append(f"{key} = {_toml_value(value)}")
+        lines.append(f"{key} = {toml_value(value)}")
     if isinstance(declaration, Table):
         lines.append("\n# Columns that are not declared are ignored.")
     prefix = "" if table is None else f"{_toml_key(table)}."
@@ -286,15 +286,18 @@ def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
         if column["kind"] not in commented or column["kind"] == "number":
             lines.append(COLUMNS[column["kind"]].comment)
             commented.add(column["kind"])
-        lines.extend(f"{key} = {_toml_value(value)}" for key, value in column.items())
+        lines.extend(f"{key} = {toml_value(value)}" for key, value in column.items())
     return "\n".join(lines) + "\n"
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Text, a number, true or false, or a list or table of such values, as TOML writes it on one line."""
     if isinstance(value, str):
         return toml_text(value)
-    if isinstance(value, list):
-        return f"[{', '.join(_toml_value(item) for item in value)}]"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_toml_key(str(key))} = {toml_value(each)}' for key, each in value.items())} }}"
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 

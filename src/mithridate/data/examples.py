@@ -110,6 +110,33 @@ def _pair(given: Any, what: str, *, need_labels: bool) -> tuple[Any, Any]:
     return given[0], given[1]
 
 
+def joined(one: Examples, more: Examples, what: str) -> Examples:
+    """Examples with others behind them, which are called `what` in an error; all that is said is said of the first.
+
+    Raises:
+        ConfigError: they are of other shapes, kinds or classes.
+    """
+    assert one.y is not None
+    assert more.y is not None
+    numbers = ("integer", "float")
+    is_alike = one.kind == more.kind or (one.kind in numbers and more.kind in numbers)
+    if one.x.shape[1:] != more.x.shape[1:] or not is_alike:
+        raise ConfigError(
+            f"Expected {what} inputs of shape {one.x.shape[1:]} and kind {one.kind} like the training inputs, got "
+            f"{more.x.shape[1:]} and {more.kind}; prepare both alike."
+        )
+    is_named = one.class_names is not None and more.class_names is not None
+    if is_named and one.class_names != more.class_names:
+        raise ConfigError(f"The {what} examples have other classes than the training data; declare classes in [data].")
+    if one.class_names is not None and int(more.y.max()) >= len(one.class_names):
+        raise ConfigError(
+            f"The {what} examples have labels beyond the {len(one.class_names)} classes; declare classes."
+        )
+    ids = None if one.ids is None or more.ids is None else (*one.ids, *(f"{what} {each}" for each in more.ids))
+    x, y = np.concatenate([one.x, more.x]), np.concatenate([one.y, more.y])
+    return replace(one, x=x, y=y, ids=ids, notes=(*one.notes, *more.notes))
+
+
 def kind_of(x: Array) -> str:
     """What an array of inputs holds: `uint8`, `float`, `integer` or `text`."""
     if x.dtype == np.uint8:

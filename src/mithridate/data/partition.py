@@ -45,9 +45,7 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         ConfigError: the share is not what it should be, or one of the parts would be empty.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
-    contents = _contents(examples.x, "<f8", zero=0.0)
-    digests = b"".join(hashlib.blake2b(content, digest_size=8, key=_HOLDOUT_KEY).digest() for content in contents)
-    uniform = np.frombuffer(digests, dtype="<u8") * 2.0**-64
+    uniform = np.frombuffer(b"".join(_input_hashes(examples.x, 8, _HOLDOUT_KEY)), dtype="<u8") * 2.0**-64
     out = uniform < share
     if out.all() or not out.any():
         empty = f"Holding out {share:g} of {len(out)} examples leaves one part empty"
@@ -58,6 +56,34 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
             )
         raise ConfigError(f"{empty}; name a test file, or hold out another share.")
     return examples.part(~out), examples.part(out)
+
+
+def folds_by_hash(x: Array, count: int, seed: int) -> IndexArray:
+    """The number of the fold of every input, from 0 to `count` - 1: of a trusted set, to train and to score apart.
+
+    Guarantee: it is a function of the input's own values, `count` and `seed`. Exact copies are in one fold.
+
+    >>> folds = folds_by_hash(np.array([[1.0], [2.0], [1.0], [3.0]]), 3, seed=0)
+    >>> bool(folds[0] == folds[2]), bool((folds < 3).all())
+    (True, True)
+    """
+    key = hashlib.blake2b(f"mithridate folds {seed}".encode(), digest_size=32).digest()
+    return (np.frombuffer(b"".join(_input_hashes(x, 8, key)), dtype="<u8") % np.uint64(count)).astype(np.int64)
+
+
+def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:
+    """Which inputs are among some others, whatever their labels and however the two arrays hold their numbers.
+
+    >>> shared_with(np.array([[1, 2], [3, 4]]), np.array([[3.0, 4.0], [5.0, 6.0]])).tolist()
+    [False, True]
+    """
+    known = set(_input_hashes(other, _BYTES, _HOLDOUT_KEY))
+    return np.array([each in known for each in _input_hashes(x, _BYTES, _HOLDOUT_KEY)], dtype=np.bool_)
+
+
+def _input_hashes(x: Array, size: int, key: bytes) -> Iterator[bytes]:
+    """A hash of the values of every input, of so many bytes."""
+    return (hashlib.blake2b(each, digest_size=size, key=key).digest() for each in _contents(x, "<f8", zero=0.0))
 
 
 def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:

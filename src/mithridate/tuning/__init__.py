@@ -1,0 +1,1 @@
+"""The choice of a method and its constants on examples that no attacker touched."""
