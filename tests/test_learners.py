@@ -171,6 +171,21 @@ def test_rehearsed_a_learner_that_is_no_function_of_its_part_is_refused(table: S
         DPA(learner=Unsteady(limit=3), partitions=5, classes=3).train(*table)
 
 
+@pytest.mark.parametrize(("learner", "expected"), [(TREE, 1), (DecisionTreeClassifier(max_depth=2), 2)])
+def test_rehearsed_once_in_a_process_if_it_is_named(
+    table: Sets, monkeypatch: pytest.MonkeyPatch, learner: Any, expected: int
+) -> None:
+    starts: list[int] = []
+    processes = learners._processes
+    monkeypatch.setattr(learners, "_processes", lambda count, **more: starts.append(count) or processes(count, **more))
+    monkeypatch.setattr(learners, "_tried_here", set[str]())
+    defence = DPA(learner=learner, partitions=6, classes=3)
+    assert np.array_equal(defence.train(*table).counts, defence.train(*table).counts)
+    assert len(starts) == expected
+    DPA(learner=learner, partitions=6, classes=4).train(*table)  # other labels are another thing to try
+    assert len(starts) == expected + 1
+
+
 def test_global_generators_are_seeded_and_left_as_they_were(table: Sets) -> None:
     (x, y), test = table
     defence = DPA(learner=Global(), partitions=6)

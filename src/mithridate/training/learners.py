@@ -57,6 +57,8 @@ _SECONDS_ALONE = 5.0
 # So many models are trained a second time, in another process, before the first group.
 _TRIED = 3
 _ROWS_TRIED = 40
+# Learners that were tried in this process, with the number of columns and of labels.
+_tried_here: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -463,8 +465,8 @@ class LearnerMachine:
     ) -> None:
         self._learner, self._seen, self._classes, self._test = learner, seen, classes, test
         self._evidence, self._bins, self._steps = evidence, bins, steps
-        self._models, self._in_flight = models, in_flight
-        self._check(columns)
+        self._models, self._in_flight, self._columns = models, in_flight, columns
+        self._check()
 
     @property
     def arithmetic(self) -> str:
@@ -475,10 +477,10 @@ class LearnerMachine:
         """How many models make a group."""
         return self._in_flight or _GROUP
 
-    def _check(self, columns: int) -> None:
+    def _check(self) -> None:
         """Learn from made-up examples: what fails on these fails on all parts, and would go unseen there."""
         drawn = np.random.default_rng(0)
-        x = drawn.random((_ROWS_TRIED, columns), dtype=np.float32)
+        x = drawn.random((_ROWS_TRIED, self._columns), dtype=np.float32)
         y = np.arange(_ROWS_TRIED, dtype=np.int64) % 2
         rows: Any = x
         if not isinstance(self._test, np.ndarray):
@@ -495,11 +497,17 @@ class LearnerMachine:
     def rehearse(self) -> None:
         """Train a few models twice, the second time in another process and in another order.
 
+        A learner that is named is tried once in a process for as many columns and labels: a search trains it a hundred
+        times. A user's own is tried every time, for nothing tells two of them apart.
+
         Raises:
             ConfigError: their answers differ, so that they are no functions of what they see.
         """
         from joblib import delayed
 
+        about = repr((self._learner.to_dict(), self._columns, self._classes))
+        if self._learner.estimator is None and about in _tried_here:
+            return
         tried = [(model, *self._seen(None, model)) for model in range(min(_TRIED, self._models))]
         here = [_answers(self._learner, self._classes, self._test, *one) for one in tried]
         with _processes(2, batch_size=1) as others:
@@ -510,6 +518,7 @@ class LearnerMachine:
                 f"The learner {self._learner.name} gives other answers when it is trained again on the same examples; "
                 "fix its randomness (random_state), or use another one."
             )
+        _tried_here.add(about)
 
     def train(self, seeds: Any, group: Sequence[int], advance: Callable[[int], None] | None) -> list[Scores]:
         """The scores of each model of a group on the inputs; the models themselves are not kept."""
