@@ -396,7 +396,7 @@ def test_what_is_written_is_what_is_read(
 ) -> None:
     folder = tmp_path_factory.getbasetemp().resolve()
     path, data = folder / project, folder.joinpath(*train)
-    text = project_toml(path, data, None if test is None else folder / test, declaration)
+    text = project_toml(path, data, None if test is None else folder / test, Proposal(declaration))
     content = tomllib.loads(text)
     assert content["data"]["train"] == "/".join(train)
     place = folder / "written.toml"
@@ -411,7 +411,7 @@ def test_what_is_written_is_what_is_read(
 
 def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
     (tmp_path / "projects").mkdir()
-    text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, TABLE)
+    text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, Proposal(TABLE))
     assert tomllib.loads(text)["data"]["train"] == str((tmp_path / "a.csv").resolve())
 
 
@@ -421,7 +421,7 @@ def test_assumptions_may_be_broken_into_lines_and_are_one_each(tmp_path: Path) -
 
 
 def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
-    text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, TABLE)
+    text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, Proposal(TABLE))
     head, tail = text.split("[train]")
     (said,) = [line for line in head.splitlines() if "assumptions = " in line]
     head = head.replace(said, said.removeprefix("# "))
@@ -436,7 +436,7 @@ def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unicode"):
-        project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, TABLE)
+        project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, Proposal(TABLE))
 
 
 def test_a_well_known_data_set_can_be_named(tmp_path: Path) -> None:
