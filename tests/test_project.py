@@ -16,6 +16,7 @@ from mithridate.core.conditions import Size, conditions_of
 from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.columns import Category, Number, Text
 from mithridate.data.declarations import Declaration
+from mithridate.data.proposing import Proposal
 from mithridate.defences.private import PrivateDefence
 from mithridate.projects import Project, known_options, project_toml, read_project
 from mithridate.training.order import Order, compose
@@ -409,10 +410,20 @@ def test_what_is_written_is_what_is_read(
     assert found.options == {}
 
 
-def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
-    (tmp_path / "projects").mkdir()
-    text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, Proposal(TABLE))
-    assert tomllib.loads(text)["data"]["train"] == str((tmp_path / "a.csv").resolve())
+def test_paths_are_relative_to_the_folder_of_the_project(tmp_path: Path) -> None:
+    """Also through links: what is written is found again, from wherever the project is read."""
+    (tmp_path / "far" / "projects").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a-v3.csv").write_text("a")
+    (tmp_path / "data" / "a.csv").symlink_to("a-v3.csv")
+    (tmp_path / "near").symlink_to(tmp_path / "far" / "projects")
+    for folder, up in (("data", "a.csv"), ("far/projects", "../../data/a.csv"), ("near", "../../data/a.csv")):
+        path = tmp_path / folder / "p.toml"
+        path.write_text(project_toml(path, tmp_path / "data" / "a.csv", None, Proposal(TABLE)))
+        assert tomllib.loads(path.read_text())["data"]["train"] == up
+        found = read_project(path).train
+        assert found is not None
+        assert found.read_text() == "a"
 
 
 def test_assumptions_may_be_broken_into_lines_and_are_one_each(tmp_path: Path) -> None:

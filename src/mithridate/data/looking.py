@@ -302,7 +302,8 @@ def likely_labels(frame: Frame) -> list[str]:
         different = Counter(column.texts)
         few = 2 <= len(different) <= max(2, min(_MANY_LABELS, frame.rows // 2))
         whole = column.values is None or np.array_equal(column.values, np.floor(column.values))
-        if not few or not whole or None in different:
+        is_date = column.values is None and column.moments is not None
+        if not few or not whole or is_date or None in different:
             continue
         named = _LABEL.fullmatch(re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()) is not None
         at_the_end = place == len(frame.names) - 1

@@ -142,7 +142,8 @@ def too_few(radius: int, num_train: int, classes: int) -> str | None:
         return None
     largest = num_train // enough_examples(1, classes)
     less = f", or a radius of up to {largest:,}" if largest else ""
-    return f"A radius of {radius:,} is much for {num_train:,} examples of {classes} classes: about {enough:,} would do{less}."
+    about = f"{num_train:,} examples of {classes} classes"
+    return f"A radius of {radius:,} is much for {about}: about {enough:,} would do{less}."
 
 
 def decided(constants: Mapping[str, Any]) -> dict[str, Any]:
