@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -149,10 +150,11 @@ def _read_path(path: Path, request: _Request) -> Examples:
 
 
 def is_data(path: Path) -> bool:
-    """Whether there is something of this name that could be read as examples, by its name."""
-    if path.suffix.lower() in (*TABLE_FILES, ".npz", *images.SUFFIXES):
-        return os.path.isfile(path)
-    return os.path.isdir(path)
+    """Whether there is a file that could be read as examples, by its name, or a folder with images."""
+    if not os.path.isdir(path):
+        return path.suffix.lower() in (*TABLE_FILES, ".npz", *images.SUFFIXES) and os.path.isfile(path)
+    inside = itertools.chain(path.glob("*"), path.glob("*/*"))
+    return any(each.suffix.lower() in images.SUFFIXES for each in inside)
 
 
 def is_folder(path: Path) -> bool:
