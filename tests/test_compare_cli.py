@@ -313,7 +313,7 @@ def refused(outcome: Outcome, message: str) -> None:
         ('methods = ["dpa"]\nfailure_prob = "small"', DATA, "Expected failure_prob in (0, 1)"),
         ('methods = ["dpa"]\nout = 3', DATA, "Expected out in c.toml to be text in quotes"),
         ('methods = ["dpa"]\nmatch = 0', DATA, "bagging, which is not among the methods"),
-        ('methods = ["dpa", "bagging"]\nmatch = "r=3"', DATA, "Expected --match to be 0"),
+        ('methods = ["dpa", "bagging"]\nmatch = "r=3"', DATA, "Expected match to be 0"),
         ('methods = ["dpa", "bagging"]\nmatch = "zero"', DATA, "Expected match as r=0, got 'zero'"),
         ('methods = ["dpa"]\ndevice = "nope"', DATA, "Expected device to be cpu"),
         ('methods = ["dpa"]\ntrain = "train.npz"', DATA, "Expected [train] in c.toml to be a table"),

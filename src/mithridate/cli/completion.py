@@ -113,11 +113,11 @@ def _flags(parser: Parser) -> list[str]:
 
 
 def _choices(name: str, command: Parser) -> Iterator[str]:
-    """What may follow the flags of a command, or the command itself."""
+    """What may follow the flags of a command, or the command itself, behind which flags may stand, too."""
     for action in command.arguments:
         if action.choices:
-            before = action.option_strings or [name]
-            yield _case([f"{name} {word}" for word in before], map(str, action.choices))
+            found = [*map(str, action.choices), *([] if action.option_strings else _flags(command))]
+            yield _case([f"{name} {word}" for word in action.option_strings or [name]], found)
 
 
 def _case(patterns: Iterable[str], found: Iterable[str]) -> str:
