@@ -99,7 +99,7 @@ def test_what_was_meant_in_a_file(capsys: pytest.CaptureFixture[str], here: Path
 def test_abbreviations_and_values_that_look_odd_are_no_mistakes(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     assert run(capsys, "plan", "--noise", "3", "--sample", "0.5", "--st=4", "--inst", "99", "--classe", "2").code == 0
     assert "Cannot read" in said(capsys, "verify", "--", "--odd")
-    assert "no votes" in said(capsys, "report", ".", "--title", "--a title")
+    assert ". holds neither" in said(capsys, "report", ".", "--title", "--a title")
 
 
 # --- messages name what was typed ------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_choice_that_is_weak_names_flags(capsys: pytest.CaptureFixture[str], h
 def completed(script: Path, *words: str) -> list[str]:
     """What bash offers for the last of these words, by its own tables."""
     code = (
-        'source "$1"; shift; declare -F _mithridate > /dev/null || exit 9; complete -p mithridate > /dev/null || exit 8\n'
+        'source "$1"; shift; complete -p mithridate > /dev/null || exit 9\n'
         'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mithridate; printf "%s\\n" "${COMPREPLY[@]}"'
     )
     outcome = subprocess.run(

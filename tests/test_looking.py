@@ -175,10 +175,7 @@ def test_decimal_commas_from_init_to_certificate(
     assert "Columns read with decimal commas: laenge, preis." in outcome.out
     declared = read_project("p.toml").declaration
     assert isinstance(declared, Table)
-    assert [(each.name, getattr(each, "decimal", None)) for each in declared.columns] == [
-        ("laenge", ","),
-        ("preis", ","),
-    ]
+    assert {each.name: getattr(each, "decimal", None) for each in declared.columns} == {"laenge": ",", "preis": ","}
     trained = run(capsys, "train", "p.toml", "--json")
     assert trained.code == 0, trained.err
     assert json.loads(trained.out)["accuracy"] > 0.97
@@ -300,12 +297,11 @@ def test_what_init_sees_is_printed_written_and_in_its_json(
     odd = {"id": lambda row: row, "one\x1b[2J": lambda row: 1, "void": lambda row: "", "flag": lambda row: row % 3 % 2}
     table(tmp_path, **odd, away=lambda row: "uv"[row % 2])
     Path("sub").mkdir()
-    people = run(capsys, "init", "a.csv", "--label", "y", "-o", "sub/p.toml", "--radius", "9")
+    flags = ["--label", "y", "--radius", "9", "-o"]
+    people = run(capsys, "init", "a.csv", *flags, "sub/p.toml")
     assert people.code == 0, people.err
     printed = " ".join(people.out.split())
-    content = json.loads(
-        run(capsys, "init", "a.csv", "--label", "y", "-o", "sub/q.toml", "--radius", "9", "--json").out
-    )
+    content = json.loads(run(capsys, "init", "a.csv", *flags, "sub/q.toml", "--json").out)
     text = Path("sub/q.toml").read_text()
     assert text.isascii()
     comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
@@ -341,7 +337,8 @@ def test_columns_that_were_left_out_can_be_taken_back(tmp_path: Path) -> None:
 
 
 def test_many_columns_of_a_kind_are_one_line(tmp_path: Path) -> None:
-    path = table(tmp_path, **{f"c{number}": lambda row: 1 for number in range(30)})
+    columns: dict[str, Any] = {f"c{number}": lambda row: 1 for number in range(30)}
+    path = table(tmp_path, **columns)
     assert in_few_lines(look(path, label="y").remarks) == (
         "Columns with one value are left out: c0, c1, c2, c3, c4, c5, c6, c7 and 22 more.",
     )

@@ -37,7 +37,9 @@ class Parser(argparse.ArgumentParser):
             message += ", after a = if it starts with -"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Parse, and refuse what is unknown: flags first, since whatever else is wrong may follow from those."""
         for word in _before_dashes(args or ()):
             if self.commands and not word.startswith("-"):

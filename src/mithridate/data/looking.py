@@ -129,14 +129,14 @@ class Looked:
         except ConfigError:
             return None
 
-    @property
+    @cached_property
     def position(self) -> FloatArray | None:
         """Where the cells are on a line, NaN where missing; None where they have no order."""
         if self.values is not None or self.moments is None:
             return self.values
         return np.array([math.nan if m is None else m.toordinal() + m.hour / 24 for m in self.moments])
 
-    @property
+    @cached_property
     def words(self) -> list[str]:
         """The cells of a column of text that are there, as they are written."""
         cells = self.cells.tolist() if self.cells.dtype == object else []
