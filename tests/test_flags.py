@@ -275,6 +275,11 @@ def test_scripts_of_other_shells(capsys: pytest.CaptureFixture[str], tmp_path: P
         assert (checked.returncode, checked.stderr) == (0, b"")
 
 
+def test_help_says_where_a_script_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "completion", "--help").out
+    assert all(f"mithridate completion {shell} > " in text for shell in ("bash", "zsh", "fish"))
+
+
 def test_the_package_is_a_program() -> None:
     command: list[Any] = [sys.executable, "-m", "mithridate", "trian"]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
