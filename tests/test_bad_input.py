@@ -347,6 +347,7 @@ LONG = "a" * 300
         ["report", "runs/earlier", "-o", f"{LONG}.html"],
         ["certify", "runs/earlier", "--out", f"{LONG}.json"],
         ["verify", LONG],
+        ["verify", "runs/earlier/certificate.json", "--run", LONG],
         ["certify", f"{LONG}.csv"],
         ["report", "runs/earlier", "--inputs", f"{LONG}.npz"],
     ],

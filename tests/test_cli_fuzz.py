@@ -174,6 +174,7 @@ _MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 WORKING = {
     "certify": [["votes.npz"], ["counts.csv", *_MECHANISM]],
     "compare": [["c.toml"]],
+    "completion": [["bash"]],
     "demo": [[]],
     "init": [["train.csv", "--label", "kind", "-o", "../out/i.toml"], ["train.npz", "-o", "../out/i.toml"]],
     "merge": [["votes.npz", "more.npz", "-o", "../out/m.npz"]],

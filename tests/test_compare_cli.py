@@ -348,10 +348,10 @@ def test_mistakes_in_a_file_are_one_sentence(
         (["--methods", "dpa,,fdp"], "expected names such as fdp,dpa"),
         (["--methods", "nothing"], "There is no method 'nothing'"),
         (["--match", "zero"], "expected r=0"),
-        (["--match", "r=4"], "Expected match to be 0"),
+        (["--match", "r=4"], "Expected --match to be 0"),
         (["--match-with", "dpa"], "add match=0"),
-        (["--threat", "flood"], "invalid choice"),
-        (["--failure-prob", "2"], "Expected failure_prob"),
+        (["--threat", "flood"], "there is no 'flood'; expected one of"),
+        (["--failure-prob", "2"], "Expected --failure-prob"),
         (["--out", "c.toml"], "Cannot make the folder c.toml"),
     ],
 )

@@ -131,6 +131,8 @@ def test_comments_say_where_constants_come_from() -> None:
         (lambda: Date("a", 2019, 2020, "yes"), "time of the column 'a'"),  # pyright: ignore[reportArgumentType]
         (lambda: Number("", 0, 1), "name of a column"),
         (lambda: Number("\ud800", 0, 1), "not valid Unicode"),
+        (lambda: Number("a", 0, 1, decimal=";"), "decimal of the column 'a' to be \".\" or \",\", got ';'"),
+        (lambda: Number("a", 0, 1, decimal=3), "decimal of the column"),  # pyright: ignore[reportArgumentType]
         (lambda: Category("a", 30), "multiple of 4"),
         (lambda: Category("a", 0), "whole number from 4"),
         (lambda: Category("a", 10**9), "whole number from 4"),

@@ -165,7 +165,7 @@ def test_a_progress_bar_leaves_the_cursor() -> None:
 
 def test_the_same_program_as_a_module() -> None:
     outcome = subprocess.run(
-        [sys.executable, "-m", "mithridate.cli", "--version"], capture_output=True, text=True, timeout=HANGS, check=True
+        [sys.executable, "-m", "mithridate", "--version"], capture_output=True, text=True, timeout=HANGS, check=True
     )
     assert outcome.stdout.startswith("mithridate ")
 

@@ -242,7 +242,7 @@ def test_more_classes_than_names(
         (["arrays", "test.npz", "--out", "new.txt"], ".csv, .json, .npz"),
         (["arrays", "test.npz", "--out", "new"], ".csv, .json, .npz"),
         (["arrays", "test.npz", "--device", "abacus"], "abacus"),
-        (["arrays", "test.npz", "--failure-prob", "2"], "failure_prob"),
+        (["arrays", "test.npz", "--failure-prob", "2"], "--failure-prob"),
         (["arrays", "wide.npz"], "shape"),
         (["arrays", "nan.npz"], "NaN"),
         (["arrays", "empty.npz"], "empty"),

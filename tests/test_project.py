@@ -16,6 +16,7 @@ from mithridate.core.conditions import Size, conditions_of
 from mithridate.data import Arrays, Examples, Images, Table
 from mithridate.data.columns import Category, Number, Text
 from mithridate.data.declarations import Declaration
+from mithridate.data.proposing import Proposal
 from mithridate.defences.private import PrivateDefence
 from mithridate.projects import Project, known_options, project_toml, read_project
 from mithridate.training.order import Order, compose
@@ -84,7 +85,7 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
     from mithridate.cli._shared import new_parser
 
     arguments = vars(new_parser().parse_args(["train"]))
-    no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run"}
+    no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run", "command"}
     no_options |= {"shards", "prepare"}  # of one process, not of the project
     assert arguments.keys() - no_options == set(known_options())
     texts = {
@@ -396,7 +397,7 @@ def test_what_is_written_is_what_is_read(
 ) -> None:
     folder = tmp_path_factory.getbasetemp().resolve()
     path, data = folder / project, folder.joinpath(*train)
-    text = project_toml(path, data, None if test is None else folder / test, declaration)
+    text = project_toml(path, data, None if test is None else folder / test, Proposal(declaration))
     content = tomllib.loads(text)
     assert content["data"]["train"] == "/".join(train)
     place = folder / "written.toml"
@@ -409,10 +410,20 @@ def test_what_is_written_is_what_is_read(
     assert found.options == {}
 
 
-def test_files_elsewhere_are_named_by_their_whole_path(tmp_path: Path) -> None:
-    (tmp_path / "projects").mkdir()
-    text = project_toml(tmp_path / "projects" / "p.toml", tmp_path / "a.csv", None, TABLE)
-    assert tomllib.loads(text)["data"]["train"] == str((tmp_path / "a.csv").resolve())
+def test_paths_are_relative_to_the_folder_of_the_project(tmp_path: Path) -> None:
+    """Also through links: what is written is found again, from wherever the project is read."""
+    (tmp_path / "far" / "projects").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a-v3.csv").write_text("a")
+    (tmp_path / "data" / "a.csv").symlink_to("a-v3.csv")
+    (tmp_path / "near").symlink_to(tmp_path / "far" / "projects")
+    for folder, up in (("data", "a.csv"), ("far/projects", "../../data/a.csv"), ("near", "../../data/a.csv")):
+        path = tmp_path / folder / "p.toml"
+        path.write_text(project_toml(path, tmp_path / "data" / "a.csv", None, Proposal(TABLE)))
+        assert tomllib.loads(path.read_text())["data"]["train"] == up
+        found = read_project(path).train
+        assert found is not None
+        assert found.read_text() == "a"
 
 
 def test_assumptions_may_be_broken_into_lines_and_are_one_each(tmp_path: Path) -> None:
@@ -421,7 +432,7 @@ def test_assumptions_may_be_broken_into_lines_and_are_one_each(tmp_path: Path) -
 
 
 def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
-    text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, TABLE)
+    text = project_toml(tmp_path / "p.toml", tmp_path / "a.csv", None, Proposal(TABLE))
     head, tail = text.split("[train]")
     (said,) = [line for line in head.splitlines() if "assumptions = " in line]
     head = head.replace(said, said.removeprefix("# "))
@@ -436,7 +447,7 @@ def test_what_is_commented_out_can_be_commented_in(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Unicode"):
-        project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, TABLE)
+        project_toml(tmp_path / "p.toml", tmp_path / "a\udcff.csv", None, Proposal(TABLE))
 
 
 def test_a_well_known_data_set_can_be_named(tmp_path: Path) -> None:

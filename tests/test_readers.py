@@ -34,7 +34,7 @@ from mithridate.data import (
     to_toml,
 )
 from mithridate.data.examples import check_inputs, check_labels
-from mithridate.data.sources import rounded_range
+from mithridate.data.proposing import rounded_range
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
 WHOLE = (
@@ -505,7 +505,7 @@ def test_proposed_classes_of_numbers_that_are_typed() -> None:
 
 def test_proposals_need_a_label(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3,0\n")
-    with pytest.raises(ConfigError, match=r"Name the column with the labels; .* has a, b"):
+    with pytest.raises(ConfigError, match=r"the column with the labels; .* has a, b"):
         propose(tmp_path / "a.csv")
     with pytest.raises(ConfigError, match="no column 'c'"):
         propose(tmp_path / "a.csv", label="c")

@@ -720,10 +720,10 @@ def test_shards_that_are_done_are_named_where_they_are_handed_out(
     [
         (["--shards", "0:6"], "it has 5, so choose within 0:5"),
         (["--shards", "3:3"], "no shards 3:3"),
-        (["--shards", "a:b"], "Expected shards as A:B"),
+        (["--shards", "a:b"], "Expected --shards as A:B"),
         (["--shards", "0:1", "--prepare"], "--prepare trains nothing"),
-        (["--prep"], "unrecognized arguments: --prep"),
-        (["--shards=-1:3"], "Expected shards as A:B"),
+        (["--prep"], "there is no flag --prep; did you mean --prepare?"),
+        (["--shards=-1:3"], "Expected --shards as A:B"),
         (["--shards", "-1:3"], "--shards: expected one argument, after a = if it starts with -"),
     ],
 )

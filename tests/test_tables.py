@@ -582,6 +582,53 @@ def test_tables_that_contradict_their_declaration(tmp_path: Path, text: str, say
     assert "\n" not in str(caught.value)
 
 
+# --- decimal commas -------------------------------------------------------------------------------------------------
+
+COMMAS = Table(None, (Number("a", -10_000, 10_000, decimal=","),))
+POINTS = Table(None, (Number("a", -10_000, 10_000),))
+
+
+@given(st.decimals(-9999, 9999, places=2), st.sampled_from(["", ".", " ", "\u00a0", "\u202f"]))
+def test_a_decimal_comma_is_a_decimal_point(value: decimal.Decimal, between: str) -> None:
+    """Also with something between thousands: a row becomes what the same number becomes with a point."""
+    written = f"{value:,.2f}".replace(",", "_").replace(".", ",").replace("_", between)
+    np.testing.assert_array_equal(encoded({"a": [written]}, COMMAS), encoded({"a": [f"{value:.2f}"]}, POINTS))
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [("3,14", 3.14), (" -0,5 ", -0.5), (",5", 0.5), ("7", 7), ("1.234", 1234), ("1,5E2", 150), ("+2,", 2), ("TRUE", 1)],
+)
+def test_numbers_with_decimal_commas(written: str, value: float) -> None:
+    np.testing.assert_array_equal(encoded({"a": [written]}, COMMAS), encoded({"a": [value]}, POINTS))
+
+
+def test_missing_and_typed_numbers_of_a_column_with_decimal_commas() -> None:
+    for word in (None, "", "NA", "-"):
+        assert encoded({"a": [word]}, COMMAS)[0].tolist() == [0.0] * 16 + [1.0]
+    typed = pytest.importorskip("pandas").DataFrame({"a": [3.14, math.nan]})
+    np.testing.assert_array_equal(read(typed, COMMAS).x, read(typed, POINTS).x)
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("3.14", "decimals are declared to follow a comma"),
+        ("1.23.456", "declare it as a category"),
+        ("1,234,5", "declare it as a category"),
+        ("12.34,5", "declare it as a category"),
+        ("1e", "declare it as a category"),
+        ("e5", "declare it as a category"),
+        (",", "declare it as a category"),
+        ("soon", "declare it as a category"),
+        ("2020-01-31", "declare it as a date"),
+    ],
+)
+def test_what_is_no_number_with_a_decimal_comma(written: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=f"row 0 holds .*{says}"):
+        encoded({"a": [written]}, COMMAS)
+
+
 def test_later_inputs_may_lack_what_training_data_must_have(tmp_path: Path) -> None:
     path, table = tmp_path / "a.csv", Table("y", (Number("age", 0, 120),), ("no", "yes"))
     path.write_text("age\n\n1\n")

@@ -495,11 +495,11 @@ def refused(outcome: Outcome) -> str:
     ("flags", "says"),
     [
         (["--instances", "0"], "instances"),
-        (["--noise-multiplier", "0"], "noise_multiplier"),
-        (["--sample-rate", "1.5"], "sample_rate"),
+        (["--noise-multiplier", "0"], "--noise-multiplier"),
+        (["--sample-rate", "1.5"], "--sample-rate"),
         (["--steps", "0"], "steps"),
-        (["--max-grad-norm", "-1"], "max_grad_norm"),
-        (["--learning-rate", "nan"], "learning_rate"),
+        (["--max-grad-norm", "-1"], "--max-grad-norm"),
+        (["--learning-rate", "nan"], "--learning-rate"),
         (["--optimizer", "lion"], "lion"),
         (["--momentum", "1"], "momentum"),
         (["--optimizer", "adam", "--momentum", "0.5"], "momentum"),
@@ -507,20 +507,20 @@ def refused(outcome: Outcome) -> str:
         (["--keep", "2/1"], "keep"),
         (["--keep", "a/b"], "fraction"),
         (["--betas", "0.9"], "--betas"),
-        (["--classes", "2"], "is 2; with classes=2"),
+        (["--classes", "2"], "is 2; with --classes 2"),
         (["--classes", "1"], "classes"),
-        (["--score-bins", "3"], "score_bins"),
+        (["--score-bins", "3"], "--score-bins"),
         (["--model", "lenet5"], "lenet5"),
         (["--model", "vgg"], "vgg"),
         (["--device", "abacus"], "abacus"),
-        (["--in-flight", "0"], "in_flight"),
+        (["--in-flight", "0"], "--in-flight"),
         (["--precision", "float16"], "float16"),
         (["--train", "missing.npz"], "no file or folder missing.npz"),
         (["--train", "inputs.npz"], "no array 'y'"),
         (["--test", "root"], "Cannot read root by its name"),
         (["--test", "broken.npz"], "not a readable .npz"),
         (["--seconds", "0"], "seconds"),
-        (["--num-train", "0"], "num_train"),
+        (["--num-train", "0"], "--num-train"),
         (["missing.toml"], "Cannot read missing.toml"),
         (["root"], "not a project file in TOML"),
         (["."], "is not a file"),
@@ -562,8 +562,8 @@ def test_a_directory_of_another_configuration(fake: Any, capsys: pytest.CaptureF
     before = everything_in(files)
     text = refused(run(capsys, *TRAIN_FLAGS, "--steps", "7"))
     assert everything_in(files) == before
-    assert "its steps is 6, not 7" in text
-    assert "another run_dir" in text
+    assert "its --steps is 6, not 7" in text
+    assert "another --run-dir" in text
 
 
 def test_a_full_disk(

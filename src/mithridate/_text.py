@@ -6,6 +6,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+# What is longer was not meant to be one of a few words.
+_LONGEST_WORD = 100
+
 
 def percent(count: int, total: int) -> str:
     """A share with one decimal; "100.0%" and "0.0%" only where it is really all or none.
@@ -75,6 +78,18 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(few) + (f" and {rest:,} more" if rest > 0 else "")
 
 
+def nearest(word: Any, known: Iterable[str]) -> str | None:
+    """The known word that was meant, if one is near enough.
+
+    >>> nearest("--sample_rate", ["--sample-rate", "--steps"]), nearest("x", ["columns", "label"])
+    ('--sample-rate', None)
+    """
+    if not isinstance(word, str) or len(word) > _LONGEST_WORD:
+        return None
+    near = difflib.get_close_matches(word, [str(each) for each in known], n=1)
+    return near[0] if near else None
+
+
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """The end of a sentence on a word that nobody knows: the nearest known one, else what is known.
 
@@ -82,8 +97,8 @@ def did_you_mean(word: Any, known: Iterable[str]) -> str:
     ("did you mean 'columns'?", 'expected one of columns, label.')
     """
     words = list(known)
-    near = difflib.get_close_matches(str(word), words, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"expected one of {listed(words, 20)}."
+    near = nearest(word, words)
+    return f"expected one of {listed(words, 20)}." if near is None else f"did you mean {near!r}?"
 
 
 def counted(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-from mithridate._text import shown
+from mithridate._text import nearest, shown
 from mithridate.errors import ConfigError
 
 _LARGEST = 1 << 53  # beyond it, whole numbers lose digits as floats
@@ -104,4 +104,6 @@ def one_of(options: tuple[str, ...], **named: Any) -> None:
     """
     for name, value in named.items():
         if value not in options:
-            raise ConfigError(f"Expected {name} to be one of {', '.join(options)}, got {value!r}.")
+            near = nearest(value, options)
+            end = "." if near is None else f"; did you mean {near!r}?"
+            raise ConfigError(f"Expected {name} to be one of {', '.join(options)}, got {shown(value)}{end}")

@@ -60,6 +60,7 @@ from mithridate.data.declarations import (
     Declaration,
     Images,
     Table,
+    comment_lines,
     declaration_from_dict,
     to_toml,
     toml_text,
@@ -68,8 +69,9 @@ from mithridate.data.declarations import (
 from mithridate.data.examples import Examples, joined
 from mithridate.data.named import NAMES, load_named
 from mithridate.data.partition import split_by_hash
+from mithridate.data.proposing import Proposal
 from mithridate.data.published_files import Progress
-from mithridate.data.sources import read
+from mithridate.data.sources import TABLE_FILES, is_data, read
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import AUTO, decided, named
 from mithridate.defences.registry import options as options_of_methods
@@ -445,6 +447,11 @@ def _read_toml(
     path: Path, what: str = "a project file", remedy: str = "give one that `mithridate init` wrote"
 ) -> dict[str, Any]:
     """The content of a TOML file, which should be `what`."""
+    if path.suffix.lower() != ".toml" and is_data(path):
+        label = " --label COLUMN" if path.suffix.lower() in TABLE_FILES else ""
+        raise ConfigError(
+            f"{path} holds data, and is not {what}; run init first: mithridate init {shlex.quote(str(path))}{label}"
+        )
     try:
         return tomllib.loads(read_file(path).decode("utf-8"))
     except ArtifactError as error:
@@ -493,31 +500,37 @@ _TRAIN = """
 # What is commented out is chosen from the kind of data, the step of its size and the classes, and shown before training
 # starts. Decide here by what you know, not by what comes out on this training data.
 # method = "auto"           # or fdp, nearest-neighbours, dpa and others: `mithridate train --help` lists them
-# radius = 20               # how many changed examples predictions should withstand
+{radius}# how many changed examples predictions should withstand
 # private = true            # the models themselves must be private: fdp
 # num_train = 10000         # examples to train on (without those held out), where their number is fixed or public; else
 #                           # a radius ends where the next step of their number begins
-# Of fdp:
+{weights}# Of fdp:
 # instances = 1000          # models that vote: more give larger radii, and take longer
 # noise_multiplier = 10.0   # more noise: larger radii, less accuracy
 # model = "linear"          # or mlp, lenet5, opa-tut, resnet18
 """
 
 
-def project_toml(path: Path, train: Path, test: Path | None, declaration: Declaration) -> str:
+def project_toml(path: Path, train: Path, test: Path | None, proposal: Proposal, *, radius: int | None = None) -> str:
     """A commented project file to start from.
 
     Args:
         path: where it will be written; the files it names are relative to that.
         train: the training data.
         test: the inputs to vote on, where there are some.
-        declaration: how examples are read.
+        proposal: how examples are read, and what is to be said about them.
+        radius: how many changed examples predictions should withstand, where the user says so.
 
     Raises:
         ConfigError: the name of a file cannot be written as text.
     """
     run_dir = f"runs/{path.stem}"
-    lines = to_toml(declaration, table="data").removesuffix("\n").split("\n")  # and not where Unicode ends a line
+    said: dict[str, list[str]] = {}
+    for remark in proposal.remarks:
+        if remark.column is not None:
+            said.setdefault(remark.column, []).append(remark.sentence)
+    text = to_toml(proposal.declaration, table="data", remarks=said, left_out=proposal.left_out)
+    lines = text.removesuffix("\n").split("\n")  # and not where Unicode ends a line
     # The files come first in their table; comments before it stay where they are.
     start = lines.index("[data]") + 1
     files = _FILES.format(
@@ -527,7 +540,18 @@ def project_toml(path: Path, train: Path, test: Path | None, declaration: Declar
     # A comment of TOML holds no control characters.
     shown = [shlex.quote(name) if name.isprintable() else "..." for name in (path.name, run_dir)]
     header = _HEADER.format(name=shown[0], run_dir=shown[1], run_dir_quoted=toml_text(run_dir))
-    return header + "\n".join([*lines[:start], files, *lines[start:], _TRAIN])
+    return header + "\n".join([*lines[:start], files, *lines[start:], _train_table(proposal, radius)])
+
+
+def _train_table(proposal: Proposal, radius: int | None) -> str:
+    """The table [train], with what there is to say about the number of examples and about rare labels."""
+    few, rare = (
+        "".join(f"{line}\n" for line in comment_lines(each.sentence for each in proposal.remarks if each.kind == kind))
+        for kind in ("few-examples", "rare-class")
+    )
+    wanted = "# radius = 20" if radius is None else f"radius = {radius}"
+    weights = "" if proposal.class_weights is None else f"# class_weights = {list(proposal.class_weights)}\n"
+    return _TRAIN.format(radius=f"{few}{wanted:<28}", weights=rare + weights)
 
 
 # --- a project with its constants chosen ------------------------------------------------------------------------------
@@ -573,10 +597,10 @@ def _data_lines(project: Project, path: Path) -> list[str]:
     if project.name is not None:
         folder = project.data_dir
         return ["[data]", f"name = {toml_text(project.name)}"] + (
-            [] if folder is None else [f"data_dir = {toml_text(_from(path, folder))}"]
+            [] if folder is None else [f"data_dir = {toml_text(_relative(folder, path))}"]
         )
     named = {"train": project.train, "test": project.test, "trusted": project.trusted}
-    files = [f"{name} = {toml_text(_from(path, file))}" for name, file in named.items() if file is not None]
+    files = [f"{name} = {toml_text(_relative(file, path))}" for name, file in named.items() if file is not None]
     files += [f"holdout = {project.holdout!r}"] if project.test is None and project.train is not None else []
     if project.declaration is None:
         return ["[data]", *files] if files else []
@@ -585,24 +609,14 @@ def _data_lines(project: Project, path: Path) -> list[str]:
     return [*declared[:start], *files, *declared[start:]]
 
 
-def _from(path: Path, target: Path) -> str:
-    """A file as seen from the folder of another one, so that both can be moved together."""
-    _check_unicode(target, path)
-    try:
-        return Path(os.path.relpath(target.resolve(), path.parent.resolve())).as_posix()
-    except ValueError:  # on another drive
-        return str(target.resolve())
-
-
-def _check_unicode(target: Path, path: Path) -> None:
+def _relative(target: Path, path: Path) -> str:
+    """A path as seen from the folder of the project file, so that both can be moved together."""
     if any(0xD800 <= ord(character) <= 0xDFFF for character in f"{target}{path}"):
         raise ConfigError(f"The path {str(target)!r} is not valid Unicode, which TOML needs; rename it.")
-
-
-def _relative(target: Path, path: Path) -> str:
-    """A path as seen from the folder of the project file, where that is possible without leaving it."""
-    _check_unicode(target, path)
+    # Links on the way are followed, as the system follows them before it goes up; a link that is the data keeps its
+    # name.
+    whole = target.parent.resolve() / target.name
     try:
-        return target.resolve().relative_to(path.parent.resolve()).as_posix()
-    except ValueError:
-        return str(target.resolve())
+        return Path(os.path.relpath(whole, path.parent.resolve())).as_posix()
+    except ValueError:  # on another drive
+        return str(whole)

@@ -9,6 +9,7 @@ confirmed when every claimed radius holds, not when it is the largest one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -314,7 +315,7 @@ def _searched(certificate: Certificate) -> IntArray:
 def _differences_from_source(votes: Votes, run: PathLike) -> str:
     """In what votes are not those of a run, or of a votes file, with all that was said there; empty where they are."""
     folder = Path(run)
-    source = Votes.load(folder / "votes.npz" if folder.is_dir() else folder)
+    source = Votes.load(folder / "votes.npz" if os.path.isdir(folder) else folder)
     if (folder / "run.json").exists() and (damage := _differences_from_run(source, folder)):
         return f"votes.npz in {run} is not what that run counted: {' and '.join(damage)} differ"
     found = _differences(_facts(votes), _facts(source))

@@ -14,11 +14,11 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -35,6 +35,7 @@ from rich.text import Text
 from mithridate._text import one_line, printable
 from mithridate._version import VERSION
 from mithridate.cli import _ending
+from mithridate.cli._flags import Parser, as_typed
 from mithridate.core.conditions import in_words
 from mithridate.errors import ArtifactError, MithridateError
 
@@ -54,6 +55,7 @@ _HOMES = {
     "report": "certificates",
     "compare": "compare",
     "verify": "certificates",
+    "completion": "completion",
 }
 # A flag with -- for a value, in all its spellings.
 _NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)
@@ -71,22 +73,24 @@ _LINE_SHARE = 0.05
 def run(words: list[str]) -> int:
     """Run one command; see `mithridate.cli.main`."""
     parser = new_parser(words)  # if that fails, the program cannot start, and says so
+    arguments = argparse.Namespace(flags={})
     try:
         if any(_NO_VALUE.fullmatch(word) for word in words):
             parser.error("-- is not a value")  # argparse would make a list of it
         arguments = parser.parse_args(words)
         arguments.words = words
+        arguments.flags = parser.commands[arguments.command].flags_for(arguments, words)
         return arguments.run(arguments)
     except Exception as error:
         if _ending.was_asked_for():  # and this came of it
             raise KeyboardInterrupt from error
-        return _failed(error)
+        return _failed(error, arguments.flags)
 
 
-def _failed(error: Exception) -> int:
+def _failed(error: Exception, flags: Mapping[str, str]) -> int:
     """Say what is wrong, and whose fault it is; the status for it."""
     if isinstance(error, MithridateError):
-        _ending.complain(f"mithridate: {printable(str(error))}")
+        _ending.complain(f"mithridate: {printable(as_typed(str(error), flags))}")
         return _ending.BAD_INPUT
     if isinstance(error, OSError) and error.errno in _OF_OUTPUT:
         return _ending.status_of_lost_output(error)
@@ -119,23 +123,14 @@ def _in_words(error: Exception) -> str:
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line instead of repeating all flags."""
-
-    def error(self, message: str) -> NoReturn:
-        if message.endswith("expected one argument"):  # or there is one, which looks like a flag
-            message += ", after a = if it starts with -"
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
-def new_parser(words: list[str] | None = None) -> argparse.ArgumentParser:
+def new_parser(words: list[str] | None = None) -> Parser:
     """What reads the words of a command line: of the one command that they start with, else of all commands."""
-    parser = _Parser(
+    parser = Parser(
         prog="mithridate",
         description="Certificates against training-data poisoning: which predictions would survive how many changes.",
     )
     parser.add_argument("--version", action="version", version=f"mithridate {VERSION}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")
     for name in [words[0]] if words and words[0] in _HOMES else _HOMES:
         module = import_module(f"mithridate.cli.{_HOMES[name]}")
         raw = argparse.RawDescriptionHelpFormatter

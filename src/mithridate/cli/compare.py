@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mithridate._text import printable
 from mithridate.cli import _ending, _shared
+from mithridate.cli._flags import CONFIG
 from mithridate.cli._shared import shown
 from mithridate.cli.certifying import radii_of
 from mithridate.comparing.result import Comparison, make_folder
@@ -52,7 +53,7 @@ def add_compare(command: _shared.NewCommand) -> None:
         "report: certified accuracy against radius.",
         epilog=_COMPARE_EXAMPLES.format(methods=textwrap.fill(", ".join(names()), 120)),
     )
-    parser.add_argument("file", metavar="CONFIG.toml", type=Path, help="what to compare, on which data")
+    parser.add_argument("file", metavar=CONFIG, type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
     parser.add_argument(
         "--methods", type=_names, metavar="A,B,...", help="compare these methods or rows, with the file's options"

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from mithridate.cli import _ending, _shared
 from mithridate.cli.train import carried_out, device_type, runtime_for
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import in_json
-from mithridate.data import propose, read
+from mithridate.data import look, read
+from mithridate.data.looking import Remark, in_few_lines
 from mithridate.data.named import NAMES, load_named
+from mithridate.data.proposing import Proposal
 from mithridate.defences import defence
+from mithridate.defences.automatic import too_few
 from mithridate.errors import ConfigError
-from mithridate.projects import project_toml
+from mithridate.projects import HOLDOUT, project_toml
 from mithridate.reporting import Report
 from mithridate.reporting import sentences as words
 from mithridate.training.order import compose
@@ -146,8 +150,8 @@ def add_init(command: _shared.NewCommand) -> None:
     """Register `mithridate init`."""
     parser = command(
         help="write a commented configuration for your data",
-        description="Look at a table, a folder of images or arrays, and propose how to read them. What is proposed is "
-        "to be replaced by what you know: every result says so until it is.",
+        description="Look at a table, a folder of images or arrays, say what there is to see, and propose how to read "
+        "them. What is proposed is to be replaced by what you know: every result says so until it is.",
         epilog=_INIT_EXAMPLES,
     )
     parser.add_argument(
@@ -155,6 +159,9 @@ def add_init(command: _shared.NewCommand) -> None:
     )
     parser.add_argument("--label", metavar="COLUMN", help="column of a table that holds the labels")
     parser.add_argument("--test", metavar="FILE", type=Path, help="inputs to vote on; else some of DATA are held out")
+    parser.add_argument(
+        "--radius", type=int, metavar="R", help="how many changed examples predictions should withstand"
+    )
     parser.add_argument(
         "-o",
         "--out",
@@ -173,13 +180,15 @@ def run_init(arguments: argparse.Namespace) -> int:
     if os.path.exists(path) and not arguments.force:
         raise ConfigError(f"{path} is there already; give another name with -o, or --force to overwrite it.")
     _shared.check_apart(path, arguments.data, arguments.test)
-    declaration = propose(arguments.data, label=arguments.label)
-    notes = read(arguments.data, declaration, labels=True).notes  # before anything is written: can it be read so?
+    proposal = look(arguments.data, label=arguments.label)  # before anything is written: can it be read so?
     if arguments.test is not None:
-        read(arguments.test, declaration, labels=False)
-    text = project_toml(path, arguments.data, arguments.test, declaration)
+        read(arguments.test, proposal.declaration, labels=False)
+    if arguments.radius is not None:
+        proposal = _with_radius(proposal, arguments.radius, held_out=arguments.test is None)
+    text = project_toml(path, arguments.data, arguments.test, proposal, radius=arguments.radius)
     with write_atomically(path) as file:
         file.write(text.encode())
+    declaration = proposal.declaration
     if arguments.json:
         _shared.print_json(
             {
@@ -187,13 +196,23 @@ def run_init(arguments: argparse.Namespace) -> int:
                 "declaration": declaration.to_dict(),
                 **in_json(declaration.assumptions),
                 "assumptions": list(map(str, declaration.assumptions)),
-                "notes": list(notes),
+                "seen": [remark.to_dict() for remark in proposal.remarks],
+                "left_out": [column.name for column in proposal.left_out],
+                "class_weights": None if proposal.class_weights is None else list(proposal.class_weights),
+                "notes": list(proposal.notes),
             }
         )
         return 0
     console = _shared.console()
-    for sentence in (*notes, *declaration.assumptions):
+    for sentence in (*in_few_lines(proposal.remarks), *proposal.notes, *declaration.assumptions):
         console.print(f"Note: {sentence}")
     command = f"mithridate train {shlex.quote(str(path))}"
     console.print(f"Written to {path}. Correct it by what you know, then: {command}", soft_wrap=True)
     return 0
+
+
+def _with_radius(proposal: Proposal, radius: int, *, held_out: bool) -> Proposal:
+    """A proposal that says whether the examples are too few for the radius wanted."""
+    trained = round((1 - HOLDOUT) * proposal.count) if held_out else proposal.count
+    few = too_few(radius, trained, len(proposal.declaration.classes or ()) or 2)
+    return proposal if few is None else replace(proposal, remarks=(*proposal.remarks, Remark("few-examples", few)))

@@ -18,11 +18,13 @@ from mithridate._io.files import read_file, write_atomically
 from mithridate._text import capitalised
 from mithridate.certifying.certification import most_voted
 from mithridate.cli import _ending, _shared
+from mithridate.cli._flags import CONFIG, as_typed
 from mithridate.cli._shared import Clock, shown
 from mithridate.core.conditions import in_json
 from mithridate.core.labels import commonest, single_label
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
+from mithridate.defences.automatic import AUTO
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
@@ -64,7 +66,7 @@ def add_train(command: _shared.NewCommand) -> None:
         epilog=_TRAIN_EXAMPLES,
         allow_abbrev=False,  # commands are repeated with other shards, for which every flag has to be found
     )
-    parser.add_argument("project", metavar="CONFIG.toml", type=Path, nargs="?", help="file that `init` wrote")
+    parser.add_argument("project", metavar=CONFIG, type=Path, nargs="?", help="file that `init` wrote")
     files = parser.add_argument_group("data")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
@@ -73,7 +75,12 @@ def add_train(command: _shared.NewCommand) -> None:
     )
     files.add_argument("--run-dir", type=Path, metavar="DIR", help="where the run is kept (run, or runs/NAME)")
     method = parser.add_argument_group("method")
-    method.add_argument("--method", metavar="NAME", help=f"auto (chosen by public facts), {', '.join(names())}")
+    method.add_argument(
+        "--method",
+        choices=(AUTO, *names()),
+        metavar="NAME",
+        help=f"{AUTO} (chosen by public facts), {', '.join(names())}",
+    )
     method.add_argument("--radius", type=int, metavar="R", help="auto: how many changes predictions should withstand")
     method.add_argument("--private", action="store_true", default=None, help="auto: the models must be private")
     _add_constants(parser)
@@ -147,7 +154,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     options = project.runtime()
     device = device_type(options.get("device", "auto"), options["backend"])
     order = compose(defence, training, test, device=device, root_seed=root_seed)
-    console.print(order.choice.words)
+    console.print(as_typed(order.choice.words, arguments.flags))
     run_dir = project.run_dir or Path("run")
     runtime = runtime_for(order, run_dir, options, shards)
     if arguments.prepare:

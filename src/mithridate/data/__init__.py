@@ -7,7 +7,8 @@ What an example becomes is decided by the example and by what the user declared 
 from mithridate.data.columns import Category, Column, Date, Number, Ordered, Text
 from mithridate.data.declarations import Arrays, Declaration, Images, Table, declaration_from_dict, to_toml
 from mithridate.data.examples import Dataset, Examples, as_examples
-from mithridate.data.sources import propose, read
+from mithridate.data.proposing import look, propose
+from mithridate.data.sources import read
 
 __all__ = [
     "Arrays",
@@ -24,6 +25,7 @@ __all__ = [
     "Text",
     "as_examples",
     "declaration_from_dict",
+    "look",
     "propose",
     "read",
     "to_toml",

@@ -45,6 +45,7 @@ _CATEGORY = math.sqrt(0.5)
 # On a logarithmic scale the first hundredth of the range takes 15% of the thermometer.
 _LOG = 99.0
 _SCALES = ("linear", "log")
+_DECIMALS = (".", ",")
 # The parts of a date: together they weigh more than one number and less than two.
 _DATE_PART = math.sqrt(0.5)
 _DATE_PLACES = 16
@@ -129,6 +130,8 @@ class Number(Column):
         high: upper end, above `low`.
         bins: number of places, 2 to 1,000.
         scale: `linear`, or `log` where small values differ more than large ones: amounts, counts, durations.
+        decimal: what stands before the decimals where cells are text: a point, or a comma. With a comma, points or
+            spaces may stand between thousands: `1.234,5`, and `1.234` is a thousand and more.
     """
 
     kind: ClassVar[str] = "number"
@@ -141,6 +144,7 @@ class Number(Column):
     high: float
     bins: int = 16
     scale: str = "linear"
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,6 +156,10 @@ class Number(Column):
         check_whole(2, _MOST_BINS, f"bins of the column {self.name!r}", self.bins)
         if self.scale not in _SCALES:
             raise ConfigError(f"Expected scale of the column {self.name!r} to be linear or log, got {self.scale!r}.")
+        if self.decimal not in _DECIMALS:
+            raise ConfigError(
+                f'Expected decimal of the column {self.name!r} to be "." or ",", got {shown(self.decimal)}.'
+            )
         set_fields(self, low=low, high=high)
 
     @property
@@ -172,7 +180,7 @@ class Number(Column):
         return _heights(block, self.bins)
 
     def _fill(self, block: Matrix, cells: Cells, place: Place, notes: list[str]) -> Mask:
-        values = frames.numbers(cells, self.name, place)
+        values = frames.numbers(cells, self.name, place, self.decimal)
         _note_clipped(self.name, (values < self.low) | (values > self.high), f"{self.low:g} to {self.high:g}", notes)
         missing = np.isnan(values)
         clipped = np.clip(values[~missing], self.low, self.high)

@@ -8,11 +8,12 @@ other data. A declaration that was proposed from a file says so (`proposed`), an
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
-from mithridate._text import did_you_mean, listed, shown
+from mithridate._text import did_you_mean, listed, one_line, shown
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data.columns import COLUMNS, Column, Text, check_name, check_whole, set_fields
 from mithridate.data.frames import canonical, repeated
@@ -75,7 +76,7 @@ class Table(_Declared):
     """
 
     kind: ClassVar[str] = "table"
-    constants: ClassVar[str] = "The ranges and kinds of columns"
+    constants: ClassVar[str] = "The columns, their kinds and their ranges"
 
     label: str | None
     columns: tuple[Column, ...]
@@ -227,12 +228,15 @@ def _kind_and_rest(what: str, values: Any, kinds: dict[str, Any]) -> tuple[Any, 
     return kinds[name], given
 
 
+_SAID_IF_UNUSUAL = ("proposed", "decimal")
+
+
 def _to_dict(made: Any) -> dict[str, Any]:
-    """Without what is None, which TOML cannot hold, and without the mark of a proposal where there is none."""
+    """Without what is None, which TOML cannot hold, and without what is said only where it is not as usual."""
     found: dict[str, Any] = {"kind": made.kind}
     for field in fields(made):
         value = getattr(made, field.name)
-        if value is None or (field.name == "proposed" and not value):
+        if value is None or (field.name in _SAID_IF_UNUSUAL and value == field.default):
             continue
         if field.name == "columns":
             value = [_to_dict(column) for column in value]
@@ -252,12 +256,24 @@ _CLASSES_COMMENT = (
 )
 
 
-def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
+_LEFT_OUT = "# --- left out; take the # away from the lines of a column to use it ---"
+_LINE = 118
+
+
+def to_toml(
+    declaration: Declaration,
+    *,
+    table: str | None = None,
+    remarks: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Column] = (),
+) -> str:
     """The declaration as TOML with comments that say where the constants must come from.
 
     Args:
         declaration: what to write.
         table: name of the TOML table that it becomes, such as `data`; None for the top level.
+        remarks: sentences about columns, by their names, to stand beside them; also about some that are not declared.
+        left_out: columns that are not declared, to be written as comments.
 
     Returns:
         Text from which `tomllib` and `declaration_from_dict` make an equal declaration.
@@ -279,15 +295,39 @@ def to_toml(declaration: Declaration, *, table: str | None = None) -> str:
         lines.append(f"{key} = {toml_value(value)}")
     if isinstance(declaration, Table):
         lines.append("\n# Columns that are not declared are ignored.")
-    prefix = "" if table is None else f"{_toml_key(table)}."
+    heading = f"[[{'' if table is None else f'{_toml_key(table)}.'}columns]]"
+    said = {} if remarks is None else dict(remarks)
     commented: set[str] = set()
     for column in columns:
-        lines.append(f"\n[[{prefix}columns]]")
+        lines.append(f"\n{heading}")
         if column["kind"] not in commented or column["kind"] == "number":
             lines.append(COLUMNS[column["kind"]].comment)
             commented.add(column["kind"])
+        lines.extend(comment_lines(said.pop(column["name"], ())))
         lines.extend(f"{key} = {toml_value(value)}" for key, value in column.items())
+    lines.extend(_left_out(left_out, said, heading))
     return "\n".join(lines) + "\n"
+
+
+def _left_out(columns: Sequence[Column], said: Mapping[str, Sequence[str]], heading: str) -> Iterator[str]:
+    """Columns as comments, each below the reason why it is none; those that have nothing to declare come last."""
+    if columns or said:
+        yield f"\n{_LEFT_OUT}"
+    for column in columns:
+        yield ""
+        yield from comment_lines(said.get(column.name, ()))
+        yield f"# {heading}"
+        yield from (f"# {key} = {toml_value(value)}" for key, value in _to_dict(column).items())
+    names = {column.name for column in columns}
+    for sentences in (sentences for name, sentences in said.items() if name not in names):
+        yield ""
+        yield from comment_lines(sentences)
+
+
+def comment_lines(sentences: Iterable[str]) -> Iterator[str]:
+    """Sentences as lines of comment, whatever they hold."""
+    for sentence in sentences:
+        yield from textwrap.wrap(one_line(sentence), _LINE, initial_indent="# ", subsequent_indent="# ")
 
 
 def toml_value(value: Any) -> str:

@@ -39,8 +39,14 @@ _DELIMITERS = ",;\t"
 _MOST_LINES = 1000
 _SWALLOWED_ROWS = 10
 # What stands for a missing number in files; in columns of words only an empty cell is missing.
-_MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
+MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
 _TRUTH = {"true": 1.0, "false": 0.0}
+# Numbers as much of the world writes them, 1.234,5: thousands may be apart by points or spaces, also narrow ones.
+_THOUSANDS = ". \u00a0\u202f"
+DECIMAL_COMMA = re.compile(
+    rf"[+-]?(?:(?:\d+|\d{{1,3}}(?:[{_THOUSANDS}]\d{{3}})+)(?:,\d*)?|,\d+)(?:e[+-]?\d+)?", re.ASCII
+)
+_POINTED = str.maketrans(dict.fromkeys(_THOUSANDS, "") | {",": "."})
 _UNNAMED = ("the table", "the data set")
 _MONTH_NAMES = "january february march april may june july august september october november december".split()
 _MONTHS = {name[:length]: i for i, name in enumerate(_MONTH_NAMES, 1) for length in (3, len(name))}
@@ -75,6 +81,7 @@ class Frame:
         column: the cells of a column, by name.
         place: how a row is called in an error.
         lines: of the file that the rows end in, where there is one that has lines.
+        delimiter: what stands between the cells of that file.
     """
 
     names: tuple[str, ...]
@@ -83,6 +90,7 @@ class Frame:
     column: Callable[[str], Cells]
     place: Place
     lines: Sequence[int] | None = None
+    delimiter: str | None = None
 
     def __post_init__(self) -> None:
         twice = repeated(self.names)
@@ -117,32 +125,53 @@ class Frame:
 # --- cells ----------------------------------------------------------------------------------------------------------
 
 
-def numbers(cells: Cells, name: str, place: Place) -> FloatArray:
+def numbers(cells: Cells, name: str, place: Place, decimal: str = ".") -> FloatArray:
     """Cells of the column of this name as numbers, NaN where missing.
+
+    Args:
+        cells: of the column; those that are numbers by their type are taken as they are.
+        name: of the column.
+        place: how a row is called in an error.
+        decimal: what stands before the decimals where cells are text: a point, or a comma as in 1.234,5.
 
     Raises:
         ConfigError: a cell is not a number.
     """
     if cells.dtype != object:
         return cells
+    convert = float if decimal == "." else _with_comma
     found = np.empty(len(cells))
     for row, cell in enumerate(cells):
         try:
-            found[row] = float(cell)
+            found[row] = convert(cell)
         except (TypeError, ValueError):
-            found[row] = _special_number(cell, row, name, place)
+            found[row] = _special_number(cell, row, name, place, decimal)
     return found
 
 
-def _special_number(cell: str | None, row: int, name: str, place: Place) -> float:
+def _with_comma(cell: str | None) -> float:
+    """A number with a decimal comma.
+
+    >>> [_with_comma(word) for word in ("3,14", "-1.234,5", "1.234", " 7 ", ",5e2")]
+    [3.14, -1234.5, 1234.0, 7.0, 50.0]
+    """
+    word = (cell or "").strip().lower()
+    if DECIMAL_COMMA.fullmatch(word) is None:
+        raise ValueError(cell)
+    return float(word.translate(_POINTED))
+
+
+def _special_number(cell: str | None, row: int, name: str, place: Place, decimal: str) -> float:
     word = "" if cell is None else cell.strip().lower()
-    if word in _MISSING_NUMBERS:
+    if word in MISSING_NUMBERS:
         return math.nan
     if word in _TRUTH:
         return _TRUTH[word]
     hint = "declare it as a category or text, or mend it"
-    if _reads(float, word.replace(",", ".")):
-        hint = "write decimals with a point"
+    if decimal == "," and _reads(float, word):
+        hint = "its decimals are declared to follow a comma; mend it, or leave decimal out"
+    elif _reads(float, word.replace(",", ".")):
+        hint = 'write decimals with a point, or declare decimal = ","'
     elif _reads(datetime.datetime.fromisoformat, word):
         hint = "declare it as a date"
     raise ConfigError(f"The column {name!r} is declared as numbers, but {place(row)} holds {shown(cell)}; {hint}.")
@@ -172,7 +201,7 @@ def moments(cells: Cells, name: str, place: Place) -> list[datetime.datetime | N
 
 def _moment(cell: str, row: int, name: str, place: Place) -> datetime.datetime | None:
     word = " ".join(cell.lower().split())
-    if word in (*_MISSING_NUMBERS, "nat"):
+    if word in (*MISSING_NUMBERS, "nat"):
         return None
     number = _reads(float, word)
     found = next(filter(None, (form.fullmatch(word) for form in _DATE_FORMS)), None)
@@ -343,6 +372,7 @@ def read_csv(path: Path) -> Frame:
         column=lambda name: _objects(columns[name]),
         place=lambda row: f"line {lines[row]} of {path}",
         lines=lines,
+        delimiter=delimiter,
     )
 
 

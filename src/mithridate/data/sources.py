@@ -1,16 +1,9 @@
-"""Arrays, data frames, files, folders and data sets, told apart by what they look like: read, or looked at.
-
-`read` makes examples of them by a declaration. `propose` makes a first declaration for somebody's data, to be corrected
-by what they know. A proposal looks at the data, which a certificate does not account for. It is therefore marked
-(`proposed`), and every result says so until its constants come from knowledge and the mark is taken away.
-"""
+"""Arrays, data frames, files, folders and data sets, told apart by what they look like, and read by a declaration."""
 
 from __future__ import annotations
 
-import datetime
-import decimal
+import itertools
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -25,27 +18,20 @@ from mithridate._text import listed
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
 from mithridate.data import labels as labelling
-from mithridate.data.columns import Category, Column, Date, Notes, Number, Text, encode, ignored
+from mithridate.data.columns import Column, Notes, encode, ignored
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Array, Examples, check_inputs
-from mithridate.data.frames import Cells, FloatArray, Frame, Place
+from mithridate.data.frames import Cells, Frame, Place
 from mithridate.errors import ArtifactError, ConfigError
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
     "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
 )
-_TABLE_FILES = (".csv", ".tsv", ".parquet")
+TABLE_FILES = (".csv", ".tsv", ".parquet")
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
-# Words per cell from which a column is called text.
-_WORDS_OF_TEXT = 4.0
-# Thai, Lao, Burmese, Khmer, Japanese, Chinese.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 # What stands beyond so many characters of a text does not count.
 LONGEST_TEXT = 1 << 13
-_LARGEST_SIDE = 64
-_LOOKED_AT = 50
-_LARGEST = 1e300
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
 
 
@@ -151,10 +137,10 @@ def _request(declaration: Any, labels: bool | None, label: str | None, classes: 
 
 
 def _read_path(path: Path, request: _Request) -> Examples:
-    if _is_folder(path):
+    if is_folder(path):
         return _read_folder(path, request)
     suffix = path.suffix.lower()
-    if suffix in _TABLE_FILES:
+    if suffix in TABLE_FILES:
         return _read_frame(frames.read_table(path), request)
     if suffix == ".npz":
         return _read_npz(path, request)
@@ -163,7 +149,15 @@ def _read_path(path: Path, request: _Request) -> Examples:
     raise ConfigError(f"Cannot read {path} by its name; expected {_TAKEN}.")
 
 
-def _is_folder(path: Path) -> bool:
+def is_data(path: Path) -> bool:
+    """Whether there is a file that could be read as examples, by its name, or a folder with images."""
+    if not os.path.isdir(path):
+        return path.suffix.lower() in (*TABLE_FILES, ".npz", *images.SUFFIXES) and os.path.isfile(path)
+    inside = itertools.chain(path.glob("*"), path.glob("*/*"))
+    return any(each.suffix.lower() in images.SUFFIXES for each in inside)
+
+
+def is_folder(path: Path) -> bool:
     """Whether this is a folder; what is neither a folder nor a file is refused."""
     try:
         if path.is_dir():
@@ -302,7 +296,7 @@ def _read_hugging_face(source: Any, request: _Request) -> Examples:
     frame = frames.frame_of(source, "the data set")
     assert frame is not None
     features = source.features or {}
-    pictures = _picture_columns(source)
+    pictures = picture_columns(source)
     label = request.label or ("label" if "label" in frame.names else None)
     request, schema = _with_schema(request, frames.class_names(features.get(label)))
     if not pictures or isinstance(request.declaration, Table):
@@ -312,7 +306,7 @@ def _read_hugging_face(source: Any, request: _Request) -> Examples:
     return replace(found, assumptions=found.assumptions + (schema if found.y is not None else ()))
 
 
-def _picture_columns(source: Any) -> list[str]:
+def picture_columns(source: Any) -> list[str]:
     """The columns of a Hugging Face data set that hold images."""
     return [name for name, feature in (source.features or {}).items() if type(feature).__name__ == "Image"]
 
@@ -384,125 +378,3 @@ def _kind(value: Any) -> str:
         return "a text"
     # The length of the longest text is part of a type, but of no text.
     return f"an array of {'text' if value.dtype.kind == 'U' else value.dtype} of shape {value.shape}"
-
-
-# --- a first declaration ---------------------------------------------------------------------------------------------
-
-
-def propose(source: Any, *, label: str | None = None) -> Declaration:
-    """A declaration to start from, marked as proposed.
-
-    The ranges are those of the file, rounded outwards; the classes are those of the file. Both must be replaced by what
-    is known from elsewhere: a code book, units, physics, other data.
-
-    Assumes:
-        Whoever uses it unchanged takes it as public; every result then says so.
-
-    Args:
-        source: as in `read`.
-        label: name of the column with the labels; tables need it.
-
-    Raises:
-        ArtifactError: the file is missing or cannot be read.
-        ConfigError: nothing can be proposed, or the label is missing.
-    """
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        if _is_folder(path):
-            return _of_folder(images.list_folder(path))
-        frame = frames.read_table(path) if path.suffix.lower() in _TABLE_FILES else None
-    elif frames.is_hugging_face(source) and _picture_columns(source):
-        return _of_pictures(source, label or "label")
-    else:
-        frame = frames.frame_of(source)
-    if frame is not None:
-        return _of_frame(frame, label)
-    names = read(source, labels=True).class_names
-    return Arrays(classes=names, proposed=names is not None)
-
-
-def _of_frame(frame: Frame, label: str | None) -> Table:
-    if label is None:
-        raise ConfigError(f"Name the column with the labels; {frame.origin} has {listed(frame.names)}.")
-    classes = labelling.proposed(frame.cells(label), frame.place)
-    columns = [_of_column(name, frame.cells(name)) for name in frame.names if name != label]
-    usable = tuple(column for column in columns if column is not None)
-    if not usable:
-        raise ConfigError(
-            f"{frame.subject} has no column with values beside the label {label!r}; there is nothing to learn."
-        )
-    return Table(label, usable, classes, proposed=True)
-
-
-def _of_column(name: str, cells: Cells) -> Column | None:
-    """What a column looks like, None where it is empty."""
-    try:
-        values = frames.numbers(cells, name, str)
-    except ConfigError:
-        return _of_words(name, cells)
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return None
-    if set(known.tolist()) == {0.0, 1.0}:
-        return Category(name)
-    low, high = rounded_range(known)
-    return Number(name, low, high, scale="log" if low == 0 else "linear")
-
-
-def _of_words(name: str, cells: Cells) -> Column | None:
-    try:
-        moments = [moment for moment in frames.moments(cells, name, str) if moment is not None]
-    except ConfigError:
-        lengths = [_words(word) for word in frames.texts(cells) if word is not None]
-        return Text(name) if sum(lengths) / len(lengths) >= _WORDS_OF_TEXT else Category(name)
-    years = [moment.year for moment in moments]
-    time = any(moment.time() != datetime.time() for moment in moments)
-    return Date(name, min(years), max(years), time) if moments else None
-
-
-def _words(text: str) -> float:
-    """About how many words a text has; where no spaces are written between them, they have about two characters."""
-    return len(text.split()) + len(_WITHOUT_SPACES.findall(text)) / 2
-
-
-def rounded_range(values: FloatArray) -> tuple[float, float]:
-    """A range around values, rounded outwards to one digit of its length.
-
-    >>> rounded_range(np.array([17.0, 90.0])), rounded_range(np.array([5.0]))
-    ((10.0, 90.0), (5.0, 10.0))
-    """
-    low, high = (float(np.clip(value, -_LARGEST, _LARGEST)) for value in (values.min(), values.max()))
-    if low == high:
-        return low, low + max(1.0, abs(low))
-    return _outwards(low, high - low, decimal.ROUND_FLOOR), _outwards(high, high - low, decimal.ROUND_CEILING)
-
-
-def _outwards(value: float, length: float, rounding: str) -> float:
-    # In decimal digits as a person would write them: 0.3 is three times 0.1.
-    unit = decimal.Decimal(1).scaleb(decimal.Decimal(repr(length)).adjusted())
-    return float((decimal.Decimal(repr(value)) / unit).to_integral_value(rounding) * unit) + 0.0  # not -0.0
-
-
-def _of_folder(folder: images.Folder) -> Images:
-    sizes: list[tuple[int, int]] = []
-    modes: set[str] = set()
-    for name in folder.names[:_LOOKED_AT]:
-        with images.opened(folder.root / name) as image:
-            sizes.append(image.size)
-            modes.add(image.mode)
-    classes = None if folder.labels is None else labelling.in_order(set(folder.labels))
-    return Images(_rounded_size(sizes), 1 if modes <= {"1", "L"} else 3, classes, proposed=True)
-
-
-def _of_pictures(source: Any, label: str) -> Images:
-    column = _picture_columns(source)[0]
-    first = images.next_picture((source[row][column] for row in range(1)), 0, "the data set")
-    classes = frames.class_names(source.features.get(label))
-    return Images(_rounded_size([first.size]), 1 if first.mode in ("1", "L") else 3, classes, proposed=True)
-
-
-def _rounded_size(sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    """Height and width: the usual ones, not above 64 pixels, in multiples of four."""
-    width, height = (float(np.median(side)) for side in zip(*sizes, strict=True))
-    scale = min(1.0, _LARGEST_SIDE / max(width, height))
-    return max(4, 4 * round(height * scale / 4)), max(4, 4 * round(width * scale / 4))

@@ -93,7 +93,7 @@ class Auto:
                 f"a linear model of declared columns is the most accurate for a radius as small as {self.radius:,}"
             )
         voters = _VOTERS_FOR_A_RADIUS * self.radius
-        if 2 * voters > facts.num_train // max(2, facts.classes):
+        if facts.num_train < enough_examples(self.radius, facts.classes):
             return self._built("kernel-vote"), (
                 f"a radius of {self.radius:,} is much for {facts.num_train:,} examples of {facts.classes} classes"
             )
@@ -120,6 +120,30 @@ class Auto:
     def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
         """Never: an order holds what was chosen."""
         raise NotImplementedError
+
+
+def enough_examples(radius: int, classes: int) -> int:
+    """How many examples there should be for most predictions to be certified to a radius: a rule of thumb.
+
+    The examples nearest to an input can then be asked, and half as many again of each label are left over.
+    """
+    return 2 * _VOTERS_FOR_A_RADIUS * radius * max(2, classes)
+
+
+def too_few(radius: int, num_train: int, classes: int) -> str | None:
+    """That examples are few for a radius, and what to do; None where they may do.
+
+    >>> too_few(50, 400, 3)
+    'A radius of 50 is much for 400 examples of 3 classes: about 900 would do, or a radius of up to 22.'
+    """
+    _validate.positive_integer(radius=radius)
+    enough = enough_examples(radius, classes)
+    if num_train >= enough:
+        return None
+    largest = num_train // enough_examples(1, classes)
+    less = f", or a radius of up to {largest:,}" if largest else ""
+    about = f"{num_train:,} examples of {classes} classes"
+    return f"A radius of {radius:,} is much for {about}: about {enough:,} would do{less}."
 
 
 def decided(constants: Mapping[str, Any]) -> dict[str, Any]:

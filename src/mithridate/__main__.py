@@ -1,4 +1,4 @@
-"""The same program: `python -m mithridate.cli`."""
+"""The same program: `python -m mithridate`."""
 
 from mithridate.cli import main
 
