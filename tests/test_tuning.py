@@ -604,7 +604,7 @@ def test_trusted_examples_are_trained_on_only_if_asked(capsys: pytest.CaptureFix
         (["--trusted", "known.csv", "--at", "5,x"], PROJECT, "expected radii such as 0,5,50"),
         (["--trusted", "known.csv", "--methods", "ridge,"], PROJECT, "expected names such as"),
         (["--trusted", "known.csv", "--methods", "ridge"], f'{PROJECT}method = "dpa"\n', "leave --methods out"),
-        (["--trusted", "known.csv", "--minutes", "-1"], PROJECT, "Expected minutes in (0,"),
+        (["--trusted", "known.csv", "--minutes", "-1"], PROJECT, "Expected --minutes in (0,"),
         (["--minutes", "5"], PROJECT, "--minutes belongs to a search"),
         (["--trusted", "known.csv"], f'tuned = "Chosen."\n{PROJECT}', "leaves nothing open"),
         (["--trusted", "known.csv"], f"tuned = 7\n{PROJECT}", "Expected tuned in p.toml as a list of sentences"),
