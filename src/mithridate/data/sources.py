@@ -400,7 +400,8 @@ def propose(source: Any, *, label: str | None = None) -> Declaration:
 
     Args:
         source: as in `read`.
-        label: name of the column with the labels; tables need it.
+        label: name of the column with the labels; tables need it, unless they come in a pair with their labels, or
+            with None where the classes are declared elsewhere.
 
     Raises:
         ArtifactError: the file is missing or cannot be read.
@@ -413,6 +414,8 @@ def propose(source: Any, *, label: str | None = None) -> Declaration:
         frame = frames.read_table(path) if path.suffix.lower() in _TABLE_FILES else None
     elif frames.is_hugging_face(source) and _picture_columns(source):
         return _of_pictures(source, label or "label")
+    elif isinstance(source, tuple) and len(source) == 2 and (paired := frames.frame_of(source[0])) is not None:
+        return _of_pair(paired, source[1])
     else:
         frame = frames.frame_of(source)
     if frame is not None:
@@ -425,17 +428,32 @@ def _of_frame(frame: Frame, label: str | None) -> Table:
     if label is None:
         raise ConfigError(f"Name the column with the labels; {frame.origin} has {listed(frame.names)}.")
     classes = labelling.proposed(frame.cells(label), frame.place)
-    columns = [_of_column(name, frame.cells(name)) for name in frame.names if name != label]
+    return Table(label, _of_columns(frame, label), classes, proposed=True)
+
+
+def _of_pair(frame: Frame, labels: Any) -> Table:
+    classes = None if labels is None else labelling.proposed(frames.cells_of(labels, "The list of labels"), frame.place)
+    return Table(None, _of_columns(frame, None), classes, proposed=True)
+
+
+def _of_columns(frame: Frame, label: str | None) -> tuple[Column, ...]:
+    """What all columns look like but the label; empty ones are left out."""
+    columns = [
+        _of_column(name, frame.cells(name), is_category=name in frame.categories)
+        for name in frame.names
+        if name != label
+    ]
     usable = tuple(column for column in columns if column is not None)
     if not usable:
-        raise ConfigError(
-            f"{frame.subject} has no column with values beside the label {label!r}; there is nothing to learn."
-        )
-    return Table(label, usable, classes, proposed=True)
+        beside = "" if label is None else f" beside the label {label!r}"
+        raise ConfigError(f"{frame.subject} has no column with values{beside}; there is nothing to learn.")
+    return usable
 
 
-def _of_column(name: str, cells: Cells) -> Column | None:
+def _of_column(name: str, cells: Cells, *, is_category: bool = False) -> Column | None:
     """What a column looks like, None where it is empty."""
+    if is_category:
+        return Category(name) if any(frames.texts(cells)) else None
     try:
         values = frames.numbers(cells, name, str)
     except ConfigError:
