@@ -636,7 +636,7 @@ def _refuse_words(inputs: Any) -> None:
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UT":
         raise ConfigError(
             f"Expected numbers, or text as a list with one text for each example, got text of shape {inputs.shape}; "
-            "give such a table as a data frame, and say how to read it by schema=mithridate.data.Table(...)."
+            "give a data frame, and say how to read it by a declaration of mithridate.data: schema=Table(...)."
         )
     frame = frames.as_frame(inputs)
     for name in () if frame is None else frames.column_names(frame):

@@ -19,6 +19,7 @@ _HOOKS = {
     "advise": "mithridate.certifying.advice",
     "Report": "mithridate.reporting.report",
     "ComparisonReport": "mithridate.reporting.comparison",
+    "plot_curve": "mithridate.reporting.plotting",
 }
 
 
