@@ -262,7 +262,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         if self.threat is not None:
             _validate.one_of(tuple(Threat), threat=self.threat)
         if not isinstance(self.schema, Table | None):
-            raise ConfigError(f"Expected schema as a mithridate.data.Table, or None to propose one, got {self.schema!r}.")
+            raise ConfigError(
+                f"Expected schema as a mithridate.data.Table, or None to propose one, got {self.schema!r}."
+            )
         if not isinstance(self.verbose, Real):
             raise ConfigError(f"Expected verbose as a number, 0 for silence, got {self.verbose!r}.")
 
@@ -695,7 +697,9 @@ def _check_columns(names: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Require the columns of `fit`, in any order."""
     missing, extra = ([name for name in one if name not in other] for one, other in ((known, names), (names, known)))
     if missing or extra:
-        said = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(extra)}, which fit did not see"] * bool(extra)
+        said = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(extra)}, which fit did not see"] * bool(
+            extra
+        )
         raise ConfigError(f"The data frame {' and '.join(said)}; give the columns of fit, in any order.")
 
 

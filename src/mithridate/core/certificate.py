@@ -358,7 +358,9 @@ class Certificate:
         ]
         if self.votes.labels is not None:
             known, radii = commonest(self.votes.labels), self.round_radii(2)
-            held = [_text.percent(int((self._counted(self.votes.labels) >= radius).sum()), known.total) for radius in radii]
+            held = [
+                _text.percent(int((self._counted(self.votes.labels) >= radius).sum()), known.total) for radius in radii
+            ]
             shares = ", ".join(f"{share} at {radius:,}" for share, radius in zip(held, radii, strict=True))
             lines.append(f"correct and certified: {shares} (baseline: {_text.percent(known.count, known.total)})")
         weak = "" if is_guarantee(self) else "not a guarantee"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from mithridate._text import percent, shortened
 from mithridate.core.certificate import Certificate, Curve, check_claims, is_guarantee
 from mithridate.core.conditions import listed_ids
@@ -26,25 +28,25 @@ def plot_curve(certificate: Certificate, ax: Any, style: dict[str, Any]) -> Any:
     check_claims(certificate)
     ax = _new_axes() if ax is None else ax
     farthest = ax.get_xlim()[1] if ax.lines else 0  # of what is drawn there already
-    ax.plot(*_corners(Curve.of(certificate)), **{"label": _name(certificate), "drawstyle": "steps-pre", **style})
+    ax.plot(*_corners(Curve.of(certificate)), **{"label": _name(certificate), "drawstyle": "steps-post", **style})
     known = words.baseline(certificate)
     if known is not None:
         _draw_baseline(ax, known, certificate.votes.shown_class_names[known.label])
     ax.set(
         xlabel=f"radius r: {words.unit(certificate.threat)}",
         ylabel="certified" if known is None else "correct and certified",
-        xlim=(0, max(axis_limit((certificate,)), farthest)),
+        xlim=(0, max(axis_limit((certificate,)) + 1, farthest)),
         ylim=(0, 1),
     )
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    ax.legend()
+    ax.legend(fontsize="small")
     return ax
 
 
 def _corners(curve: Curve) -> tuple[list[int], list[float]]:
-    """The right ends of the levels, and their heights: a real r between two radii is as good as the larger one."""
-    radii, shares = curve.radius.tolist(), (curve.shown / curve.total).tolist()
-    return [0, *radii, *radii[-1:]], [*shares[:1], *shares, 0.0]
+    """Where a level begins, and its height: the share that is certified to that radius, and on up to the next."""
+    starts = np.unique([0, *(curve.radius + 1)])
+    return starts.tolist(), (curve.at(curve.shown, starts) / curve.total).tolist()
 
 
 def _draw_baseline(ax: Any, known: Commonest, name: str) -> None:

@@ -59,6 +59,9 @@ class Report:
     title: str
     check_with: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"Report {self.title!r}\n{self.headline}"
+
     @classmethod
     def of(
         cls,

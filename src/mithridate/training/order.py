@@ -149,6 +149,9 @@ class Choice:
     warnings: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def __repr__(self) -> str:
+        return f"Choice of {self.defence!r}"
+
 
 @dataclass(frozen=True, eq=False)
 class Order:
