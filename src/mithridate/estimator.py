@@ -109,10 +109,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
-        schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label` and `classes` serve
-            where `y` and `classes` are left out. None: columns that are all numbers, none of them missing, are taken as
-            they are, and others are read by a proposal from the training data (`schema_`). Certificates are then
-            conditional on that (`proposed-schema`).
+        schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label` and `classes`
+            serve where `y` and `classes` are left out. None: columns that are all numbers, none of them missing, are
+            taken as they are, and others are read by a proposal from the training data (`schema_`). Certificates are
+            then conditional on that (`proposed-schema`).
         verbose: 0 prints nothing; from 1 on `fit` says what was chosen and shows its progress.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.
@@ -129,8 +129,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             and take true labels as they are, `certificate.accuracy(y, radii)`.
         defence_: what was trained, with all its constants.
         choice_: how they were chosen: `choice_.words` for people, `choice_.details` as plain JSON values.
-        schema_: how the columns of a data frame were read; None where inputs were taken as they are. A proposal that you
-            have compared with what you know is declared by `schema=replace(schema_, proposed=False)`.
+        schema_: how the columns of a data frame were read; None where inputs were taken as they are. A proposal that
+            you have compared with what you know is declared by `schema=replace(schema_, proposed=False)`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
 
@@ -316,7 +316,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
         Args:
             X: inputs.
-            y: their true labels, or the name of their column, where known; they change no radius and let the certificate speak of accuracy.
+            y: their true labels, or the name of their column, where known; they change no radius and let the
+                certificate speak of accuracy.
 
         Returns:
             The certificate; its labels are positions in `classes_`, and `certificate.to_frame()` has their names.
@@ -689,7 +690,7 @@ def _are_numbers(frame: Any) -> bool:
 
 
 def _numbers_read_off(X: Any) -> tuple[Statement, ...]:
-    """What is assumed of a data frame whose columns were taken as they are: another one might have been proposed for."""
+    """What is assumed of a data frame whose columns were taken as they are: for others, a schema is proposed."""
     return () if frames.as_frame(X) is None else (_ALL_NUMBERS,)
 
 
@@ -712,8 +713,8 @@ def _named_by(names: tuple[str, ...] | None, y: Array) -> list[Any] | None:
         return [kinds.get(y.dtype.kind, int)(name) for name in names]
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"The labels are {y.dtype}, but the schema declares the classes {listed(names, _MOST_NAMED)}; give labels by "
-            "these names, or declare classes=[...] as the labels have them."
+            f"The labels are {y.dtype}, but the schema declares the classes {listed(names, _MOST_NAMED)}; give labels "
+            "by these names, or declare classes=[...] as the labels have them."
         ) from error
 
 

@@ -353,15 +353,14 @@ class Certificate:
     def __repr__(self) -> str:
         certified = _text.percent(int((self.radius >= 0).sum()), len(self.radius))
         lines = [
-            f"Certificate of {_text.counted(len(self.radius), 'prediction')} by {self.method.name} against {self.threat}: "
-            f"{certified} certified, median radius {np.median(self.radius):g}, largest {self.radius.max()}"
+            f"Certificate of {_text.counted(len(self.radius), 'prediction')} by {self.method.name} against "
+            f"{self.threat}: {certified} certified, median radius {np.median(self.radius):g}, "
+            f"largest {self.radius.max()}"
         ]
         if self.votes.labels is not None:
-            known, radii = commonest(self.votes.labels), self.round_radii(2)
-            held = [
-                _text.percent(int((self._counted(self.votes.labels) >= radius).sum()), known.total) for radius in radii
-            ]
-            shares = ", ".join(f"{share} at {radius:,}" for share, radius in zip(held, radii, strict=True))
+            known, counted = commonest(self.votes.labels), self._counted(self.votes.labels)
+            held = ((int((counted >= radius).sum()), radius) for radius in self.round_radii(2))
+            shares = ", ".join(f"{_text.percent(count, known.total)} at {radius:,}" for count, radius in held)
             lines.append(f"correct and certified: {shares} (baseline: {_text.percent(known.count, known.total)})")
         weak = "" if is_guarantee(self) else "not a guarantee"
         conditional = f"conditional on {listed_ids(self.conditions)}" if self.conditional else ""
