@@ -698,10 +698,10 @@ def _check_columns(names: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Require the columns of `fit`, in any order."""
     missing, extra = ([name for name in one if name not in other] for one, other in ((known, names), (names, known)))
     if missing or extra:
-        said = [f"lacks {listed(missing)}"] * bool(missing) + [f"has {listed(extra)}, which fit did not see"] * bool(
-            extra
-        )
-        raise ConfigError(f"The data frame {' and '.join(said)}; give the columns of fit, in any order.")
+        lacks = f"lacks {listed(missing)}" if missing else ""
+        has = f"has {listed(extra)}, which fit did not see" if extra else ""
+        said = " and ".join(filter(None, (lacks, has)))
+        raise ConfigError(f"The data frame {said}; give the columns of fit, in any order.")
 
 
 def _named_by(names: tuple[str, ...] | None, y: Array) -> list[Any] | None:
