@@ -350,7 +350,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         check_is_fitted(self, "defence_")
         X, y = _apart(X, y, self._label)
         inputs = self._inputs(X, reset=False)
-        labels = None if y is None else _positions(column_or_1d(y), self.classes_, "The true labels")
+        labels = None if y is None else _positions(column_or_1d(_as_typed(y)), self.classes_, "The true labels")
         model = getattr(self.defence_, "model", "auto")
         features = getattr(self.defence_, "features", None)
         return _with_advice(
@@ -380,7 +380,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self._label = y if isinstance(y, str) else None if schema is None else schema.label
         X, y = _apart(X, self._label if y is None else y, self._label)
         inputs = self._inputs(X, reset=True, y=y)
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_as_typed(y), warn=True)
         check_consistent_length(inputs, y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
@@ -436,7 +436,10 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
                 self.feature_names_in_ = np.array(names, dtype=object)
         else:
             _check_columns(names, self._columns)
-        return read(frame, replace(schema, label=None), labels=False).x
+        examples = read(frame, replace(schema, label=None), labels=False)
+        for note in examples.notes:
+            _log.info("%s", note)
+        return examples.x
 
 
 def _with_advice(function: Callable[..., Votes], *arguments: Any, **options: Any) -> Votes:
@@ -543,6 +546,13 @@ def _declared(classes: Any) -> Array:
     return names
 
 
+def _as_typed(y: Any) -> Any:
+    """Labels that may be missing by their type, and are not, in the plain type: 1 instead of 1.0, True instead of 1."""
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    may_convert = plain is not None and getattr(plain, "kind", "O") in "iub" and not y.isna().any()
+    return y.to_numpy(dtype=plain) if may_convert else y
+
+
 def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64]:
     try:
         known = np.isin(labels, classes)
@@ -630,7 +640,8 @@ def _require_finite(inputs: Array) -> None:
 def _require_labels(estimator: CertifiedClassifier, y: Any) -> None:
     if y is None:
         raise ConfigError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Give the "
+            "labels; of a data frame, the name of their column serves."
         )
 
 

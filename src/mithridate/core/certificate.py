@@ -205,6 +205,7 @@ class Certificate:
             "examples": self.votes.examples,
             "instances": self.votes.instances,
             "classes": self.votes.classes,
+            "class_names": None if self.votes.class_names is None else list(self.votes.class_names),
             "size": None if self.votes.size is None else self.votes.size.to_dict(),
             "label": self.label.tolist(),
             "radius": self.radius.tolist(),
@@ -231,7 +232,7 @@ class Certificate:
         >>> votes = Votes.from_counts([[1000, 0], [500, 500]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> certify(votes).to_frame(labels=[0, 1])[["input", "label", "status", "votes", "correct"]]
            input  label         status  votes  correct
-        0      0      0   search_limit   1000     True
+        0      0      0      certified   1000     True
         1      1      0  not_separated    500    False
         """
         _validate.one_of(("pandas", "polars"), kind=kind)

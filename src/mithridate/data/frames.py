@@ -476,15 +476,21 @@ def frame_of(source: Any, origin: str = "the table") -> Frame | None:
 
 
 def as_frame(source: Any) -> Any:
-    """A pandas or polars data frame or a Hugging Face data set as it is, other tables by `to_pandas`; else None."""
+    """A pandas or polars data frame or a Hugging Face data set as it is, other tables by `to_pandas`; else None.
+
+    Raises:
+        ConfigError: it is a frame whose rows are not there yet.
+    """
     if _is_of(source, "pandas") or _is_of(source, "polars") or is_hugging_face(source):
         return source
+    if _is_of(source, "polars", "LazyFrame"):
+        raise ConfigError("A LazyFrame of polars has no rows yet; give what its collect() returns.")
     made = source.to_pandas() if callable(getattr(type(source), "to_pandas", None)) else None
     return made if _is_of(made, "pandas") else None
 
 
-def _is_of(source: Any, package: str) -> bool:
-    return (type(source).__module__.split(".")[0], type(source).__name__) == (package, "DataFrame")
+def _is_of(source: Any, package: str, name: str = "DataFrame") -> bool:
+    return (type(source).__module__.split(".")[0], type(source).__name__) == (package, name)
 
 
 def column_names(source: Any) -> tuple[str, ...]:
