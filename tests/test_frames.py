@@ -1,4 +1,4 @@
-"""Data frames in and out: mixed columns into CertifiedClassifier, certificates as frames and plots, and what is said."""
+"""Data frames in and out: mixed columns into CertifiedClassifier, certificates as frames and plots, what is said."""
 
 import pickle
 import subprocess
@@ -388,7 +388,7 @@ def test_without_a_terminal_lines_go_to_the_error_stream(
 
 # --- certificates as frames, plots and words --------------------------------------------------------------------------
 
-MECHANISM = SampledGaussian(3.0, 0.001, 1000)
+MECHANISM = SampledGaussian(4.0, 0.05, 20)
 NAMED = {"source": {"class_names": ["cat", "dog"]}}
 COUNTS = np.array([[1000, 0], [100, 900], [500, 500], [880, 120]])
 
