@@ -419,6 +419,8 @@ def test_a_certificate_is_a_frame_with_a_row_for_each_prediction(kind: str) -> N
     given = certificate().to_frame(kind, labels=["cat", "cat", "dog", "cat"])
     assert list(given["correct"]) == columns["correct"]
     assert list(certificate(recipe=None).to_frame(kind)["label"]) == [0, 1, 0, 0]
+    assert certificate().to_dict()["class_names"] == ["cat", "dog"]
+    assert certificate(recipe=None).to_dict()["class_names"] is None
 
 
 def test_a_frame_or_a_plot_of_what_cannot_be_is_refused() -> None:
