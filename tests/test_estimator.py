@@ -284,9 +284,6 @@ def test_frames_of_pandas_and_polars() -> None:
         assert np.array_equal(classifier.votes(frame).counts, expected)
     words = ["fine" if x > 0 else "foul" for x in POINTS[:, 0]]
     assert small().fit(pandas.Series(words), LABELS > 0).score(pandas.Series(words), LABELS > 0) > 0.9
-    for frame in (pandas.DataFrame({**columns, "kind": words}), polars.DataFrame({**columns, "kind": words})):
-        with pytest.raises(ConfigError, match=r"'kind' holds words.*mithridate\.data"):
-            small().fit(frame, LABELS)
 
 
 def test_tables_of_whole_numbers_and_of_bytes_are_tables() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from test_cli import Outcome, run
 
 from mithridate import ArtifactError, CertifiedClassifier, ConfigError, Threat, certified_accuracy_scorer, certify, tune
-from mithridate.core.conditions import Statement
+from mithridate.core.conditions import Size, Statement, step_of
 from mithridate.core.labels import commonest
 from mithridate.data import Examples, read
 from mithridate.data.partition import folds_by_hash
@@ -28,7 +28,7 @@ from mithridate.training.order import Facts, compose
 from mithridate.tuning import search
 from mithridate.tuning.result import FINISHED, GIVEN_UP, REFUSED, Trial, Tuning
 from mithridate.tuning.search import Recorded, radii_for
-from mithridate.tuning.space import Known, Proposal, proposed
+from mithridate.tuning.space import Candidate, Known, candidate_of
 
 pytest.importorskip("optuna", reason="tune needs: pip install 'mithridate[tune]'")
 
@@ -119,7 +119,7 @@ def test_certified_accuracy_is_that_of_folds_which_were_not_trained_on() -> None
         counts = np.zeros(3)
         for number in range(3):
             own = numbers != number
-            made = trial.proposal.defence(int(own.sum()), 2)
+            made = trial.candidate.defence(int(own.sum()), 2)
             votes = made.train((x[own], y[own]), (x[~own], y[~own]))
             certificate = certify(votes, method=made.rule())
             for label, radius, truth in zip(certificate.label, certificate.radius, y[~own], strict=True):
@@ -135,13 +135,13 @@ def test_balanced_accuracy_is_a_mean_over_classes() -> None:
     plain, even = (found((x[rare], y[rare]), balanced=each, trials=3, at=(0,)) for each in (False, True))
     assert even.baseline_accuracy == 0.5 < plain.baseline_accuracy == (y[rare] == 0).mean()
     weights = [
-        trial.proposal.options.get("class_weights")
+        trial.candidate.options.get("class_weights")
         for trial in found((x[rare], y[rare]), balanced=True, trials=12).trials
     ]
     assert any(each is not None and each[1] > each[0] for each in weights)
     # Nobody declared the classes: their order could be another one in the training data.
     undeclared = found((x[rare], y[rare]), balanced=True, trials=12, classes=None)
-    assert not any("class_weights" in trial.proposal.options for trial in undeclared.trials)
+    assert not any("class_weights" in trial.candidate.options for trial in undeclared.trials)
 
 
 @pytest.mark.parametrize(("make", "best"), [(ring, ("nearest-neighbours", "kernel-vote")), (linear, ("ridge",))])
@@ -157,10 +157,10 @@ def test_the_best_method_is_found_where_it_is_known(make: Any, best: tuple[str, 
 
 def test_what_is_decided_stays() -> None:
     result = found(given={"neighbours": 100, "features": "none"}, methods=None, trials=3)
-    assert {trial.proposal.method for trial in result.trials} == {"nearest-neighbours"}
+    assert {trial.candidate.method for trial in result.trials} == {"nearest-neighbours"}
     assert result.options == {"neighbours": 100, "features": "none", "num_train": 1000}
     # One in ten, on the folds as well.
-    assert result.chosen.proposal.scaled(160)["neighbours"] == 16
+    assert result.chosen.candidate.scaled(160)["neighbours"] == 16
 
 
 def test_a_method_that_cannot_is_refused_and_the_search_goes_on() -> None:
@@ -176,7 +176,7 @@ def test_nothing_but_refusals_is_an_error() -> None:
         found(given={"features": "hashed-words"}, methods=("ridge",), trials=None, minutes=60)
 
 
-# --- proposals --------------------------------------------------------------------------------------------------------
+# --- candidates -------------------------------------------------------------------------------------------------------
 
 FACTS = Facts(5000, 3, (4,), "float")
 
@@ -202,32 +202,32 @@ def test_a_proposal_is_a_defence_at_every_size(data: st.DataObject, number: int)
     columns = ((0.0,) * 4, (1.0,) * 4)
     methods = (*QUICK, "dpa", "run-off-election", "fdp")
     drawn, known = Drawn(data), Known(FACTS, {}, methods, (10, 5, 0), columns)
-    proposal = proposed(drawn, known)
-    assert proposed(Recorded(drawn.answers), known) == proposal
-    assert proposal.scaled(5000) == proposal.options
-    made = proposal.defence(number, 3)
-    assert (made.name, made.num_train) == (proposal.method, number)
-    if proposal.method == "nearest-neighbours":
-        few, all_of_it = (np.atleast_1d(proposal.scaled(size)["neighbours"])[0] for size in (number, 5000))
+    candidate = candidate_of(drawn, known)
+    assert candidate_of(Recorded(drawn.answers), known) == candidate
+    assert candidate.scaled(5000) == candidate.options
+    made = candidate.defence(number, 3)
+    assert (made.name, made.num_train) == (candidate.method, number)
+    if candidate.method == "nearest-neighbours":
+        few, all_of_it = (np.atleast_1d(candidate.scaled(size)["neighbours"])[0] for size in (number, 5000))
         assert few == max(1, round(int(all_of_it) * number / 5000))
-    if proposal.method == "fdp":  # the same signal at every size
+    if candidate.method == "fdp":  # the same signal at every size
         for size in (number, 5000):
-            options = proposal.scaled(size)
+            options = candidate.scaled(size)
             signal_left = options["sample_rate"] * size * math.sqrt(options["steps"]) / options["noise_multiplier"]
-            assert signal_left == pytest.approx(proposal.signal, rel=0.01)
+            assert signal_left == pytest.approx(candidate.signal, rel=0.01)
 
 
 def test_two_numbers_of_neighbours_become_one_where_none_is_smaller() -> None:
-    proposal = Proposal("nearest-neighbours", 1000, {"neighbours": [40, 20], "leads": [30]})
-    assert proposal.scaled(100) == {"neighbours": [4, 2], "leads": [3]}
-    assert proposal.scaled(25) == {"neighbours": 1}
+    candidate = Candidate("nearest-neighbours", 1000, {"neighbours": [40, 20], "leads": [30]})
+    assert candidate.scaled(100) == {"neighbours": [4, 2], "leads": [3]}
+    assert candidate.scaled(25) == {"neighbours": 1}
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12))
 @settings(max_examples=100, deadline=None)
 def test_the_frontier_is_what_no_other_trial_beats(points: list[tuple[int, int]]) -> None:
     trials = tuple(
-        Trial(n, {}, Proposal("ridge", 10, {}), FINISHED, tuple(each / 4 for each in point))
+        Trial(n, {}, Candidate("ridge", 10, {}), FINISHED, tuple(each / 4 for each in point))
         for n, point in enumerate(points)
     )
     result = dataclasses.replace(EMPTY, trials=trials)
@@ -338,15 +338,15 @@ def test_time_ends_trials_and_the_search(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_method_that_takes_too_long_is_not_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock, certified = Clock(), search._Search._certified
 
-    def slow(self: Any, number: int, proposal: Proposal, check: Any) -> Any:
-        clock.now += 500 if proposal.method == "ridge" else 0
-        return certified(self, number, proposal, check)
+    def slow(self: Any, number: int, candidate: Candidate, check: Any) -> Any:
+        clock.now += 500 if candidate.method == "ridge" else 0
+        return certified(self, number, candidate, check)
 
     monkeypatch.setattr(search, "time", clock)
     monkeypatch.setattr(search._Search, "_certified", slow)
     limits: dict[str, Any] = {"trials": 8, "minutes": 30, "out": tmp_path}
     result = found(**limits)
-    assert [trial.status for trial in result.trials if trial.proposal.method == "ridge"] == [GIVEN_UP]
+    assert [trial.status for trial in result.trials if trial.candidate.method == "ridge"] == [GIVEN_UP]
     assert len(result.trials) == 8
     for kept in (3, 5):  # killed after the method was given up
         record = json.loads((tmp_path / "trials.json").read_text())
@@ -594,11 +594,6 @@ def test_trusted_examples_are_trained_on_only_if_asked(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "config", "sentence"),
     [
-        (
-            ["--trusted", "known.csv"],
-            PROJECT.replace("num_train = 400", ""),
-            "add num_train = ... to [train] of p.toml",
-        ),
         (["--trusted", "no.csv"], PROJECT, "There is no file or folder no.csv"),
         (["--trusted", "train.csv"], PROJECT, "400 of 400 trusted examples are in the training data"),
         (["--trusted", "known.csv", "--at", "5,x"], PROJECT, "expected radii such as 0,5,50"),
@@ -621,6 +616,37 @@ def test_bad_commands(
     assert not (here / "p-tuned" / "tuned.toml").exists()
 
 
+@pytest.mark.parametrize("words", [["--trusted", "known.csv", "--trials", "2", "--methods", "ridge"], []])
+def test_a_size_that_is_not_declared_ends_the_radii(
+    capsys: pytest.CaptureFixture[str], here: Path, words: list[str]
+) -> None:
+    (here / "p.toml").write_text(PROJECT.replace("num_train = 400\n", ""), encoding="utf-8")
+    assert run(capsys, "tune", "p.toml", *words).code == 0
+    project = read_project("p-tuned/tuned.toml")
+    training, test = project.examples()
+    step = step_of(len(training.x))
+    assert project.options["size_step"] == step
+    assert ("step of its size" in str(project.tuned)) == bool(words)
+    order = compose(project.defence(), training, test)
+    assert order.size == Size.of(len(training.x))
+    fewer = dataclasses.replace(training, x=training.x[: step - 1], y=np.asarray(training.y)[: step - 1])
+    with pytest.raises(ConfigError, match="chosen for the size step"):
+        compose(project.defence(), fewer, test)
+
+
+@pytest.mark.parametrize(
+    ("constants", "sentence"),
+    [
+        ({"size_step": 340, "num_train": 400}, "not both"),
+        ({"size_step": 400}, "Expected size_step to be a step such as 340, got 400"),
+        ({"size_step": 0}, "Expected size_step to be a whole number"),
+    ],
+)
+def test_size_steps_that_are_none(constants: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        defence("ridge", **constants)
+
+
 def test_the_sentence_of_a_project_is_an_assumption(here: Path) -> None:
     (here / "p.toml").write_text(f'assumptions = ["A look."]\ntuned = "Chosen elsewhere."\n{PROJECT}', encoding="utf-8")
     training, _ = read_project(here / "p.toml").examples()
@@ -636,5 +662,5 @@ def test_private_training_can_be_searched() -> None:
     pytest.importorskip("torch")
     result = found(methods=["fdp"], trials=1, folds=2, given={"instances": 20}, threat=Threat.ADD)
     (trial,) = result.trials
-    assert (trial.status, trial.proposal.options["instances"]) == (FINISHED, 20)
+    assert (trial.status, trial.candidate.options["instances"]) == (FINISHED, 20)
     assert defence("fdp", **result.options).num_train == 1000

@@ -93,6 +93,8 @@ _MODULES = {
     "auditing.verification": "Verification verify",
     "core.votes": "Votes read_votes",
 }
+# Rooms with public names of their own, for those who write `mithridate.data.Table`.
+_ROOMS = ("data", "defences", "features")
 _HOMES = {name: f"mithridate.{module}" for module, names in _MODULES.items() for name in names.split()}
 # What the optional packages of training are called, for those who lack them.
 _TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-learn"}
@@ -101,6 +103,8 @@ _TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-
 def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
+    if name in _ROOMS:
+        return import_module(f"mithridate.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -115,4 +119,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_ROOMS])

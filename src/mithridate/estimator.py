@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -14,6 +15,8 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from mithridate import _validate
 from mithridate._io.files import PathLike
+from mithridate._progress import shown
 from mithridate._text import did_you_mean, listed
 from mithridate.certifying import certification
 from mithridate.core.certificate import Certificate
@@ -36,7 +40,8 @@ from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Examples, fitted_preprocessing
+from mithridate.data import Examples, Table, frames, propose, read
+from mithridate.data.examples import fitted_preprocessing
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import decided, named
 from mithridate.defences.base import kind_of_device
@@ -44,7 +49,7 @@ from mithridate.defences.prediction import predict
 from mithridate.defences.registry import options
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
-from mithridate.training.order import Choice, RuntimeOptions, compose
+from mithridate.training.order import Choice, Progress, RuntimeOptions, compose
 
 Array = npt.NDArray[Any]
 # scikit-learn has no types of its own, and those that are inferred from its defaults are wrong.
@@ -54,6 +59,8 @@ _validate_data: Any = validate_data
 _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
+# What a fit learns from the form of its inputs.
+_OF_INPUTS = ("n_features_in_", "feature_names_in_", "schema_", "_columns", "_label")
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
 
@@ -84,7 +91,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     the certificate is then *conditional* (`certify(X).conditions`). A search or a pipeline of scikit-learn around this
     estimator is noticed, and so are columns that were scaled on the training data; say the rest yourself in
     `assumptions`. Scale by constants that you know:
-    `features=UnitNorm(center=..., scale=...)`, or declare the columns with `mithridate.data`.
+    `features=UnitNorm(center=..., scale=...)`, or declare the columns: `schema=Table(...)`.
 
     Args:
         method: the name of a method (`mithridate.defences.names()`), one of `mithridate.defences` with its constants,
@@ -102,6 +109,11 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
+        schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label` and `classes`
+            serve where `y` and `classes` are left out. None: columns that are all numbers, none of them missing, are
+            taken as they are, and others are read by a proposal from the training data (`schema_`). Certificates are
+            then conditional on that (`proposed-schema`).
+        verbose: 0 prints nothing; from 1 on `fit` says what was chosen and shows its progress.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.
         assumptions: what else has looked at the training data, a sentence each, such as a search for parameters by
@@ -117,18 +129,24 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             and take true labels as they are, `certificate.accuracy(y, radii)`.
         defence_: what was trained, with all its constants.
         choice_: how they were chosen: `choice_.words` for people, `choice_.details` as plain JSON values.
+        schema_: how the columns of a data frame were read; None where inputs were taken as they are. A proposal that
+            you have compared with what you know is declared by `schema=replace(schema_, proposed=False)`.
         n_features_in_: number of columns, where the inputs are a table.
         feature_names_in_: names of the columns, where the table has names.
 
     Edge cases:
-        ============================  ==================================================================
+        ============================  ======================================================================
         inputs                        tables of numbers, images uint8 [n, H, W] or [n, channels, H, W],
-                                      lists or arrays of text, lists of arrays of one type and shape
-        tables with text, categories  refused; declare them with `mithridate.data` first
-        missing values                refused, as everywhere in scikit-learn; `mithridate.data` fills them
+                                      lists or arrays of text, lists of arrays of one type and shape,
+                                      data frames of pandas and polars, data sets of Hugging Face
+        data frames                   numbers, categories, booleans, dates, text and missing values; read by
+                                      `schema`, or by a proposal; later ones need the same columns, in any
+                                      order (in that order where all were numbers)
+        y                             one label an input, or the name of a column of the data frame
+        missing values                in arrays refused, as everywhere in scikit-learn; in data frames read
         ties                          go to the smaller label, as in the certificate
         sample weights                not supported
-        ============================  ==================================================================
+        ============================  ======================================================================
 
     Passes scikit-learn's `check_estimator`.
 
@@ -142,9 +160,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     classes_: Array
     defence_: Defence
     choice_: Choice
+    schema_: Table | None
     n_features_in_: int
     feature_names_in_: Array
     _run: _Run
+    _columns: tuple[str, ...]
+    _label: str | None
 
     @_with_constants
     def __init__(
@@ -159,6 +180,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         device: str = "auto",
         random_state: Any = None,
         run_dir: PathLike | None = None,
+        schema: Table | None = None,
+        verbose: int = 0,
         radius: int | None = None,
         private: bool = False,
         assumptions: Sequence[str] = (),
@@ -173,6 +196,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         self.device = device
         self.random_state = random_state
         self.run_dir = run_dir
+        self.schema = schema
+        self.verbose = verbose
         self.radius = radius
         self.private = private
         self.assumptions = assumptions
@@ -184,58 +209,68 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         for name in _CONSTANTS:
             setattr(self, name, constants.get(name))
 
-    def fit(self, X: Any, y: Any) -> CertifiedClassifier:
+    def fit(self, X: Any, y: Any = None) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
 
-        Nothing is printed: `choice_.words` says what was chosen, and so does the log (`mithridate.estimator`, at level
-        INFO) before training starts.
+        Nothing is printed unless `verbose` asks for it: `choice_.words` says what was chosen, and so does the log
+        (`mithridate.estimator`, at level INFO) before training starts. Warnings are given once in a search or a
+        cross-validation of scikit-learn (once in each of its processes, where it has several), not once a fold.
 
         Args:
             X: training inputs.
-            y: their labels.
+            y: their labels, or the name of the column of `X` that holds them; None where `schema` names it.
 
         Raises:
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
                 outside its range (`ConfigError`, which is a ValueError too).
         """
         # What `certify` could not claim is refused before anything is trained for it.
-        _validate.sentences(assumptions=self.assumptions)
-        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
-        if self.threat is not None:
-            _validate.one_of(tuple(Threat), threat=self.threat)
+        self._check_parameters()
         fitted = copy.copy(self)
-        for name in ("n_features_in_", "feature_names_in_"):  # of earlier inputs
+        for name in _OF_INPUTS:  # of earlier inputs
             vars(fitted).pop(name, None)
-        inputs, y = fitted._checked(X, y)
-        classes, labels = _encoded(y, self.classes)
+        training, classes = fitted._training(X, y)
         looks = _looks_of_callers()
-        for statement in (*fitted_preprocessing(inputs), *looks):  # What the columns show, an order says by itself.
-            warnings.warn(f"The certificates will be conditional: {statement} {statement.remedy}", stacklevel=2)
-        if self.classes is None:
-            known = listed(map(str, classes), _MOST_NAMED)
-            sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
-            looks = (*looks, Statement(sentence, "class-list"))
-        # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
-        names: Any = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
-        training = Examples(inputs, labels, names, assumptions=looks)
+        training = replace(training, assumptions=(*looks, *training.assumptions))
+        seen = (*fitted_preprocessing(training.x, training.source), *looks)  # An order says the first by itself.
         defence = self._defence()
         order = compose(
             defence,
             training,
-            Examples(inputs[:1], None),  # a run votes on something
+            Examples(training.x[:1], None),  # a run votes on something
             assumptions=self.assumptions,
             device=kind_of_device(self.device) if getattr(defence, "needs_torch", True) else "cpu",
             root_seed=_root_seed(self.random_state),
         )
         _log.info("%s", order.choice.words)
-        for sentence in order.choice.warnings:
-            warnings.warn(f"Certificates will be weak: {sentence}", stacklevel=2)
+        _warn(
+            *(f"The certificates will be conditional: {statement} {statement.remedy}" for statement in seen),
+            *(f"Certificates will be weak: {sentence}" for sentence in order.choice.warnings),
+        )
         run = _Run(self.run_dir)
-        _with_advice(order.run, RuntimeOptions(run_dir=run.folder(), device=self.device, keep_models=True))
+        with self._watched("training", "model-steps", order.choice.words) as progress:
+            runtime = RuntimeOptions(run_dir=run.folder(), device=self.device, keep_models=True, progress=progress)
+            _with_advice(order.run, runtime)
         run.forget_seed()
         fitted.classes_, fitted.defence_, fitted.choice_, fitted._run = classes, order.defence, order.choice, run
         self.__dict__ = fitted.__dict__  # all at once and at the end, so that a fit that fails changes nothing
         return self
+
+    def _check_parameters(self) -> None:
+        _validate.sentences(assumptions=self.assumptions)
+        _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=self.failure_prob)
+        if self.threat is not None:
+            _validate.one_of(tuple(Threat), threat=self.threat)
+        if not isinstance(self.schema, Table | None):
+            raise ConfigError(
+                f"Expected schema as a mithridate.data.Table, or None to propose one, got {self.schema!r}."
+            )
+        if not isinstance(self.verbose, Real):
+            raise ConfigError(f"Expected verbose as a number, 0 for silence, got {self.verbose!r}.")
+
+    def _watched(self, what: str, unit: str, *words: str) -> AbstractContextManager[Progress | None]:
+        """Where progress is shown; nowhere unless it was asked for."""
+        return shown(what, unit, words) if self.verbose > 0 else nullcontext()
 
     def _defence(self) -> Any:
         """What the parameters ask for, by the road that every other door takes."""
@@ -281,24 +316,27 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
         Args:
             X: inputs.
-            y: their true labels, where known; they change no radius and let the certificate speak of accuracy.
+            y: their true labels, or the name of their column, where known; they change no radius and let the
+                certificate speak of accuracy.
 
         Returns:
-            The certificate; its labels are positions in `classes_`.
+            The certificate; its labels are positions in `classes_`, and `certificate.to_frame()` has their names.
         """
-        certificate = certification.certify(
-            self.votes(X, y),
-            method=self._rule(),
-            threat=self.threat,
-            failure_prob=self.failure_prob,
-            on=getattr(self.defence_, "on", "votes"),
-        )
+        votes = self.votes(X, y)
+        with self._watched("certifying", "predictions") as progress:
+            certificate = certification.certify(
+                votes,
+                method=self._rule(),
+                threat=self.threat,
+                failure_prob=self.failure_prob,
+                on=getattr(self.defence_, "on", "votes"),
+                progress=progress,
+            )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):
-            warnings.warn(
+            _warn(
                 f"{abstained} of {len(certificate.radius)} predictions are not certified: their votes are too close. "
-                "Raise instances, lower noise_multiplier, or train on more examples.",
-                stacklevel=2,
+                "Raise instances, lower noise_multiplier, or train on more examples."
             )
         return certificate
 
@@ -307,11 +345,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
 
         Args:
             X: inputs.
-            y: their true labels, where known.
+            y: their true labels, or the name of their column, where known.
         """
         check_is_fitted(self, "defence_")
+        X, y = _apart(X, y, self._label)
         inputs = self._inputs(X, reset=False)
-        labels = None if y is None else _positions(column_or_1d(y), self.classes_, "The true labels")
+        labels = None if y is None else _positions(column_or_1d(_as_typed(y)), self.classes_, "The true labels")
         model = getattr(self.defence_, "model", "auto")
         features = getattr(self.defence_, "features", None)
         return _with_advice(
@@ -323,17 +362,51 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             device=self.device,
         )
 
-    def _checked(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """Training inputs and labels as arrays."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of the predictions.
+
+        Args:
+            X: inputs.
+            y: their true labels, or the name of their column.
+            sample_weight: how much each input counts.
+        """
+        check_is_fitted(self, "defence_")
+        X, y = _apart(X, y, self._label)
+        return float(super().score(X, y, sample_weight))
+
+    def _training(self, X: Any, y: Any) -> tuple[Examples, Array]:
+        """Training examples, with all that was assumed when they were read, and the classes."""
+        schema = self.schema
+        self._label = y if isinstance(y, str) else None if schema is None else schema.label
+        X, y = _apart(X, self._label if y is None else y, self._label)
         inputs = self._inputs(X, reset=True, y=y)
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(_as_typed(y), warn=True)
         check_consistent_length(inputs, y)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
-        return inputs, y
+        declared = self.classes if self.classes is not None or schema is None else _named_by(schema.classes, y)
+        classes, labels = _encoded(y, declared)
+        used = self.schema_
+        assumed = _numbers_read_off(X) if used is None else replace(used, classes=None).assumptions
+        if declared is None:
+            known = listed(map(str, classes), _MOST_NAMED)
+            sentence = f"The set of classes ({known}) was read off the training labels; {PUBLIC}"
+            assumed = (Statement(sentence, "class-list"), *assumed)
+        elif self.classes is None and used is not None:
+            assumed = used.assumptions
+        # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
+        names: Any = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
+        declaration = None if used is None else replace(used, label=self._label)
+        return Examples(inputs, labels, names, assumptions=assumed, declaration=declaration), classes
 
     def _inputs(self, X: Any, *, reset: bool, y: Any = "no_validation") -> Array:
         """Inputs as an array of text, images or numbers."""
+        frame = frames.as_frame(X)
+        if reset:
+            self.schema_ = _schema_for(X, frame, self.schema)
+        if self.schema_ is not None:
+            _require_labels(self, y)
+            return self._rows(X, frame, self.schema_, reset=reset)
         if (texts := _as_texts(X)) is not None:
             _require_labels(self, y)
             return texts
@@ -348,6 +421,25 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         numbers = checked[0] if isinstance(checked, tuple) else checked
         _require_finite(numbers)
         return numbers
+
+    def _rows(self, X: Any, frame: Any, schema: Table, *, reset: bool) -> Array:
+        """The rows of a data frame as its schema reads them."""
+        if frame is None:
+            raise ConfigError(
+                f"Expected a data frame with the columns {listed(column.name for column in schema.columns)}, which the "
+                f"schema reads, got {type(X).__name__}."
+            )
+        names = frames.column_names(frame)
+        if reset:
+            self._columns, self.n_features_in_ = names, len(names)
+            if all(isinstance(name, str) for name in getattr(frame, "columns", names)):
+                self.feature_names_in_ = np.array(names, dtype=object)
+        else:
+            _check_columns(names, self._columns)
+        examples = read(frame, replace(schema, label=None), labels=False)
+        for note in examples.notes:
+            _log.info("%s", note)
+        return examples.x
 
 
 def _with_advice(function: Callable[..., Votes], *arguments: Any, **options: Any) -> Votes:
@@ -454,6 +546,13 @@ def _declared(classes: Any) -> Array:
     return names
 
 
+def _as_typed(y: Any) -> Any:
+    """Labels that may be missing by their type, and are not, in the plain type: 1 instead of 1.0, True instead of 1."""
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    may_convert = plain is not None and getattr(plain, "kind", "O") in "iub" and not y.isna().any()
+    return y.to_numpy(dtype=plain) if may_convert else y
+
+
 def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64]:
     try:
         known = np.isin(labels, classes)
@@ -541,27 +640,93 @@ def _require_finite(inputs: Array) -> None:
 def _require_labels(estimator: CertifiedClassifier, y: Any) -> None:
     if y is None:
         raise ConfigError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None."
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y is None. Give the "
+            "labels; of a data frame, the name of their column serves."
         )
 
 
 def _refuse_words(inputs: Any) -> None:
-    """Refuse a table with columns that are not numbers: what they mean must be declared."""
+    """Refuse words where numbers are expected."""
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "UT":
         raise ConfigError(
             f"Expected numbers, or text as a list with one text for each example, got text of shape {inputs.shape}; "
-            "say how to read such a table by a declaration of mithridate.data."
+            "give a data frame, and say how to read it by a declaration of mithridate.data: schema=Table(...)."
         )
-    names = getattr(inputs, "columns", None)
-    if names is None or not hasattr(inputs, "dtypes"):
-        return
-    for name in names:
-        column = np.asarray(inputs[name])
+    frame = frames.as_frame(inputs)
+    for name in () if frame is None else frames.column_names(frame):
+        column = np.asarray(frames.column_of(frame, name))
         if column.dtype.kind not in "fiub" and any(isinstance(value, str) for value in column.tolist()):
+            raise ConfigError(f"Column {name!r} holds words, but in fit it held numbers; give numbers, or fit again.")
+
+
+# --- data frames ----------------------------------------------------------------------------------------------------
+
+_ALL_NUMBERS = Statement(
+    f"The columns of the data frame were taken as numbers, since all of them are and none is missing; {PUBLIC}",
+    "proposed-schema",
+)
+
+
+def _apart(X: Any, y: Any, label: str | None) -> tuple[Any, Any]:
+    """Inputs without the column of labels, and the labels; `label` is what the column was called in `fit`."""
+    frame = frames.as_frame(X)
+    if isinstance(y, str):
+        if frame is None:
             raise ConfigError(
-                f"Column {name!r} holds words, not numbers; say how to read it by a declaration of mithridate.data "
-                "(categories and text are hashed), and give the numbers that it makes."
+                f"The labels are named as the column {y!r}, but X is no data frame ({type(X).__name__}); give one, or "
+                "the labels themselves."
             )
+        label, y = y, frames.column_of(frame, y)
+    if frame is None or label not in frames.column_names(frame):
+        return X, y
+    return frames.without_column(frame, label), y
+
+
+def _schema_for(X: Any, frame: Any, declared: Table | None) -> Table | None:
+    """How the columns of training inputs are read; None for numbers, which are taken as they are."""
+    if declared is not None or frame is None or _are_numbers(frame):
+        return declared
+    found = propose((frame, None))
+    assert isinstance(found, Table)
+    return found
+
+
+def _are_numbers(frame: Any) -> bool:
+    """Whether all columns are numbers by their type, none of them missing."""
+    if frames.is_hugging_face(frame):
+        return False
+    columns = (frames.column_of(frame, name) for name in frames.column_names(frame))
+    cells = (frames.cells_of(column, "The column") for column in columns)
+    return all(each.dtype != object and not np.isnan(each).any() for each in cells)
+
+
+def _numbers_read_off(X: Any) -> tuple[Statement, ...]:
+    """What is assumed of a data frame whose columns were taken as they are: for others, a schema is proposed."""
+    return () if frames.as_frame(X) is None else (_ALL_NUMBERS,)
+
+
+def _check_columns(names: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Require the columns of `fit`, in any order."""
+    missing, extra = ([name for name in one if name not in other] for one, other in ((known, names), (names, known)))
+    if missing or extra:
+        lacks = f"lacks {listed(missing)}" if missing else ""
+        has = f"has {listed(extra)}, which fit did not see" if extra else ""
+        said = " and ".join(filter(None, (lacks, has)))
+        raise ConfigError(f"The data frame {said}; give the columns of fit, in any order.")
+
+
+def _named_by(names: tuple[str, ...] | None, y: Array) -> list[Any] | None:
+    """The declared names of classes in the kind of the labels: a schema has them as text."""
+    if names is None or y.dtype.kind not in "iufb":
+        return None if names is None else list(names)
+    kinds = {"b": lambda name: {"true": True, "false": False}[name.lower()], "f": float}
+    try:
+        return [kinds.get(y.dtype.kind, int)(name) for name in names]
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"The labels are {y.dtype}, but the schema declares the classes {listed(names, _MOST_NAMED)}; give labels "
+            "by these names, or declare classes=[...] as the labels have them."
+        ) from error
 
 
 # --- what else has looked at the training data ----------------------------------------------------------------------
@@ -605,3 +770,39 @@ def _look_of(caller: Any) -> Statement | None:
         "trained on, which the certificate does not cover.",
         "fitted-preprocessing",
     )
+
+
+# --- what is said while it is fitted ----------------------------------------------------------------------------------
+
+# What was said in a search, by the object that runs its folds, which lives as long as the search does.
+_said: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
+# The same in a process that runs folds for a search elsewhere.
+_said_here: set[str] = set()
+_FOLDS = ("_fit_and_score", "_fit_and_predict", "_incremental_fit_estimator")
+
+
+def _warn(*sentences: str) -> None:
+    """Warn in one go; inside a search or a cross-validation, of what it has not heard yet."""
+    said = _said_in_search()
+    # Numbers differ from fold to fold.
+    kinds = {re.sub(r"[\d.,]+", "#", sentence): sentence for sentence in sentences}
+    new = [sentence for kind, sentence in kinds.items() if said is None or kind not in said]
+    if said is not None:
+        said.update(kinds)
+    if new:
+        warnings.warn(" ".join(new), stacklevel=3)
+
+
+def _said_in_search() -> set[str] | None:
+    """What the outermost search that this is a part of has heard; None outside of any."""
+    found: set[str] | None = None
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith("sklearn.model_selection."):
+            runner = frame.f_locals.get("parallel") if frame.f_code.co_name not in _FOLDS else None
+            if runner is not None:
+                found = _said.setdefault(runner, set())
+            elif found is None and frame.f_code.co_name in _FOLDS:
+                found = _said_here
+        frame = frame.f_back
+    return found

@@ -20,6 +20,7 @@ from scipy import stats
 
 from mithridate._io.artifacts import read_hashed
 from mithridate._io.files import PathLike, parse_json, read_file
+from mithridate._text import counted, listed
 from mithridate.auditing.routes import (
     BoolArray,
     Claim,
@@ -55,6 +56,12 @@ class Verification:
     checks: tuple[Check, ...]
     assumptions: tuple[str, ...] = ()
     conditions: tuple[Statement, ...] = ()
+
+    def __repr__(self) -> str:
+        failed = [check.name for check in self.checks if not check.passed]
+        outcome = f"not valid: {listed(failed)}" if failed else "valid"
+        lines = [f"Verification by {counted(len(self.checks), 'check')}: {outcome}"]
+        return "\n".join([*lines, *([f"conditional on {listed_ids(self.conditions)}"] if self.conditions else [])])
 
     @property
     def valid(self) -> bool:

@@ -61,6 +61,13 @@ class Plan:
     needed_noise_multiplier: float | None = None
     needed_steps: int | None = None
 
+    def __repr__(self) -> str:
+        asked = "" if self.radius is None else f"; {self.radius:,} was asked for"
+        return (
+            f"Plan of {self.instances:,} instances, {self.classes} classes, by {self.method.name} against "
+            f"{self.threat}: radius {self.max_radius:,} where all agree{asked}\n{self.mechanism.in_words()}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values."""
         options = self.method.to_dict()

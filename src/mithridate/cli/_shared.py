@@ -4,33 +4,20 @@ JSON is for programs, tables are for people, and progress goes to the error stre
 """
 
 import argparse
-import contextlib
 import errno
 import io
 import json
-import logging
 import os
 import re
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from mithridate._text import one_line, printable
 from mithridate._version import VERSION
@@ -65,9 +52,6 @@ _MOST_CHARACTERS = 300
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What a run could not go on without, or be certified by.
 _OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")
-# Without a terminal, a line is written after so many seconds, or this share of the work.
-_LINE_SECONDS = 10.0
-_LINE_SHARE = 0.05
 
 
 def run(words: list[str]) -> int:
@@ -215,129 +199,3 @@ def check_apart(out: Path, *inputs: Path | None) -> None:
     for path in inputs:
         if is_same(out, path):
             raise ArtifactError(f"Cannot write {out}: it is read from. Choose another name.")
-
-
-# --- progress ---------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on the error stream where a person watches, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-class Clock:
-    """Model-steps over time; what came from an earlier process does not count for the speed."""
-
-    def __init__(self) -> None:
-        self.begin = time.monotonic()
-        self.first: int | None = None
-        self.done = self.total = 0
-        self.details = ""
-        self.show: Callable[[], None] = lambda: None
-
-    def __call__(self, done: int, total: int) -> None:
-        """So many model-steps are done."""
-        if self.first is None:
-            self.begin, self.first = time.monotonic(), done
-        self.done, self.total = done, total
-        self.show()
-
-    def detail(self, text: str) -> None:
-        """What else there is to say, until the next time."""
-        self.details = text
-
-    @property
-    def seconds(self) -> float:
-        """Since the first model-step."""
-        return time.monotonic() - self.begin
-
-    @property
-    def speed(self) -> float | None:
-        """Model-steps per second of this process, None where it did none."""
-        steps = self.done - (self.first or 0)
-        return steps / max(self.seconds, 1e-9) if steps > 0 else None
-
-    @property
-    def speed_in_words(self) -> str:
-        """The same for people, nothing where it did none."""
-        return "" if self.speed is None else f"{self.speed:,.0f} model-steps/s"
-
-    def __str__(self) -> str:
-        line = f"{self.done:,} of {self.total:,} model-steps ({self.done / self.total:.0%})"
-        if self.speed is not None:
-            line += f", {self.speed_in_words}, {(self.total - self.done) / self.speed:,.0f} s left"
-        return f"{line}, {self.details}" if self.details else line
-
-
-@contextlib.contextmanager
-def shown() -> Iterator[Clock]:
-    """A progress bar where a person watches, lines elsewhere."""
-    clock = Clock()
-    if not sys.stderr.isatty():
-        clock.show = _Lines(clock)
-        with _logging(_say):
-            yield clock
-        return
-    speed, details = _Said(lambda: clock.speed_in_words), _Said(lambda: clock.details)
-    done = TextColumn("{task.percentage:.0f}%")
-    columns = (TextColumn("training"), BarColumn(), done, speed, TimeRemainingColumn(), details)
-    console = Console(stderr=True, markup=False, highlight=False)
-    with Progress(*columns, console=console, transient=True) as bar, _logging(console.print):
-        task = bar.add_task("training", total=None)
-        clock.show = lambda: bar.update(task, completed=clock.done, total=clock.total)
-        yield clock
-
-
-class _Said(ProgressColumn):
-    def __init__(self, say: Callable[[], str]) -> None:
-        super().__init__()
-        self._say = say
-
-    def render(self, task: Task) -> Text:
-        """What there is to say now."""
-        return Text(self._say())
-
-
-class _Lines:
-    """Now and then a line about how far it is."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: tuple[float, int] | None = None
-
-    def __call__(self) -> None:
-        """Write one if it is time."""
-        clock, now = self._clock, time.monotonic()
-        if self._last is None:
-            self._last = (now, clock.done)
-        elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
-        if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
-            self._last = (now, clock.done)
-            _say(str(clock))
-
-
-def _say(text: str) -> None:
-    print(f"mithridate: {text}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _logging(say: Callable[[str], None]) -> Iterator[None]:
-    """What the library has to say while it trains."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(record.getMessage())
-
-    logger, handler = logging.getLogger("mithridate"), Handler()
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)

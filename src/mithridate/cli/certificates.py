@@ -10,6 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz
+from mithridate._progress import progress_bar
 from mithridate._text import one_line
 from mithridate.certifying.certification import certify
 from mithridate.cli import _shared
@@ -115,7 +116,7 @@ def _report(arguments: argparse.Namespace) -> tuple[Report, tuple[str, ...]]:
     """The report, and what was decided or left out on the way."""
     certificate, commands, notes = _claim(arguments.source)
     about, left_out = _about_points(arguments.inputs, arguments.source / "inputs.npz", certificate.votes.examples)
-    with _shared.progress_bar("methods compared") as progress:
+    with progress_bar("methods compared") as progress:
         report = certificate.report(title=arguments.title, check_with=commands, progress=progress, **about)
     return report, (*notes, *left_out)
 
@@ -132,7 +133,7 @@ def _claim(source: Path) -> tuple[Certificate, tuple[str, ...], tuple[str, ...]]
             f"{source} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
             "certificate."
         )
-    with _shared.progress_bar("certifying") as progress:
+    with progress_bar("certifying") as progress:
         certificate = certify(Votes.load(votes), progress=progress)
     command = f"mithridate certify {shlex.quote(str(votes))} --out {shlex.quote(str(path))}"
     note = f"There is no {path.name} in {source}, so its votes were certified with the defaults."
@@ -217,7 +218,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     # Imported here because the second route needs more of scipy than the other commands should wait for.
     from mithridate.auditing.verification import verify
 
-    with _shared.progress_bar("radii checked") as progress:
+    with progress_bar("radii checked") as progress:
         outcome = verify(arguments.certificate, run=arguments.source, progress=progress)
     if arguments.json:
         _shared.print_json(outcome.to_dict())

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate._io.files import PathLike, write_atomically
+from mithridate._progress import progress_bar
 from mithridate._text import counted, fraction, printable
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.certifying.advice import advise
@@ -174,7 +175,7 @@ def radii_of(text: str) -> list[int]:
 
 def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace, **more: Any) -> Certificate:
     """The certificate that the flags ask for; scores are certified where that was trained for."""
-    with _shared.progress_bar("certifying") as progress:
+    with progress_bar("certifying") as progress:
         return certify(
             votes,
             method=_weighing(votes, method, arguments.class_weights),

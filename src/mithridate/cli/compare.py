@@ -12,10 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mithridate._progress import progress_bar, shown
 from mithridate._text import printable
 from mithridate.cli import _ending, _shared
 from mithridate.cli._flags import CONFIG
-from mithridate.cli._shared import shown
 from mithridate.cli.certifying import radii_of
 from mithridate.comparing.result import Comparison, make_folder
 from mithridate.comparing.running import TRAINING, compare
@@ -86,7 +86,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     defences = file.defences(arguments.methods)
     out: Path = arguments.out or file.out
     console = _shared.console(error=arguments.json)
-    with _in_own_words(), _shared.progress_bar("downloading") as progress:
+    with _in_own_words(), progress_bar("downloading") as progress:
         training, test = file.examples(progress)
     for sentence in dict.fromkeys((*file.notes, *training.notes, *test.notes)):
         console.print(f"Note: {sentence}")
@@ -131,7 +131,7 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
     def begin(name: str, stage: str) -> Callable[[int, int], None] | None:
         stack.close()  # the bar of the stage before
         if stage != TRAINING:
-            return stack.enter_context(_shared.progress_bar(f"{name}: {stage}"))
+            return stack.enter_context(progress_bar(f"{name}: {stage}"))
         print(f"mithridate: {name}: {stage}", file=sys.stderr, flush=True)
         return stack.enter_context(shown())
 

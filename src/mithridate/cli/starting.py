@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate._io.files import write_atomically
+from mithridate._progress import progress_bar
 from mithridate._text import percent
 from mithridate.accounting import FDP
 from mithridate.certifying.certification import certify
@@ -72,7 +73,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     run_dir = arguments.run_dir or Path("runs") / f"demo-{arguments.dataset}"
     _shared.check_writable(arguments.out)
     console = _shared.console(error=arguments.json)
-    with _shared.progress_bar("downloading") as progress:
+    with progress_bar("downloading") as progress:
         training, test = load_named(arguments.dataset, data_dir=arguments.data_dir, progress=progress)
     console.print(f"{arguments.dataset}: {len(training.x):,} images to train on, {len(test.x):,} to predict.")
     _ending.kept_in(run_dir)
@@ -81,10 +82,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
     order = compose(wanted, training, test, device=device_type(arguments.device))
     console.print(order.choice.words)
     votes, _ = carried_out(order, runtime_for(order, run_dir, {"device": arguments.device}, None))
-    with _shared.progress_bar("certifying") as progress:
+    with progress_bar("certifying") as progress:
         certificate = certify(votes, method=FDP(), progress=progress)
     certificate.save(run_dir / "certificate.json")
-    with _shared.progress_bar("methods compared") as progress:
+    with progress_bar("methods compared") as progress:
         report = certificate.report(
             pictures=test.x,
             title=f"{arguments.dataset}: certified predictions",

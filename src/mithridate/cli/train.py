@@ -15,11 +15,11 @@ from rich.console import Console
 import mithridate
 from mithridate._io.artifacts import write_npz
 from mithridate._io.files import read_file, write_atomically
+from mithridate._progress import Clock, progress_bar, shown
 from mithridate._text import capitalised
 from mithridate.certifying.certification import most_voted
 from mithridate.cli import _ending, _shared
 from mithridate.cli._flags import CONFIG, as_typed
-from mithridate.cli._shared import Clock, shown
 from mithridate.core.conditions import in_json
 from mithridate.core.labels import commonest, single_label
 from mithridate.core.votes import Votes
@@ -146,7 +146,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     project = _project(arguments)
     defence, root_seed = project.defence(), _root_seed(arguments.root_seed)
     # A bar where something may be downloaded.
-    with _shared.progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
+    with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):

@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate._io.files import write_atomically
+from mithridate._progress import progress_bar
 from mithridate._text import printable, shortened
 from mithridate.cli import _ending, _shared
 from mithridate.comparing.result import make_folder
+from mithridate.core.conditions import step_of
 from mithridate.core.mechanism import Threat
 from mithridate.data import Examples, read
 from mithridate.errors import ConfigError
@@ -31,8 +33,9 @@ _TUNE_EXAMPLES = f"""examples:
   mithridate train flowers-tuned/tuned.toml
 
 The trusted file holds labelled examples that you state no attacker touched; it is read like the training file, and is
-refused when more than 1% of it is in the training file, too. What [train] of CONFIG decides stays; num_train must be
-declared there. The result is tuned.toml, an ordinary configuration, beside trials.html and trials.json.
+refused when more than 1% of it is in the training file, too. What [train] of CONFIG decides stays. Declare
+num_train there, or radii end with the size step. The result is tuned.toml, an ordinary configuration, beside
+trials.html and trials.json.
 Methods that can be named: {", ".join(METHODS)}.
 After an interruption of any kind the same command resumes; with more --minutes it adds trials.
 """
@@ -49,7 +52,7 @@ def add_tune(command: _shared.NewCommand) -> None:
         "touched. The training data has no part in the choice, so certificates are not conditional on it.",
         epilog=_TUNE_EXAMPLES,
     )
-    parser.add_argument("project", metavar="CONFIG.toml", type=Path, help="file that `init` wrote, with num_train")
+    parser.add_argument("project", metavar="CONFIG.toml", type=Path, help="file that `init` wrote")
     parser.add_argument(
         "--trusted", type=Path, metavar="FILE", help="labelled examples that no attacker touched; else facts decide"
     )
@@ -80,24 +83,27 @@ def run_tune(arguments: argparse.Namespace) -> int:
     """Search, write, and say what is next."""
     file: Path = arguments.project
     project, console = read_project(file), _shared.console(error=arguments.json)
-    num_train = _declared_size(project, file)
     out: Path = arguments.out or file.parent / f"{file.stem}-tuned"
     if arguments.trusted is None:
-        return _by_facts(project, num_train, out, arguments, console)
+        return _by_facts(project, _size(project, file, 0), out, arguments, console)
     trusted = read(arguments.trusted, project.declaration, labels=True)
-    with _shared.progress_bar("downloading") as progress:
+    size = _size(project, file, len(trusted.x) if arguments.train_on_trusted else 0)
+    with progress_bar("downloading") as progress:
         training = project.training_file(progress)
     for sentence in dict.fromkeys((*training.notes, *trusted.notes)):
         console.print(f"Note: {sentence}")
     if arguments.train_on_trusted:
-        project, num_train = _with_trusted(project, arguments.trusted), num_train + len(trusted.x)
+        project = _with_trusted(project, arguments.trusted)
     _ending.kept_in(out)
-    found = tune(trusted, training, num_train=num_train, out=out, progress=_say, **_search_options(project, arguments))
+    (number,) = size.values()
+    found = tune(trusted, training, num_train=number, out=out, progress=_say, **_search_options(project, arguments))
     found.write(out)
     sentence = str(found.statement)
     if arguments.train_on_trusted:
         sentence += " They are trained on, too, and no radius counts changes of these."
-    path = _write(project, out, found.method, found.options, sentence)
+    if "size_step" in size:
+        sentence += f" Nothing of it was known but the step of its size, {number:,}, with which radii end."
+    path = _write(project, out, found.method, {**found.chosen.candidate.options, **size}, sentence)
     if arguments.json:
         files = {"config": str(path), "page": str(out / "trials.html"), "record": str(out / "trials.json")}
         _shared.print_json({**found.to_dict(), **files})
@@ -106,16 +112,14 @@ def run_tune(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _declared_size(project: Project, file: Path) -> int:
+def _size(project: Project, file: Path, trusted: int) -> dict[str, int]:
+    """What constants are chosen for: the declared number of examples, with those that are trusted; else their step."""
     if project.tuned is not None:
         raise ConfigError(f"{file} was written by tune, and leaves nothing open; tune the file that it was made from.")
     declared = project.options.get("num_train")
-    if declared is None:
-        raise ConfigError(
-            f"tune chooses constants for a number of training examples that is declared, not counted: add num_train = "
-            f"... to [train] of {file}, where it is fixed or public (without examples that are held out)."
-        )
-    return declared
+    if declared is not None:
+        return {"num_train": declared + trusted}
+    return {"size_step": step_of(len(project.examples()[0].x) + trusted)}
 
 
 def _search_options(project: Project, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -155,19 +159,21 @@ def _write(project: Project, out: Path, method: str, constants: Mapping[str, Any
 # --- without a trusted file -------------------------------------------------------------------------------------------
 
 
-def _by_facts(project: Project, num_train: int, out: Path, arguments: argparse.Namespace, console: Console) -> int:
+def _by_facts(
+    project: Project, size: Mapping[str, int], out: Path, arguments: argparse.Namespace, console: Console
+) -> int:
     """The choice by declared facts, which is the one that `train` would make."""
     for name in ("minutes", "trials", "methods", "folds", "seed", "balanced", "train_on_trusted"):
         if getattr(arguments, name):
             flag = name.replace("_", "-")
             raise ConfigError(f"--{flag} belongs to a search, which needs examples to search on; give --trusted FILE.")
     if arguments.at is not None:
-        most = max(radii_for(arguments.at, num_train))
+        most = max(radii_for(arguments.at, *size.values()))
         wanted = {} if most == 0 else {"radius": most}
         project = dataclasses.replace(project, options={**project.options, **wanted})
     choice = _chosen_by_facts(project, project.training_file())
     found = {name: getattr(choice.defence, name, None) for name in _BY_FACTS}
-    constants = {name: value for name, value in found.items() if value is not None}
+    constants = {**{name: value for name, value in found.items() if value is not None}, **size}
     path = _write(project, out, choice.defence.name, constants, None)
     if arguments.json:
         _shared.print_json({"config": str(path), "method": choice.defence.name, "options": constants})
@@ -192,7 +198,7 @@ def _say(trial: Trial) -> None:
         came = ", ".join(f"{share:.1%}" for share in trial.certified)
     else:
         came = f"{trial.status}: {shortened(trial.reason, 100)}"
-    line = f"mithridate: trial {trial.number}: {trial.proposal.method}: {came} ({trial.seconds:.1f} s)"
+    line = f"mithridate: trial {trial.number}: {trial.candidate.method}: {came} ({trial.seconds:.1f} s)"
     print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -207,7 +213,7 @@ def _print(console: Console, found: Tuning, out: Path, path: Path) -> None:
     table.add_column("method")
     for trial in sorted(found.frontier, key=lambda each: (-each.value, each.number))[:_TABLE_TRIALS]:
         shares = [found.share(share) for share in trial.certified]
-        table.add_row(str(trial.number), *shares, f"{trial.value:.1%}", trial.proposal.defence().title)
+        table.add_row(str(trial.number), *shares, f"{trial.value:.1%}", trial.candidate.defence().title)
     base = found.share(found.baseline_accuracy)
     table.add_row("baseline", *(base for _ in found.at), base, f"always '{printable(shortened(found.label, 30))}'")
     console.print(table)

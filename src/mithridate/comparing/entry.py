@@ -41,6 +41,9 @@ class Entry:
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
     run_dir: str | None = None  # of its votes, a run like any other
 
+    def __repr__(self) -> str:
+        return f"Entry {self.name}: {self.outcome!r}"
+
     @property
     def full_title(self) -> str:
         """Its name, and what it is."""

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
-from mithridate._text import percent, shortened
+from mithridate._text import counted, listed, percent, shortened
 from mithridate._version import VERSION
 from mithridate.comparing.entry import Entry, FloatArray, certificate_file
 from mithridate.core.certificate import round_ticks
@@ -82,6 +82,11 @@ class Comparison:
     failed: tuple[tuple[str, str], ...] = ()
     asked_radii: tuple[int, ...] | None = None
     title: str = "Defences compared"
+
+    def __repr__(self) -> str:
+        gone = f"; no result: {listed(name for name, _ in self.failed)}" if self.failed else ""
+        methods = listed(entry.name for entry in self.entries)
+        return f"Comparison of {methods} on {counted(self.examples, 'test point')}{gone}\n{self.headline}"
 
     @property
     def examples(self) -> int:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mithridate import _validate
+from mithridate import _text, _validate
 from mithridate._io.artifacts import decode_array, read_hashed, write_hashed
 from mithridate._io.files import PathLike
 from mithridate.core.bounds import (
@@ -22,9 +23,9 @@ from mithridate.core.bounds import (
     clopper_pearson_lower,
     clopper_pearson_upper,
 )
-from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json
+from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, listed_ids
 from mithridate.core.labels import balanced, commonest, single_label
-from mithridate.core.mechanism import Deterministic, Threat
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.registry import hook
 from mithridate.core.rule import ExactRule, Rule, rule_from_dict
 from mithridate.core.votes import Votes
@@ -204,12 +205,70 @@ class Certificate:
             "examples": self.votes.examples,
             "instances": self.votes.instances,
             "classes": self.votes.classes,
+            "class_names": None if self.votes.class_names is None else list(self.votes.class_names),
             "size": None if self.votes.size is None else self.votes.size.to_dict(),
             "label": self.label.tolist(),
             "radius": self.radius.tolist(),
             "status": self.status.tolist(),
             "summary": self.summary(labels, radii),
         }
+
+    def to_frame(self, kind: str = "pandas", *, labels: npt.ArrayLike | None = None) -> Any:
+        """A data frame with a row for each prediction.
+
+        Its columns: `input`, the position of the input; `label`, by its name where the classes have names; `radius`, -1
+        where nothing is certified; `status`; `votes` for the label (of methods that weigh examples, their weight); and
+        where true labels are known, `true_label` and `correct`.
+
+        Args:
+            kind: `pandas` or `polars`, whichever is installed.
+            labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
+
+        Raises:
+            ConfigError: the package is not installed, or the labels do not fit.
+            ArtifactError: the certificate claims what cannot be.
+
+        >>> from mithridate import SampledGaussian, Votes, certify
+        >>> votes = Votes.from_counts([[1000, 0], [500, 500]], mechanism=SampledGaussian(3.0, 0.001, 1000))
+        >>> certify(votes).to_frame(labels=[0, 1])[["input", "label", "status", "votes", "correct"]]
+           input  label         status  votes  correct
+        0      0      0      certified   1000     True
+        1      1      0  not_separated    500    False
+        """
+        _validate.one_of(("pandas", "polars"), kind=kind)
+        check_claims(self)
+        names = self.votes.class_names or range(self.votes.classes)
+        columns: dict[str, Any] = {
+            "input": np.arange(len(self.label)),
+            "label": [names[at] for at in self.label.tolist()],
+            "radius": self.radius,
+            "status": self.status.tolist(),
+            "votes": self.votes.counts[np.arange(len(self.label)), self.label],
+        }
+        if labels is not None or self.votes.labels is not None:
+            truth = self._truth(labels)
+            columns |= {"true_label": [names[at] for at in truth.tolist()], "correct": truth == self.label}
+        return _package(kind, "A data frame").DataFrame(columns)
+
+    def plot(self, *, labels: npt.ArrayLike | None = None, ax: Any = None, **style: Any) -> Any:
+        """Draw certified accuracy against the radius, beside the baseline; without true labels, the share certified.
+
+        At any r the curve has the share of all predictions that are correct and certified at least to r.
+
+        Args:
+            labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
+            ax: where to draw, an `Axes` of matplotlib; by default on a new figure. Several can share one.
+            style: how the curve looks, as `Axes.plot` takes it: `color`, `label`, `linestyle` and so on.
+
+        Returns:
+            The `Axes`.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or the labels do not fit.
+            ArtifactError: the certificate claims what cannot be.
+        """
+        shown = self if labels is None else replace(self, votes=replace(self.votes, labels=self._truth(labels)))
+        return hook("plot_curve")(shown, ax, style)
 
     def save(self, path: PathLike) -> None:
         """Write a certificate file: claims, counts, assumptions, versions, and a hash of every byte.
@@ -292,6 +351,22 @@ class Certificate:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Certificate) and self.equals(other)
 
+    def __repr__(self) -> str:
+        certified = _text.percent(int((self.radius >= 0).sum()), len(self.radius))
+        lines = [
+            f"Certificate of {_text.counted(len(self.radius), 'prediction')} by {self.method.name} against "
+            f"{self.threat}: {certified} certified, median radius {np.median(self.radius):g}, "
+            f"largest {self.radius.max()}"
+        ]
+        if self.votes.labels is not None:
+            known, counted = commonest(self.votes.labels), self._counted(self.votes.labels)
+            held = ((int((counted >= radius).sum()), radius) for radius in self.round_radii(2))
+            shares = ", ".join(f"{_text.percent(count, known.total)} at {radius:,}" for count, radius in held)
+            lines.append(f"correct and certified: {shares} (baseline: {_text.percent(known.count, known.total)})")
+        weak = "" if is_guarantee(self) else "not a guarantee"
+        conditional = f"conditional on {listed_ids(self.conditions)}" if self.conditional else ""
+        return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, conditional]))])])
+
     def equals(self, other: Certificate) -> bool:
         """Whether both claim the same from the same votes."""
         same_votes = self.votes.equals(other.votes)
@@ -350,6 +425,27 @@ class Certificate:
     def _counted(self, truth: IntArray) -> IntArray:
         """The radius of every correct prediction, -1 for the others."""
         return np.where(truth == self.label, self.radius, -1)
+
+
+def check_claims(certificate: Certificate) -> None:
+    """Refuse what no search could have found; whether the rest is true is for `verify` to say.
+
+    Raises:
+        ArtifactError: there is a label or a radius that cannot be.
+    """
+    labels, radii = certificate.label, certificate.radius
+    if labels.min() < 0 or labels.max() >= certificate.votes.classes or radii.min() < -1 or radii.max() > SEARCH_LIMIT:
+        raise ArtifactError("This certificate claims labels or radii that cannot be; run mithridate verify on it.")
+
+
+def _package(name: str, what: str) -> Any:
+    """A package that only some users have."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ConfigError(f"{what} needs {name}; install it with: pip install {name}") from error
 
 
 def _checked_radii(radii: npt.ArrayLike) -> IntArray:
@@ -475,6 +571,11 @@ def guaranteed_failure_prob(certificate: Certificate) -> float | None:
     factor = 1 + 2 / certificate.votes.classes if certificate.bounds == "simuem" else 1.0
     probability = factor * certificate.failure_prob
     return probability if probability < 1 else None
+
+
+def is_guarantee(certificate: Certificate) -> bool:
+    """Whether the rule is valid and the confidence is guaranteed, given what is assumed."""
+    return certificate.method.is_sound and guaranteed_failure_prob(certificate) is not None
 
 
 def confidence(certificate: Certificate) -> str:

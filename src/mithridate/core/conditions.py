@@ -39,8 +39,8 @@ _KINDS = {
     ),
     "proposed-schema": _Kind(
         "confirm what was proposed",
-        "Compare the proposed columns, ranges and classes with what you know, correct them, and then delete "
-        "proposed = true.",
+        "Compare the proposed columns, ranges and classes with what you know, correct them, and declare them: "
+        "schema=Table(...) of CertifiedClassifier, or delete proposed = true.",
     ),
     "fitted-preprocessing": _Kind(
         "scale by known constants",

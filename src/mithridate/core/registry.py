@@ -20,6 +20,7 @@ _HOOKS = {
     "Report": "mithridate.reporting.report",
     "ComparisonReport": "mithridate.reporting.comparison",
     "TuningReport": "mithridate.reporting.tuning",
+    "plot_curve": "mithridate.reporting.plotting",
 }
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
-from mithridate._text import counted, printable, shown
+from mithridate._text import counted, listed, printable, shortened, shown
 from mithridate.core import merging
 from mithridate.core.conditions import Size, Statement, from_plain, to_plain
 from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
@@ -41,6 +41,7 @@ _MAPPINGS = ("shards", "devices", "planned")
 _MAY_BE_LEFT_OUT = (*_MAPPINGS, "size")
 _WANTED = "an array 'counts'"
 _EVIDENCE = "evidence."
+_LONGEST_LINE = 120
 _SEVERAL = Statement(
     "The votes are those of several runs, or of a part of one: the claim holds only if it was decided before anyone "
     "saw how they vote which instances were trained and counted.",
@@ -323,6 +324,13 @@ class Votes:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Votes) and self.equals(other)
+
+    def __repr__(self) -> str:
+        names = "" if self.class_names is None else f" ({listed(self.shown_class_names)})"
+        known = "" if self.labels is None else ", with true labels"
+        parts = [shortened(f"parts of runs, by instances: {dict(self.shards)}", _LONGEST_LINE)] if self.shards else []
+        who = f"Votes of {self.tally} on {counted(self.examples, 'input')}, {self.classes} classes{names}{known}"
+        return "\n".join([who, self.mechanism.in_words(), *parts])
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from mithridate._text import counted, listed
 from mithridate.core.conditions import Statement
 from mithridate.data.declarations import Declaration
 from mithridate.errors import ConfigError
@@ -54,6 +55,11 @@ class Examples:
     assumptions: tuple[str, ...] = ()
     declaration: Declaration | None = None
     ids: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        shape = f"{counted(len(self.x), 'example')} of shape {self.x.shape[1:]} ({self.kind})"
+        names = "" if self.class_names is None else f", classes {listed(map(str, self.class_names))}"
+        return f"Examples({shape}{', without labels' if self.y is None else names})"
 
     def part(self, chosen: npt.NDArray[np.bool_] | slice) -> Examples:
         """Those that are chosen, with all that is known about them."""
@@ -230,8 +236,8 @@ class Dataset:
         fingerprint: SHA-256 over the arrays as they were given.
     """
 
-    inputs: FloatArray | IntArray
-    labels: IntArray
+    inputs: FloatArray | IntArray = field(repr=False)
+    labels: IntArray = field(repr=False)
     fingerprint: str
 
 

@@ -82,6 +82,7 @@ class Frame:
         place: how a row is called in an error.
         lines: of the file that the rows end in, where there is one that has lines.
         delimiter: what stands between the cells of that file.
+        categories: the columns whose type says that their values are categories, numbers or not.
     """
 
     names: tuple[str, ...]
@@ -91,6 +92,7 @@ class Frame:
     place: Place
     lines: Sequence[int] | None = None
     delimiter: str | None = None
+    categories: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         twice = repeated(self.names)
@@ -488,21 +490,68 @@ def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
 
 
 def frame_of(source: Any, origin: str = "the table") -> Frame | None:
-    """The table behind a pandas or polars data frame, or a Hugging Face data set; None for anything else."""
-    kind = (type(source).__module__.split(".")[0], type(source).__name__)
+    """The table behind a pandas or polars data frame, a Hugging Face data set, or what can be made a pandas one."""
     place: Place = lambda row: f"row {row} (from 0)"  # noqa: E731
-    if kind == ("pandas", "DataFrame"):
-        names = tuple(str(name) for name in source.columns)
-        return Frame(
-            names, len(source), origin, lambda name: _pandas_cells(source.iloc[:, names.index(name)], name), place
-        )
-    if kind == ("polars", "DataFrame"):
-        names = tuple(source.columns)
-        return Frame(names, len(source), origin, lambda name: _polars_cells(source.get_column(name), name), place)
+    source = as_frame(source)
+    if source is None:
+        return None
+    names = column_names(source)
     if is_hugging_face(source):
-        names = tuple(source.column_names)
         return Frame(names, len(source), origin, lambda name: _hugging_face_cells(source, name), place)
-    return None
+    cells = _pandas_cells if _is_of(source, "pandas") else _polars_cells
+    categories = frozenset(name for name in names if _is_category(column_of(source, name)))
+    return Frame(
+        names, len(source), origin, lambda name: cells(column_of(source, name), name), place, categories=categories
+    )
+
+
+def as_frame(source: Any) -> Any:
+    """A pandas or polars data frame or a Hugging Face data set as it is, other tables by `to_pandas`; else None.
+
+    Raises:
+        ConfigError: it is a frame whose rows are not there yet.
+    """
+    if _is_of(source, "pandas") or _is_of(source, "polars") or is_hugging_face(source):
+        return source
+    if _is_of(source, "polars", "LazyFrame"):
+        raise ConfigError("A LazyFrame of polars has no rows yet; give what its collect() returns.")
+    made = source.to_pandas() if callable(getattr(type(source), "to_pandas", None)) else None
+    return made if _is_of(made, "pandas") else None
+
+
+def _is_of(source: Any, package: str, name: str = "DataFrame") -> bool:
+    return (type(source).__module__.split(".")[0], type(source).__name__) == (package, name)
+
+
+def column_names(source: Any) -> tuple[str, ...]:
+    """The names of the columns of what `as_frame` gave."""
+    return tuple(map(str, source.column_names if is_hugging_face(source) else source.columns))
+
+
+def column_of(source: Any, name: str) -> Any:
+    """One column of what `as_frame` gave, each value of its own kind; classes of Hugging Face by their names.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    names = column_names(source)
+    if name not in names:
+        raise ConfigError(f"The table has no column {name!r}; {did_you_mean(name, names)}")
+    if is_hugging_face(source):
+        return _hugging_face_values(source, name)
+    return source.iloc[:, names.index(name)] if _is_of(source, "pandas") else source.get_column(name)
+
+
+def without_column(source: Any, name: str) -> Any:
+    """What `as_frame` gave, without one column."""
+    if is_hugging_face(source):
+        return source.remove_columns([name])
+    kept = [number for number, other in enumerate(column_names(source)) if other != name]
+    return source.iloc[:, kept] if _is_of(source, "pandas") else source.drop(name)
+
+
+def _is_category(series: Any) -> bool:
+    return type(series.dtype).__name__ in ("CategoricalDtype", "Categorical", "Enum")
 
 
 def _as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
@@ -540,12 +589,19 @@ def class_names(feature: Any) -> tuple[str, ...] | None:
     return tuple(str(name) for name in names) if isinstance(names, (list, tuple)) else None
 
 
+def _hugging_face_values(source: Any, name: str) -> list[Any]:
+    names = class_names((source.features or {}).get(name))
+    # Plain values, not tensors.
+    plain = source.with_format(None) if hasattr(source, "with_format") else source
+    values = _as_list(lambda: list(plain[name]), name)
+    if names is None:
+        return values
+    return [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]
+
+
 def _hugging_face_cells(source: Any, name: str) -> Cells:
     feature = (source.features or {}).get(name)
-    names = class_names(feature)
-    values = _as_list(lambda: list(source[name]), name)
-    if str(getattr(feature, "dtype", "")).startswith(("int", "uint", "float")) and names is None:
+    values = _hugging_face_values(source, name)
+    if str(getattr(feature, "dtype", "")).startswith(("int", "uint", "float")) and class_names(feature) is None:
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    if names is not None:
-        values = [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]
     return cells_of_objects(values, f"The column {name!r}")

@@ -21,7 +21,7 @@ from mithridate.data import frames, images, looking
 from mithridate.data import labels as labelling
 from mithridate.data.columns import Category, Column, Date, Number, Text
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
-from mithridate.data.frames import FloatArray, Frame
+from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
 from mithridate.data.sources import TABLE_FILES, is_folder, picture_columns, read
 from mithridate.errors import ConfigError
@@ -68,7 +68,8 @@ def propose(source: Any, *, label: str | None = None) -> Declaration:
 
     Args:
         source: as in `read`.
-        label: name of the column with the labels; tables need it.
+        label: name of the column with the labels; tables need it, unless they come in a pair with their labels, or
+            with None where the classes are declared elsewhere.
 
     Raises:
         ArtifactError: the file is missing or cannot be read.
@@ -111,6 +112,9 @@ def _proposal(source: Any, label: str | None) -> Proposal:
         frame = frames.read_table(path) if path.suffix.lower() in TABLE_FILES else None
     elif frames.is_hugging_face(source) and picture_columns(source):
         return Proposal(_of_pictures(source, label or "label"))
+    elif isinstance(source, tuple) and len(source) == 2 and (paired := frames.frame_of(source[0])) is not None:
+        labels = None if source[1] is None else frames.cells_of(source[1], "The list of labels")
+        return _of_columns(paired, None, labels)
     else:
         frame = frames.frame_of(source)
     if frame is not None:
@@ -129,13 +133,18 @@ def _of_frame(frame: Frame, label: str | None) -> Proposal:
         raise ConfigError(
             f"Expected label, the name of the column with the labels; {frame.origin} has {listed(frame.names)}.{end}"
         )
-    labels = frame.cells(label)
-    classes = labelling.proposed(labels, frame.place)
-    y = labelling.numbered(labels, classes=classes, place=frame.place, training=True)[0]
+    return _of_columns(frame, label, frame.cells(label))
+
+
+def _of_columns(frame: Frame, label: str | None, labels: Cells | None) -> Proposal:
+    """What the columns but the label look like; labels that come with them, or from elsewhere, if they are there."""
+    classes = None if labels is None else labelling.proposed(labels, frame.place)
+    y = None if labels is None else labelling.numbered(labels, classes=classes, place=frame.place, training=True)[0]
     looked = [Looked(name, frame.cells(name)) for name in frame.names if name != label]
-    commas, thousands = looking.comma_columns(looked, frame.delimiter)
+    unsaid = [column for column in looked if column.name not in frame.categories]
+    commas, thousands = looking.comma_columns(unsaid, frame.delimiter)
     looked = [replace(column, decimal=",") if column.name in commas else column for column in looked]
-    kinds = {column.name: _kind_of(column) for column in looked}
+    kinds = {column.name: _kind_of(column, is_category=column.name in frame.categories) for column in looked}
     reasons = _reasons(looked, kinds)
     if not any(kind is not None and name not in reasons for name, kind in kinds.items()):
         reasons = {name: reason for name, reason in reasons.items() if kinds[name] is None}  # better than nothing
@@ -145,14 +154,13 @@ def _of_frame(frame: Frame, label: str | None) -> Proposal:
             remarks.append(reasons[column.name])
             continue
         remarks.extend(_about_kind(column, kinds[column.name], column.name in thousands))
-        found = looking.giveaway(column, y)
+        found = None if y is None else looking.giveaway(column, y)
         remarks.extend([] if found is None else [found])
     made = {name: kind for name, kind in kinds.items() if kind is not None}
     usable = tuple(kind for name, kind in made.items() if name not in reasons)
     if not usable:
-        raise ConfigError(
-            f"{frame.subject} has no column with values beside the label {label!r}; there is nothing to learn."
-        )
+        beside = "" if label is None else f" beside the label {label!r}"
+        raise ConfigError(f"{frame.subject} has no column with values{beside}; there is nothing to learn.")
     left_out = tuple(kind for name, kind in made.items() if name in reasons)
     return Proposal(Table(label, usable, classes, proposed=True), tuple(remarks), left_out)
 
@@ -188,22 +196,29 @@ def _about_kind(column: Looked, kind: Column | None, has_thousands: bool) -> lis
             f"{name} looks like numbers with commas between thousands, such as {shown(example)}, and is read as a "
             "category; write them without commas, and declare it as a number."
         )
-    if isinstance(kind, Category) and column.values is not None:
+    if isinstance(kind, Category) and column.values is not None and _is_zero_or_one(column.values):
         said["two-values"] = f"{name} holds nothing but 0 and 1, and is read as a category."
     return [Remark(each, sentence, column.name) for each, sentence in said.items()]
 
 
-def _kind_of(column: Looked) -> Column | None:
+def _kind_of(column: Looked, *, is_category: bool = False) -> Column | None:
     """What a column looks like, None where it is empty."""
+    if is_category:
+        return Category(column.name) if any(column.texts) else None
     if column.values is None:
         return _of_words(column)
     known = column.values[np.isfinite(column.values)]
     if not len(known):
         return None
-    if set(known.tolist()) == {0.0, 1.0}:
+    if _is_zero_or_one(known):
         return Category(column.name)
     low, high = rounded_range(known)
     return Number(column.name, low, high, scale="log" if low == 0 else "linear", decimal=column.decimal)
+
+
+def _is_zero_or_one(values: FloatArray) -> bool:
+    """Whether both are there, and nothing else but gaps."""
+    return set(values[np.isfinite(values)].tolist()) == {0.0, 1.0}
 
 
 def _of_words(column: Looked) -> Column | None:

@@ -43,7 +43,7 @@ class Auto:
     private: bool = False
 
     def __post_init__(self) -> None:
-        check_declared(self.num_train, self.classes)
+        check_declared(self.num_train, self.classes, self.size_step)
         if self.radius is not None:
             _validate.positive_integer(radius=self.radius)
         # What does not go together is refused before any data is read.
@@ -55,8 +55,13 @@ class Auto:
         return self.constants.get("num_train")
 
     @property
+    def size_step(self) -> int | None:
+        """Likewise."""
+        return self.constants.get("size_step")
+
+    @property
     def classes(self) -> int | None:
-        """As declared."""
+        """Likewise."""
         return self.constants.get("classes")
 
     def choose(self, facts: Facts) -> Choice:

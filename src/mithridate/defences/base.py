@@ -16,6 +16,7 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate, Scope
+from mithridate.core.conditions import step_of
 from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.core.rule import Rule
 from mithridate.core.votes import Votes
@@ -71,6 +72,8 @@ class Defence:
         weighs_votes: whether its rule can weigh votes by their label.
         weighs_losses: whether class weights are those of the losses in training, as its rule has none.
         num_train: the number of training examples, where it is fixed or public; else what follows it is capped.
+        size_step: the step of the number of training examples that its constants were chosen for, where that was not
+            declared: radii end with it, and examples of another step are refused.
         classes: the number of labels, where it is known; else it is read off the data, which is a condition.
         class_weights: for rare labels: a whole number from 1 to a million for each; the prediction is the label with
             the largest weight x votes. Declared, and not found by looking at the training data. Where `weighs_losses`,
@@ -87,6 +90,7 @@ class Defence:
     weighs_losses: ClassVar[bool] = False
 
     num_train: int | None = option(None, "number of training examples, where it is fixed or public", int, "N")
+    size_step: int | None = option(None, "size step that the constants were chosen for, as tune writes it", int, "N")
     classes: int | None = option(None, "number of labels, where it is known", int, "L")
     class_weights: Any = option(
         None,
@@ -97,7 +101,7 @@ class Defence:
     )
 
     def __post_init__(self) -> None:
-        check_declared(self.num_train, self.classes)
+        check_declared(self.num_train, self.classes, self.size_step)
         if self.class_weights is not None:
             self._check_weights()
 
@@ -244,17 +248,24 @@ class Defence:
         )
 
 
-def check_declared(num_train: Any, classes: Any) -> None:
+def check_declared(num_train: Any, classes: Any, size_step: Any = None) -> None:
     """Require whole numbers where something is declared.
 
     Raises:
-        ConfigError: one is something else, or there is one class only.
+        ConfigError: one is something else, there is one class only, or constants follow two sizes.
     """
-    for name, value in (("num_train", num_train), ("classes", classes)):
+    for name, value in (("num_train", num_train), ("classes", classes), ("size_step", size_step)):
         if value is not None:
             _validate.positive_integer(**{name: value})
     if classes == 1:
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
+    if size_step is not None and num_train is not None:
+        raise ConfigError(
+            f"Constants follow num_train={num_train} or size_step={size_step}, not both; leave size_step out where the "
+            "number is declared."
+        )
+    if size_step is not None and step_of(size_step) != size_step:
+        raise ConfigError(f"Expected size_step to be a step such as {step_of(size_step):,}, got {size_step}.")
 
 
 def kind_of_device(name: Any) -> str:

@@ -22,13 +22,13 @@ from mithridate.core.certificate import (
     Curve,
     Status,
     cautions,
+    check_claims,
     confidence,
     guaranteed_failure_prob,
     is_correct,
 )
 from mithridate.core.conditions import explained, in_json
-from mithridate.core.mechanism import SEARCH_LIMIT
-from mithridate.errors import ArtifactError, ConfigError
+from mithridate.errors import ConfigError
 from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
 
@@ -58,6 +58,9 @@ class Report:
     pictures: dict[int, bytes]
     title: str
     check_with: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Report {self.title!r}\n{self.headline}"
 
     @classmethod
     def of(
@@ -95,7 +98,7 @@ class Report:
         'Both predictions would stay the same if up to 179 training examples were added or removed; each of these \
 claims holds with 99.9% confidence.'
         """
-        _check_claims(certificate)
+        check_claims(certificate)
         names = _names(certificate, class_names)
         called = None if point_names is None else checked_point_names(point_names, len(certificate.label))
         if check_with is None and certificate_path is not None:
@@ -327,13 +330,6 @@ def checked_point_names(names: Sequence[str], points: int) -> tuple[str, ...]:
     if len(names) != points:
         raise ConfigError(f"Expected a name for each of {points:,} points, got {len(names):,}.")
     return tuple(str(name) for name in names)
-
-
-def _check_claims(certificate: Certificate) -> None:
-    """Refuse what no search could have found; whether the rest is true is for `verify` to say."""
-    labels, radii = certificate.label, certificate.radius
-    if labels.min() < 0 or labels.max() >= certificate.votes.classes or radii.min() < -1 or radii.max() > SEARCH_LIMIT:
-        raise ArtifactError("This certificate claims labels or radii that cannot be; run mithridate verify on it.")
 
 
 def _names(certificate: Certificate, given: Sequence[str] | None) -> tuple[str, ...]:

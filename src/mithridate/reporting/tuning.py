@@ -76,7 +76,7 @@ def _row(trial: Trial, tuning: Tuning) -> list[str]:
         f"{trial.number}{mark}",
         *shares,
         f"{trial.value:.1%}",
-        trial.proposal.method,
+        trial.candidate.method,
         constants_in_words(trial),
         duration(trial.seconds),
     ]
@@ -88,12 +88,12 @@ def _baseline_row(tuning: Tuning) -> list[str]:
 
 
 def _unfinished_row(trial: Trial) -> list[str]:
-    return [str(trial.number), trial.status, trial.proposal.method, trial.reason, constants_in_words(trial)]
+    return [str(trial.number), trial.status, trial.candidate.method, trial.reason, constants_in_words(trial)]
 
 
 def constants_in_words(trial: Trial) -> str:
     """The constants of a trial on one line, long lists cut short."""
-    return ", ".join(f"{name} {_shown(value)}" for name, value in trial.proposal.options.items())
+    return ", ".join(f"{name} {_shown(value)}" for name, value in trial.candidate.options.items())
 
 
 def _shown(value: Any) -> str:
@@ -113,11 +113,11 @@ def _shown(value: Any) -> str:
 def draw(tuning: Tuning) -> Chart:
     """A line for every trial over the radii asked for, in the colour of its method; those of the frontier stand out."""
     plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, len(tuning.at) - 1)
-    methods = list(dict.fromkeys(trial.proposal.method for trial in tuning.finished))
+    methods = list(dict.fromkeys(trial.candidate.method for trial in tuning.finished))
     shapes = _axes(tuning, plane)
     front = set(map(id, tuning.frontier))
     for trial in sorted(_best_first(tuning.finished)[:_MOST_LINES], key=lambda each: id(each) in front):
-        shapes.append(_line(trial, plane, methods.index(trial.proposal.method), is_front=id(trial) in front))
+        shapes.append(_line(trial, plane, methods.index(trial.candidate.method), is_front=id(trial) in front))
     chosen = _points(tuning.chosen, plane)
     shapes.append(Path(chosen, "chosen", width=3.5))
     shapes.append(ChartText(chosen[0][0] + 6, chosen[0][1] - 8, "chosen", "name", is_bold=True))
@@ -157,5 +157,5 @@ def _description(tuning: Tuning) -> str:
     lines = [f"{tuning.headline} The frontier:"]
     for trial in _best_first(tuning.frontier):
         cells = (f"{tuning.share(s)} at {r:,}" for s, r in zip(trial.certified, tuning.at, strict=True))
-        lines.append(f"trial {trial.number}, {trial.proposal.method}: {', '.join(cells)}.")
+        lines.append(f"trial {trial.number}, {trial.candidate.method}: {', '.join(cells)}.")
     return " ".join(lines)

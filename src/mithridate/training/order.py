@@ -149,6 +149,9 @@ class Choice:
     warnings: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def __repr__(self) -> str:
+        return f"Choice of {self.defence!r}"
+
 
 @dataclass(frozen=True, eq=False)
 class Order:
@@ -218,7 +221,7 @@ def compose(
     facts, looks = facts_of(defence, training, device)
     test = as_examples(test, "test", need_labels=False, classes=facts.classes)
     choice = defence.choose(facts)
-    size = Size.of(len(training.x)) if choice.follows_size and defence.num_train is None else None
+    size = _size_of(defence, choice, len(training.x))
     said = (
         *of_user((*training.assumptions, *assumptions)),
         *looks,
@@ -227,6 +230,19 @@ def compose(
         *about_encoder(choice.defence.encoder, training.x, facts.classes),
     )
     return Order(choice, training, test, facts, distinct(said), size, root_seed)
+
+
+def _size_of(defence: Any, choice: Choice, number: int) -> Size | None:
+    """The size step that constants follow, those of the choice or those that were given for one."""
+    if defence.num_train is not None or not (choice.follows_size or defence.size_step):
+        return None
+    size = Size.of(number)
+    if defence.size_step not in (None, size.low):
+        raise ConfigError(
+            f"The constants were chosen for the size step {defence.size_step:,}, and {number:,} training examples have "
+            f"the step {size.low:,}; choose them anew (mithridate tune), or leave size_step and these constants out."
+        )
+    return size
 
 
 def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Facts, tuple[str, ...]]:

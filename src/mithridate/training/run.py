@@ -88,6 +88,8 @@ class ByHand:
         """As declared in the configuration."""
         return self.config.num_train
 
+    size_step = None
+
     @property
     def classes(self) -> int | None:
         """Likewise."""

@@ -21,7 +21,7 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.registry import hook
 from mithridate.defences import Defence
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.tuning.space import Options, Proposal
+from mithridate.tuning.space import Candidate, Options
 
 SCHEMA = "mithridate.tuning/1"
 RECORD = "trials.json"
@@ -31,12 +31,12 @@ FINISHED, REFUSED, GIVEN_UP = "finished", "refused", "given up"
 
 @dataclass(frozen=True)
 class Trial:
-    """One proposal, and what it certified on trusted examples that it was not trained on.
+    """One candidate, and what it certified on trusted examples that it was not trained on.
 
     Attributes:
         number: from 0, in the order in which they were tried.
-        answers: what the sampler answered; all else of the proposal follows from that.
-        proposal: the method with its constants.
+        answers: what the sampler answered; all else of the candidate follows from that.
+        candidate: the method with its constants.
         status: `finished`, `refused` (the method cannot do that) or `given up` (it took too long).
         certified: certified accuracy at every radius asked for; none where it did not finish.
         reason: why it did not finish.
@@ -45,7 +45,7 @@ class Trial:
 
     number: int
     answers: Mapping[str, Any]
-    proposal: Proposal
+    candidate: Candidate
     status: str
     certified: tuple[float, ...] = ()
     reason: str = ""
@@ -61,8 +61,8 @@ class Trial:
         return {
             "number": self.number,
             "answers": dict(self.answers),
-            "method": self.proposal.method,
-            "options": self.proposal.options,
+            "method": self.candidate.method,
+            "options": self.candidate.options,
             "status": self.status,
             "certified_accuracy": list(self.certified),
             "mean": self.value,
@@ -144,16 +144,16 @@ class Tuning:
     @property
     def method(self) -> str:
         """The method that was chosen."""
-        return self.chosen.proposal.method
+        return self.chosen.candidate.method
 
     @property
     def options(self) -> Options:
         """Its constants, for the declared number of training examples, which is among them."""
-        return {**self.chosen.proposal.options, "num_train": self.num_train}
+        return {**self.chosen.candidate.options, "num_train": self.num_train}
 
     def defence(self) -> Defence:
         """The choice as a defence, to be trained on the training data."""
-        return self.chosen.proposal.defence()
+        return self.chosen.candidate.defence()
 
     @property
     def statement(self) -> Statement:
@@ -186,7 +186,7 @@ class Tuning:
         said = [
             "The figures of the chosen trial are the best of many, and so a little too good: expect somewhat less on "
             "other examples. The certificates of the chosen configuration are computed anew and owe nothing to them.",
-            f"Radii are changes of the training set of {self.num_train:,} declared examples. A fold trains on about "
+            f"Radii are changes of a training set of {self.num_train:,} examples. A fold trains on about "
             f"{self.trained_on:,} trusted ones, so radii are scaled to as large a share of these and rounded up: "
             + ", ".join(f"{r:,} is {small:,}" for r, small in zip(self.at, self.scaled, strict=True))
             + ". Constants that follow the number of examples are scaled alike.",

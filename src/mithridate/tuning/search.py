@@ -39,7 +39,7 @@ from mithridate.tuning.result import (
     read_record,
     write_record,
 )
-from mithridate.tuning.space import Known, Proposal, proposed
+from mithridate.tuning.space import Candidate, Known, candidate_of
 
 if TYPE_CHECKING:
     import optuna
@@ -183,7 +183,7 @@ def _nothing(found: Sequence[Trial], limit: _Limit) -> str:
     """Why there is no result."""
     refused = next((trial for trial in found if trial.status == REFUSED), None)
     if refused is not None:
-        return f"No trial came to a result; {refused.proposal.method}: {refused.reason}"
+        return f"No trial came to a result; {refused.candidate.method}: {refused.reason}"
     return f"No trial finished within {limit.words}; allow more time, name quicker methods, or use fewer folds."
 
 
@@ -333,8 +333,8 @@ class _Search:
             left = limit.seconds - sum(trial.seconds for trial in found)
             if left <= 0:
                 break
-            answers, proposal = sampler.ask(len(found))
-            trial = self._tried(len(found), answers, proposal, left, limit.of_trial)
+            answers, candidate = sampler.ask(len(found))
+            trial = self._tried(len(found), answers, candidate, left, limit.of_trial)
             if trial is None:  # the time of the search was over before that of the trial
                 break
             found.append(trial)
@@ -360,12 +360,12 @@ class _Search:
         methods = self._quick_enough(found)
         sampler = _Sampler(dataclasses.replace(self.known, methods=methods), self.identity["seed"])
         for trial in found:
-            if trial.proposal.method in methods:
+            if trial.candidate.method in methods:
                 sampler.tell_again(trial)
         return sampler
 
     def _quick_enough(self, found: Sequence[Trial]) -> tuple[str, ...]:
-        slow = {trial.proposal.method for trial in found if trial.status == GIVEN_UP}
+        slow = {trial.candidate.method for trial in found if trial.status == GIVEN_UP}
         return tuple(name for name in self.known.methods if name not in slow)
 
     def _is_hopeless(self, found: Sequence[Trial]) -> bool:
@@ -377,7 +377,7 @@ class _Search:
         """A trial of an earlier process; its constants follow from the answers of the sampler anew."""
         answers = dict(content["answers"])
         recorded = Recorded(answers)
-        proposal = proposed(recorded, self.known)
+        candidate = candidate_of(recorded, self.known)
         if set(recorded.ranges) != set(answers):
             raise ValueError("there are answers that nobody asked for")
         certified = tuple(float(share) for share in content["certified_accuracy"])
@@ -390,10 +390,10 @@ class _Search:
             or seconds < 0
         ):
             raise ValueError("not a trial")
-        return Trial(number, answers, proposal, status, certified, str(content["reason"]), seconds)
+        return Trial(number, answers, candidate, status, certified, str(content["reason"]), seconds)
 
     def _tried(
-        self, number: int, answers: Mapping[str, Any], proposal: Proposal, left: float, most: float
+        self, number: int, answers: Mapping[str, Any], candidate: Candidate, left: float, most: float
     ) -> Trial | None:
         """The trial, finished, refused or given up; None where the time of the whole search is over."""
         begin = time.monotonic()
@@ -406,30 +406,30 @@ class _Search:
                 raise _OutOfTimeError
 
         try:
-            certified = self._certified(number, proposal, check)
+            certified = self._certified(number, candidate, check)
         except _OutOfTimeError:
             if spent() <= most:
                 return None
             reason = f"It took more than {most:.0f} s, a quarter of the time of the search."
-            return Trial(number, answers, proposal, GIVEN_UP, reason=reason, seconds=spent())
+            return Trial(number, answers, candidate, GIVEN_UP, reason=reason, seconds=spent())
         except ConfigError as error:
-            return Trial(number, answers, proposal, REFUSED, reason=shortened(str(error), 300), seconds=spent())
-        return Trial(number, answers, proposal, FINISHED, certified, seconds=spent())
+            return Trial(number, answers, candidate, REFUSED, reason=shortened(str(error), 300), seconds=spent())
+        return Trial(number, answers, candidate, FINISHED, certified, seconds=spent())
 
-    def _certified(self, number: int, proposal: Proposal, check: Callable[..., None]) -> tuple[float, ...]:
+    def _certified(self, number: int, candidate: Candidate, check: Callable[..., None]) -> tuple[float, ...]:
         """Certified accuracy at every radius asked for, over all folds together."""
         shown: list[BoolArray] = []
         for place, fold in enumerate(self.folds):
             check()
-            shown.append(self._shown(fold, proposal, _root_seed(self.identity["seed"], number, place), check))
+            shown.append(self._shown(fold, candidate, _root_seed(self.identity["seed"], number, place), check))
         whole, truth = np.concatenate(shown), np.concatenate([fold.correct_labels for fold in self.folds])
         if not self.identity["balanced"]:
             return tuple(whole.mean(axis=0).tolist())
         return tuple(np.mean([whole[truth == label].mean(axis=0) for label in np.unique(truth)], axis=0).tolist())
 
-    def _shown(self, fold: _Fold, proposal: Proposal, root_seed: bytes, check: Callable[..., None]) -> BoolArray:
+    def _shown(self, fold: _Fold, candidate: Candidate, root_seed: bytes, check: Callable[..., None]) -> BoolArray:
         """Whether each example is correct and certified, examples x radii."""
-        defence = proposal.defence(len(fold.training.x), self.known.facts.classes)
+        defence = candidate.defence(len(fold.training.x), self.known.facts.classes)
         device = kind_of_device(self.device) if defence.needs_torch else "cpu"
         is_random = not all(issubclass(each, Deterministic) for each in defence.mechanisms)
         seed = root_seed if is_random else None
@@ -614,32 +614,32 @@ class _Sampler:
         finally:
             logging.set_verbosity(before)
 
-    def ask(self, number: int) -> tuple[dict[str, Any], Proposal]:
+    def ask(self, number: int) -> tuple[dict[str, Any], Candidate]:
         """The answers for the trial of a number, and what follows from them."""
         untried = next((name for name in self._known.methods if name not in self._tried), None)
         with self._quiet():
             if untried is not None:
                 first = _First(untried)
-                proposed(first, self._known)
+                candidate_of(first, self._known)
                 self._study.enqueue_trial(first.answers)
             state = np.random.SeedSequence([self._seed, number]).generate_state(1)
             self._study.sampler = self._optuna.samplers.TPESampler(seed=int(state[0]))
             asked = self._asked = self._study.ask()
-            proposal = proposed(_OfTrial(asked), self._known)
-        return dict(asked.params), proposal
+            candidate = candidate_of(_OfTrial(asked), self._known)
+        return dict(asked.params), candidate
 
     def tell(self, trial: Trial) -> None:
         """What came of the trial that was asked for; one without a result counts as one that certifies nothing."""
         assert self._asked is not None
-        self._tried.add(trial.proposal.method)
+        self._tried.add(trial.candidate.method)
         with self._quiet():
             self._study.tell(self._asked, trial.value)
 
     def tell_again(self, trial: Trial) -> None:
         """What came of a trial that another study asked for."""
         recorded = Recorded(trial.answers)
-        proposed(recorded, self._known)
-        self._tried.add(trial.proposal.method)
+        candidate_of(recorded, self._known)
+        self._tried.add(trial.candidate.method)
         made = self._optuna.trial.create_trial(
             params=dict(trial.answers), distributions=recorded.ranges, value=trial.value
         )

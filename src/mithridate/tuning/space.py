@@ -2,7 +2,7 @@
 
 Constants that follow the number of examples (neighbours, leads, parts, a penalty) are asked for as shares of it, and
 held as what they are for the declared number, `num_train`; for the smaller sets that a search trains on, they are
-scaled (`Proposal.scaled`). So one proposal means the same at every size: as large a part of the examples votes.
+scaled (`Candidate.scaled`). So one candidate means the same at every size: as large a part of the examples votes.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _scale_of(x: Array) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     return tuple(rounded[0]), tuple(each if each > 0 else 1.0 for each in rounded[1])
 
 
-# --- proposals --------------------------------------------------------------------------------------------------------
+# --- candidates -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Candidate:
     """One method with its constants.
 
     Attributes:
@@ -145,7 +145,7 @@ class Proposal:
         return defence(self.method, **{**self.scaled(size), **declared, "num_train": size})
 
 
-def proposed(asked: Asked, known: Known) -> Proposal:
+def candidate_of(asked: Asked, known: Known) -> Candidate:
     """Ask for everything that the user left open."""
     method = asked.one_of("method", known.methods)
     own = _SPACES[method]
@@ -160,7 +160,7 @@ def proposed(asked: Asked, known: Known) -> Proposal:
     if known.label_counts is not None and "class_weights" not in options and _weighs_labels(method, options):
         options["class_weights"] = _weights(within, known.label_counts)
     shown = {name: value for name, value in options.items() if value not in (None, False)}
-    made = Proposal(method, known.facts.num_train, shown, signal)
+    made = Candidate(method, known.facts.num_train, shown, signal)
     return made if signal is None else replace(made, options=made.scaled(known.facts.num_train))
 
 

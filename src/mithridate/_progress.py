@@ -1,0 +1,203 @@
+"""How far something is, for people who wait: a bar on a terminal, a line of text in a notebook, lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+# Without a terminal, a line is written after so many seconds, or this share of the work.
+_LINE_SECONDS = 10.0
+_LINE_SHARE = 0.05
+# A line that takes the place of the last one may come more often.
+_REWRITE_SECONDS = 0.5
+
+
+@contextlib.contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on the error stream where a person watches, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class Clock:
+    """Work over time; what came from an earlier process does not count for the speed.
+
+    Args:
+        unit: what is counted, in the plural.
+    """
+
+    def __init__(self, unit: str = "model-steps") -> None:
+        self.unit = unit
+        self.begin = time.monotonic()
+        self.first: int | None = None
+        self.done = self.total = 0
+        self.details = ""
+        self.show: Callable[[], None] = lambda: None
+
+    def __call__(self, done: int, total: int) -> None:
+        """So much is done."""
+        if self.first is None:
+            self.begin, self.first = time.monotonic(), done
+        self.done, self.total = done, total
+        self.show()
+
+    def detail(self, text: str) -> None:
+        """What else there is to say, until the next time."""
+        self.details = text
+
+    @property
+    def seconds(self) -> float:
+        """Since the first of it."""
+        return time.monotonic() - self.begin
+
+    @property
+    def speed(self) -> float | None:
+        """Per second of this process, None where it did none."""
+        steps = self.done - (self.first or 0)
+        return steps / max(self.seconds, 1e-9) if steps > 0 else None
+
+    @property
+    def speed_in_words(self) -> str:
+        """The same for people, nothing where it did none."""
+        return "" if self.speed is None else f"{self.speed:,.0f} {self.unit}/s"
+
+    def __str__(self) -> str:
+        line = f"{self.done:,} of {self.total:,} {self.unit} ({self.done / max(self.total, 1):.0%})"
+        if self.speed is not None:
+            line += f", {self.speed_in_words}, {(self.total - self.done) / self.speed:,.0f} s left"
+        return f"{line}, {self.details}" if self.details else line
+
+
+@contextlib.contextmanager
+def shown(what: str = "training", unit: str = "model-steps", words: tuple[str, ...] = ()) -> Iterator[Clock]:
+    """A progress bar where a person watches, one line of text in a notebook, lines elsewhere.
+
+    Args:
+        what: goes on.
+        unit: what is counted, in the plural.
+        words: what to say first.
+    """
+    clock = Clock(unit)
+    show = _in_notebook if _is_notebook() else _on_terminal if sys.stderr.isatty() else _in_lines
+    with show(clock, what) as say, _logging(say):
+        for sentence in words:
+            say(sentence)
+        yield clock
+
+
+@contextlib.contextmanager
+def _in_lines(clock: Clock, what: str) -> Iterator[Callable[[str], None]]:
+    clock.show = _Lines(clock)
+    yield _say
+
+
+@contextlib.contextmanager
+def _on_terminal(clock: Clock, what: str) -> Iterator[Callable[[str], None]]:
+    speed, details = _Said(lambda: clock.speed_in_words), _Said(lambda: clock.details)
+    done = TextColumn("{task.percentage:.0f}%")
+    columns = (TextColumn(what), BarColumn(), done, speed, TimeRemainingColumn(), details)
+    console = Console(stderr=True, markup=False, highlight=False)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        clock.show = lambda: bar.update(task, completed=clock.done, total=clock.total)
+        yield console.print
+
+
+@contextlib.contextmanager
+def _in_notebook(clock: Clock, what: str) -> Iterator[Callable[[str], None]]:
+    """Below the cell, a line that takes the place of the last one; no widget has to be installed for that."""
+    last = -_REWRITE_SECONDS
+
+    def show() -> None:
+        nonlocal last
+        if time.monotonic() - last >= _REWRITE_SECONDS or clock.done == clock.total:
+            last = time.monotonic()
+            _write(f"\r{what}: {clock}".ljust(100))
+
+    clock.show = show
+    try:
+        yield lambda text: _write(f"{text}\n")
+    finally:
+        if clock.total:
+            _write("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _is_notebook() -> bool:
+    """Whether a kernel shows the output: IPython on a terminal is a terminal."""
+    found: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(found).__mro__)
+
+
+class _Said(ProgressColumn):
+    def __init__(self, say: Callable[[], str]) -> None:
+        super().__init__()
+        self._say = say
+
+    def render(self, task: Task) -> Text:
+        """What there is to say now."""
+        return Text(self._say())
+
+
+class _Lines:
+    """Now and then a line about how far it is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: tuple[float, int] | None = None
+
+    def __call__(self) -> None:
+        """Write one if it is time."""
+        clock, now = self._clock, time.monotonic()
+        if self._last is None:
+            self._last = (now, clock.done)
+        elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
+        if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
+            self._last = (now, clock.done)
+            _say(str(clock))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"mithridate: {text}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _logging(say: Callable[[str], None]) -> Iterator[None]:
+    """What the library has to say while it trains."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logger, handler = logging.getLogger("mithridate"), Handler()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
