@@ -22,7 +22,7 @@ from mithridate.cli import main
 MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
-COMMANDS = ("certify", "compare", "demo", "init", "merge", "plan", "predict", "report", "train", "verify")
+COMMANDS = ("certify", "compare", "demo", "init", "merge", "plan", "predict", "report", "train", "tune", "verify")
 
 
 class Outcome(NamedTuple):
