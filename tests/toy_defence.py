@@ -97,9 +97,7 @@ class CommonestLabel(Defence):
 def _votes(totals: npt.NDArray[np.int64], test: Examples) -> Votes:
     counts = np.tile(totals, (len(test.x), 1))
     identity = f"{fingerprint(test.x)} {totals.tolist()}"
-    return Votes(
-        counts, LabelCount(), labels=test.y, data_fingerprint=identity, input_hashes=input_hashes(test.x)
-    )
+    return Votes(counts, LabelCount(), labels=test.y, data_fingerprint=identity, input_hashes=input_hashes(test.x))
 
 
 @second_route("label-count", "commonest-label")

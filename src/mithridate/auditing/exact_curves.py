@@ -254,7 +254,8 @@ class _Inversion:
         if turn > np.pi:
             one = _one_step(*self._pair, self._width / min(turn / np.pi, _MAX_INVERTED / (8 * len(one.loss))))
         wave = one.p * np.exp(1j * last * one.loss)
-        waves = wave * _turns(1j * (_BEYOND - 1) * last / (_LOOKS - 1) * one.loss, _LOOKS)
+        spacing = (_BEYOND - 1) * last / (_LOOKS - 1)
+        waves = wave * _turns(1j * (spacing * one.loss), _LOOKS)
         if float(np.abs(np.sum(waves, axis=1)).max()) ** self._steps > 100 * _GONE:
             raise _TooSlowError("The characteristic function decays too slowly to be inverted.")
 
@@ -290,7 +291,7 @@ class _Inversion:
     @cached_property
     def _table(self) -> tuple[FloatArray, FloatArray]:
         """Losses s across the window, and H there: its series is a Fourier transform."""
-        s = self._low + (self._high - self._low) / _TABLE * np.arange(_TABLE)
+        s: FloatArray = self._low + (self._high - self._low) / _TABLE * np.arange(_TABLE, dtype=np.float64)
         signs = np.where(np.arange(len(self._phi)) % 2, -1.0, 1.0)
         terms = np.zeros(_TABLE, dtype=np.complex128)
         # Frequencies beyond the size of the table come around again.

@@ -38,10 +38,10 @@ class _TradeoffRoute:
     """Every split of the changes, by whatever shows in the least time that a claim holds there.
 
     An event that has probability x under D has at most K_(0, inserted)(x) without the insertions, and then at most
-    K_(deleted, 0) of that on D': such a chain needs the curves of pure splits only, which serve all radii. Where it does
-    not show a claim, the curve of the split itself does. Of more changes than `_MOST_CHAINED`, neighbouring splits are
-    taken together: (most deleted, most inserted) of them dominates each, for whoever does the one can do the other.
-    It has more changes than the radius, so where a claim fails there, fewer splits are taken together.
+    K_(deleted, 0) of that on D'. Such a chain needs the curves of pure splits only, which serve all radii. Where it
+    does not show a claim, the curve of the split itself decides. Of more changes than `_MOST_CHAINED`, neighbouring
+    splits are taken together: (most deleted, most inserted) of them dominates each. It has more changes than the
+    radius, so where a claim fails there, fewer splits are taken together.
     """
 
     def __init__(self, training: PrivateTraining, threat: Threat) -> None:

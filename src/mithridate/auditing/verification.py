@@ -117,9 +117,8 @@ def _certificate_in(folder: Path) -> Path:
     if not os.path.isfile(path):
         finished = os.path.isfile(folder / "votes.npz")
         write = f"write it with: mithridate certify {shlex.quote(str(folder))}"
-        raise ArtifactError(
-            f"There is no certificate.json in {folder}; {write if finished else 'give the directory of a certified run'}."
-        )
+        remedy = write if finished else "give the directory of a certified run"
+        raise ArtifactError(f"There is no certificate.json in {folder}; {remedy}.")
     return path
 
 

@@ -21,7 +21,6 @@ from mithridate.auditing.routes import BoolArray, Claim, Difference, IntArray, R
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError
 
-
 # After so many examples whoever waits is told.
 _REPORTED = 100
 
@@ -220,8 +219,10 @@ class _Neighbours(_VoteTable):
             won = weights * (seen[:, shown] + (reach - shown) + inserted)
             wrong = undecided & (labels != label) & _may_beat(won - leads, labels, left[label], label)
             # A rival answers only where it may lead everybody by enough, third labels as well.
-            for rival in np.flatnonzero(wrong.any(axis=1)):
-                thirds = (labels == rival) | (labels == label) | _may_beat(won[rival] - leads[rival], rival, left, labels)
+            for rival in np.flatnonzero(wrong.any(axis=1)).tolist():
+                thirds = (
+                    (labels == rival) | (labels == label) | _may_beat(won[rival] - leads[rival], rival, left, labels)
+                )
                 if (wrong[rival] & thirds.all(axis=0)).any():
                     return False
             behind = _may_beat(won, labels, left[label] - leads[label], label)

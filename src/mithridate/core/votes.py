@@ -513,10 +513,10 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     return labels
 
 
-def _checked_hashes(hashes: Any, counts: IntArray) -> Hashes | None:
+def _checked_hashes(hashes: Hashes | None, counts: IntArray) -> Hashes | None:
     if hashes is None:
         return None
-    if not isinstance(hashes, np.ndarray) or hashes.dtype != np.uint8 or hashes.shape != (len(counts), HASH_BYTES):
+    if not isinstance(hashes, np.ndarray) or hashes.dtype != np.uint8 or hashes.shape != (len(counts), HASH_BYTES):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected input_hashes as {HASH_BYTES} bytes for each of {len(counts)} examples.")
     return _frozen(hashes)
 

@@ -668,7 +668,7 @@ def _asked(
         raise ConfigError(f"Expected the network of the run, {stored}, got {found}.")
     # Nothing is trained here: one example of zeros tells the engine the shape of its inputs.
     zeros = np.zeros((1, *shape), np.float32)
-    nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64), "")
+    nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64))
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
