@@ -547,7 +547,7 @@ def _log_mixture(x: FloatArray, centres: FloatArray, weights: FloatArray) -> Flo
     return largest + np.log(np.exp(exponents - largest).sum(axis=0))
 
 
-def _turns(phase: ComplexArray, count: int) -> ComplexArray:
+def _turns(phase: npt.NDArray[np.complexfloating[Any, Any]], count: int) -> ComplexArray:
     """exp(k phase) for k from 0 to before `count`, a power of two; by doubling, so that few are exponentials."""
     rows = np.ones((1, len(phase)), dtype=np.complex128)
     while len(rows) < count:

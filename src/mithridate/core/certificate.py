@@ -224,7 +224,9 @@ class Certificate:
         return round_ticks(max(int(self.radius.max()), 0), parts)
 
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
-        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
+        """The certificate as plain JSON values, as `mithridate certify --json` prints it.
+
+        It has neither the counts nor the time: the same votes always give the same values.
 
         The arguments are those of `summary`.
         """
@@ -251,7 +253,8 @@ class Certificate:
         header, arrays = self.votes.to_parts()
         header.pop("training", None)
         arrays.pop("input_hashes", None)
-        write_hashed(path, SCHEMA, {**self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}})
+        content = {"issued": self.issued, **self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
+        write_hashed(path, SCHEMA, content)
 
     @classmethod
     def load(cls, path: PathLike) -> Certificate:
@@ -346,7 +349,6 @@ class Certificate:
     def _claim(self) -> dict[str, Any]:
         options, training = self.method.to_dict(), self.votes.training
         return {
-            "issued": self.issued,
             "versions": self.versions,
             "training": None if training is None else training.to_dict(),
             "method": options.pop("name"),
