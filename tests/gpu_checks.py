@@ -828,7 +828,7 @@ def engine(device: torch.device, model: str = "lenet5", precision: str = "float3
     labels = torch.randint(CLASSES, (500,), generator=torch.Generator().manual_seed(1)).numpy()
     inputs = draw(2, 500, *shape).numpy()
     config = config.resolve(num_train=500, classes=CLASSES)
-    data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64), "")
+    data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64))
     return Engine(build(model, shape, CLASSES), data, config, device=device, precision=precision)
 
 
@@ -910,7 +910,7 @@ def check_trainings_one_after_another(device: torch.device) -> None:
             gc.set_threshold(20, 2, 2)  # garbage is collected all the time, also in the middle of a capture
             for features in (3, 5, 8, 13, 21, 34, 55) * 3:
                 for model in ("linear", "mlp"):
-                    data = Dataset(draw(1, 90, features).numpy(), np.arange(90) % CLASSES, "")
+                    data = Dataset(draw(1, 90, features).numpy(), np.arange(90) % CLASSES)
                     config = TrainConfig(
                         instances=4, noise_multiplier=1.0, sample_rate=0.3, steps=12, max_grad_norm=1.0,
                         learning_rate=0.5, num_train=90, classes=CLASSES, divisor=27.0,

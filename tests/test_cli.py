@@ -22,7 +22,10 @@ from mithridate.cli import main
 MECHANISM = ["--noise-multiplier", "20", "--sample-rate", "1", "--steps", "4"]
 GAUSSIAN = SampledGaussian(20.0, 1.0, 4)
 COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
-COMMANDS = ("certify", "compare", "demo", "init", "merge", "plan", "predict", "report", "train", "tune", "verify")
+COMMANDS = (
+    *("certify", "compare", "demo", "fingerprint", "init", "merge", "plan", "predict", "report", "train", "tune"),
+    "verify",
+)
 
 
 class Outcome(NamedTuple):
@@ -426,7 +429,7 @@ def test_missing_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     for path in (tmp_path / "none.npz", tmp_path / "none.csv"):
         assert "no file" in refused(capsys, "certify", path, *MECHANISM)
         assert "Cannot read" in refused(capsys, "verify", path)
-    assert "Cannot read" in refused(capsys, "verify", tmp_path)
+    assert "There is no certificate.json in" in refused(capsys, "verify", tmp_path)
 
 
 # --- certify, given the directory of a run --------------------------------------------------------------------------

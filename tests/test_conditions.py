@@ -469,7 +469,7 @@ def test_verify_takes_the_run_on_the_command_line(saved: Path, capsys: pytest.Ca
     assert run(capsys, "certify", saved).code == 0
     outcome = run(capsys, "verify", saved / "certificate.json", "--run", saved)
     assert outcome.code == 0
-    assert "✓ source: counts, mechanism, recipe, fingerprint, size and conditions are those of" in " ".join(
+    assert "✓ source: counts, mechanism, recipe, data, inputs, size and conditions are those of" in " ".join(
         outcome.out.split()
     )
     refused = run(capsys, "verify", saved / "certificate.json", "--run", saved / "nowhere")

@@ -1,4 +1,4 @@
-"""Arrays of users: what is refused, how it is scaled, and what its fingerprint sees."""
+"""Arrays of users: what is refused, and how it is scaled."""
 
 import pickle
 from pathlib import Path
@@ -17,7 +17,6 @@ from mithridate.data.examples import (
     as_examples,
     check_inputs,
     check_labels,
-    fingerprint,
     kind_of,
 )
 from mithridate.data.sources import read
@@ -276,29 +275,3 @@ def test_an_encoder_takes_the_place_of_scaling() -> None:
     prepared = Preparation((), "text", encoder=Frozen(letters, title="letters", trained_on="nothing"))(text, "training")
     assert prepared.dtype == np.float32
     assert prepared.tolist() == [[6, 3], [4, 0], [5, 1]]
-
-
-# --- fingerprints ---------------------------------------------------------------------------------------------------
-
-
-def test_the_fingerprint_is_that_of_the_values() -> None:
-    x = np.arange(24, dtype=np.float32).reshape(4, 6)
-    assert fingerprint(x) == fingerprint(x.copy()) == fingerprint(np.asfortranarray(x))
-    assert fingerprint(x) == fingerprint(np.arange(48, dtype=np.float32).reshape(4, 12)[:, ::2] // 2)
-    different = [x.reshape(6, 4), x.astype(np.float64), x.astype(">f4"), x + 1, x[:-1], x[::-1]]
-    assert len({fingerprint(x), *map(fingerprint, different)}) == 7
-    assert fingerprint(x, x) != fingerprint(x) != fingerprint(x[:2], x[2:])
-
-
-@given(x=hnp.arrays(np.uint8, (2, 5)), place=st.integers(0, 9), change=st.integers(1, 255))
-def test_the_fingerprint_sees_every_byte(x: Any, place: int, change: int) -> None:
-    other = x.copy()
-    other.reshape(-1)[place] ^= change
-    assert fingerprint(x) != fingerprint(other)
-
-
-def test_large_arrays_are_hashed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.random.default_rng(0).normal(size=(50, 7))
-    whole = fingerprint(x)
-    monkeypatch.setattr("mithridate.data.examples._HASH_BYTES", 100)
-    assert fingerprint(x) == whole

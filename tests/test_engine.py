@@ -39,7 +39,7 @@ HANGS = 600.0
 def dataset(examples: int = EXAMPLES, seed: int = 0, shape: tuple[int, ...] = (FEATURES,)) -> Dataset:
     random = np.random.default_rng(seed)
     inputs = random.normal(size=(examples, *shape)).astype(np.float32)
-    return Dataset(inputs, random.integers(CLASSES, size=examples), "")
+    return Dataset(inputs, random.integers(CLASSES, size=examples))
 
 
 def recipe(**changes: Any) -> TrainConfig:
@@ -140,7 +140,7 @@ def test_one_example_more_moves_a_step_by_at_most_the_bound() -> None:
     whole = dataset()
     bound, divisor, rate = 0.7, 2.0, 0.5
     for at in range(0, EXAMPLES, 7):
-        others = Dataset(np.delete(whole.inputs, at, axis=0), np.delete(whole.labels, at), "")
+        others = Dataset(np.delete(whole.inputs, at, axis=0), np.delete(whole.labels, at))
         one, two = (
             engine(data=data, steps=1, sample_rate=1.0, divisor=divisor, num_train=EXAMPLES).train(SEEDS, range(2))
             for data in (whole, others)
@@ -356,7 +356,7 @@ def test_examples_outside_the_part_never_influence_an_instance() -> None:
     for at in range(examples):
         inputs = data.inputs.copy()
         inputs[at] = -3.0 * inputs[at]
-        poisoned = engine(data=Dataset(inputs, data.labels, ""), **constants).train(SEEDS, range(instances))
+        poisoned = engine(data=Dataset(inputs, data.labels), **constants).train(SEEDS, range(instances))
         influence[:, at] = (poisoned != clean).any(dim=1).numpy()
     # At rate 1 every kept example is in every batch: the parts are what has an influence. Binomial(12, 1/2) each.
     assert float(stats.binomtest(int(influence.sum()), influence.size, 0.5).pvalue) > LEVEL
@@ -367,7 +367,7 @@ def test_examples_outside_the_part_never_influence_an_instance() -> None:
         inputs[~influence[instance]] = np.nan
         labels[~influence[instance]] = 0
         alone = range(instance, instance + 1)
-        poisoned = engine(data=Dataset(inputs, labels, ""), **constants).train(SEEDS, alone)
+        poisoned = engine(data=Dataset(inputs, labels), **constants).train(SEEDS, alone)
         assert torch.equal(poisoned, engine(data=data, **constants).train(SEEDS, alone))
 
 
@@ -507,10 +507,10 @@ def test_a_linear_model_learns_separable_data(changes: dict[str, Any]) -> None:
         divisor=40.0,
         num_train=400,
     )
-    data = Dataset(inputs[:400], labels[:400], "")
+    data = Dataset(inputs[:400], labels[:400])
     trainer = Engine(nn.Linear(FEATURES, CLASSES), data, config, device=CPU)
     assert accuracy(trainer, 3, inputs[400:], labels[400:]) > 0.9
-    shuffled = Dataset(inputs[:400], random.permutation(labels[:400]), "")
+    shuffled = Dataset(inputs[:400], random.permutation(labels[:400]))
     control = Engine(nn.Linear(FEATURES, CLASSES), shuffled, config, device=CPU)
     assert accuracy(control, 3, inputs[400:], labels[400:]) < 0.8
 
@@ -532,14 +532,14 @@ def test_lenet5_learns_digits() -> None:
         learning_rate=0.6,
         momentum=0.5,
     ).resolve(num_train=len(inputs), classes=10)
-    trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs, train.y, ""), config, device=CPU)
+    trainer = Engine(build("lenet5", (1, 28, 28), 10), Dataset(inputs, train.y), config, device=CPU)
     assert trainer.path == "fast"
     assert accuracy(trainer, 2, unseen, test.y) > 0.6
 
 
 def test_batches_that_are_too_large_to_be_added_up_are_refused() -> None:
     count = 2**21 + 1
-    data = Dataset(np.zeros((1, 2), np.float32).repeat(count, axis=0), np.zeros(count, np.int64), "")
+    data = Dataset(np.zeros((1, 2), np.float32).repeat(count, axis=0), np.zeros(count, np.int64))
     config = recipe(sample_rate=1.0).resolve(num_train=count, classes=2)
     with pytest.raises(ConfigError, match="too large"):
         Engine(nn.Linear(2, 2), data, config, device=torch.device("cpu"))

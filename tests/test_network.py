@@ -572,7 +572,7 @@ def test_converted_to_the_same_function_or_refused(name: str) -> None:
 
 def engine_of(module: nn.Module, shape: tuple[int, ...]) -> Engine:
     inputs = random_inputs(module, (3, *shape), seed=3).numpy()
-    data = Dataset(inputs, np.zeros(3, np.int64), "")
+    data = Dataset(inputs, np.zeros(3, np.int64))
     config = TrainConfig(1, 1.0, 0.5, 1, 1.0, 0.1).resolve(num_train=3, classes=CLASSES)
     return Engine(module, data, config, device=torch.device("cpu"))
 

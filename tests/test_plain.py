@@ -71,7 +71,7 @@ def engine(
     plan: ViewPlan, data: tuple[np.ndarray, np.ndarray] = TRAIN, module: nn.Module | None = None, **changes: Any
 ) -> Engine:
     recipe = PlainRecipe.of(replace(CONFIG, **changes), plan).resolve(num_train=len(data[1]), classes=CLASSES)
-    dataset = Dataset(data[0], data[1], "")
+    dataset = Dataset(data[0], data[1])
     members, test = plan.members(content_hashes(*data)), TEST[0] if data[0].ndim == 2 else data[0]
     return Engine(module or small(), dataset, recipe, parts=members, test=test, device=CPU)
 

@@ -13,6 +13,7 @@ import pytest
 from mithridate import ArtifactError, SampledGaussian, Votes, certify, verify
 from mithridate.core.conditions import Statement, to_plain
 from mithridate.core.mechanism import Mechanism
+from mithridate.core.provenance import TrainingData
 from mithridate.defences.partitions import Partitioned
 
 CONDITION = Statement("The classes are those of the training data.", "class-list")
@@ -25,6 +26,8 @@ def saved(folder: Path, mechanism: Mechanism | None = None, **changes: Any) -> P
         recipe={"method": "nearest-neighbours"},
         data_fingerprint="sha256:1",
         assumptions=(CONDITION,),
+        training=TrainingData("1" * 64, 60),
+        input_hashes=np.arange(64, dtype=np.uint8).reshape(2, 32),
     )
     votes.save(folder / "votes.npz")
     certify(votes).save(folder / "c.json")
@@ -33,6 +36,7 @@ def saved(folder: Path, mechanism: Mechanism | None = None, **changes: Any) -> P
         "kind": "examples",
         "recipe": votes.recipe,
         "data_fingerprint": votes.data_fingerprint,
+        "training": {"fingerprint": "1" * 64, "examples": 60},
         "assumptions": to_plain(votes.assumptions),
         "size": None,
     }
@@ -55,6 +59,8 @@ def test_a_run_without_shards_agrees_with_its_certificate(tmp_path: Path) -> Non
     [
         ({"recipe": {"method": "kernel-vote"}}, "recipe"),
         ({"data_fingerprint": "sha256:2"}, "fingerprint"),
+        ({"training": {"fingerprint": "2" * 64, "examples": 60}}, "training data"),
+        ({"training": {"fingerprint": "1" * 64, "examples": 61}}, "training data"),
         ({"assumptions": [str(CONDITION)]}, "conditions"),
         ({"assumptions": []}, "conditions"),
         ({"size": {"num_train": 60, "low": 34, "high": 67}}, "size"),

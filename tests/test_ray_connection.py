@@ -350,7 +350,7 @@ def placed(monkeypatch: pytest.MonkeyPatch, error: Exception, inputs: Any = TRAI
 
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "put", put)
-    data = Dataset(inputs, TRAIN[1], "")
+    data = Dataset(inputs, TRAIN[1])
     ray_cluster._placed(
         Job(NetworkTrainer(nn.Identity(), "Identity"), make_config(), data, TEST[0], (), None, keep_models=False)
     )

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, NumericalError
+from mithridate.core.provenance import TrainingData
 from mithridate.training import run_directory
 from mithridate.training.run_directory import (
     Manifest,
@@ -39,7 +40,7 @@ def make_manifest(instances: int = 6, in_flight: int = 2, asked: int | None = No
         "run_id": run_id_of(SEED),
         "recipe": {"config": config, "model": "linear", "features": None, "path": "fast", "precision": "float32"},
         "data_fingerprint": "sha256:both",
-        "train_fingerprint": "train",
+        "training": TrainingData("0" * 64, 100),
         "inputs": {"shape": [5], "kind": "float"},
         "assumptions": ("num_train was read off the data.",),
         "keep_models": False,
@@ -274,7 +275,7 @@ def recipe_with(**changes: Any) -> dict[str, Any]:
         ({"recipe": recipe_with(model="mlp")}, "its model is 'linear', not 'mlp'"),
         ({"recipe": recipe_with(features={"name": "hog"})}, "its features is None, not {'name': 'hog'}"),
         ({"recipe": recipe_with(precision="tf32")}, "its precision is 'float32', not 'tf32'"),
-        ({"train_fingerprint": "other", "data_fingerprint": "other"}, "its training data are different"),
+        ({"training": TrainingData("1" * 64, 100), "data_fingerprint": "other"}, "its training data are different"),
         ({"data_fingerprint": "other"}, "its test inputs are different"),
         ({"keep_models": True}, "it does not keep models"),
     ],
@@ -594,7 +595,8 @@ def test_the_manifest_holds_plain_json(tmp_path: Path) -> None:
     "change",
     [
         {"assumptions": [3]}, {"assumptions": "x"}, {"assumptions": None}, {"run_id": 3}, {"data_fingerprint": None},
-        {"data_fingerprint": float("nan")}, {"train_fingerprint": []}, {"recipe": []}, {"recipe": {"config": 3}},
+        {"data_fingerprint": float("nan")}, {"training": []}, {"training": {"fingerprint": "x", "examples": 1}},
+        {"training": {"fingerprint": "0" * 64}}, {"recipe": []}, {"recipe": {"config": 3}},
         {"recipe": {"config": {"instances": 6.5}}}, {"recipe": {"config": {"instances": True}}}, {"inputs": 3},
         {"keep_models": 1}, {"device": None}, {"versions": "2"}, {"in_flight": 0}, {"in_flight": "2"},
         {"in_flight_asked": -1}, {"in_flight_asked": 1.5}, {"ranges": 3}, {"ranges": [3]}, {"ranges": [[0, 6, 1]]},

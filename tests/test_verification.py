@@ -29,6 +29,9 @@ from mithridate._io.artifacts import read_hashed, write_hashed
 from mithridate.accounting import curve_store
 from mithridate.accounting.curve_store import CurveStore
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
+from mithridate.auditing import private_routes
+from mithridate.auditing.exact_curves import TOLERANCE, ExactTradeoff, PrivateTraining
+from mithridate.auditing.routes import Limits, differences
 from mithridate.core.certificate import SCHEMA
 
 THREATS = list(Threat)
@@ -131,11 +134,45 @@ def test_smaller_claims_are_right_too(tmp_path: Path) -> None:
     )
 
 
-def test_blocks_of_splits_agree_with_single_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("chained", [0, 1 << 12], ids=["in blocks", "by chains"])
+@pytest.mark.parametrize("at_once", [1, 1 << 20])
+def test_either_way_through_the_splits_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chained: int, at_once: int
+) -> None:
     certificate = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED))
-    monkeypatch.setattr("mithridate.auditing.private_routes._SINGLE_SPLITS", 0)
+    monkeypatch.setattr("mithridate.auditing.private_routes._MOST_CHAINED", chained)
+    monkeypatch.setattr("mithridate.auditing.private_routes._CHAINED_AT_ONCE", at_once)
     assert failed(certificate, tmp_path / "c.json") == set()
     assert failed(_one_more(certificate), tmp_path / "c.json") == {"radii"}
+
+
+def test_no_split_of_the_changes_is_left_out() -> None:
+    """Each split by its own curve, one after the other, against the route that puts them together."""
+    mechanism, rng = SampledGaussian(1.0, 0.02, 40), np.random.default_rng(2)
+    miss = rng.uniform(0.001, 0.4, 60)
+    limits = Limits(1 - miss, miss, miss * rng.uniform(0.1, 1, 60))
+    training, found = PrivateTraining.of(mechanism.to_dict()), set[bool]()
+    for radius in (1, 2, 3, 5, 8, 13):
+        expected = np.ones(60, dtype=np.bool_)
+        for split in differences(Threat.SYMMETRIC_DIFFERENCE, radius):
+            curve = ExactTradeoff(1.0, 0.02, 40, *split)
+            expected &= curve(limits.miss_upper) + curve(limits.rival_upper) < 1 - TOLERANCE
+        route = private_routes._TradeoffRoute(training, Threat.SYMMETRIC_DIFFERENCE)
+        assert route(radius, limits).tolist() == expected.tolist()
+        assert route._in_blocks(radius, limits).tolist() == expected.tolist()
+        found.update(expected.tolist())
+    assert found == {False, True}
+
+
+def test_lines_of_pure_splits_lie_above_the_curve_and_near_it() -> None:
+    curve = ExactTradeoff(3.0, 0.001, 1000, 40, 0)
+    pure = private_routes._PureSplits(lambda number: ExactTradeoff(3.0, 0.001, 1000, number, 0))
+    assert pure.know(40)
+    x = np.concatenate([np.geomspace(1e-9, 0.5, 300), 1 - np.geomspace(1e-9, 0.5, 300)])
+    above = pure.at_most(np.array([40]), x[None])[0] - curve(x)
+    assert above.min() > -1e-10
+    assert above.max() < 1e-4
+    assert np.array_equal(pure.at_most(np.array([0]), x[None])[0], x)
 
 
 def test_progress_is_shown(tmp_path: Path) -> None:
@@ -269,12 +306,44 @@ def test_forged_scores_are_refused(tmp_path: Path, bounds: str) -> None:
         {"votes.arrays": {"counts": np.array(COUNTS), "votes": np.array(COUNTS)}},
         {"label": np.zeros(3)},
         {"radius": np.array([3.5, 0.0, -1.0])},
-        {"radius": np.array([3, 0])},
+        {"radius": np.array([3, 0, -1])},
+        {"radius": [3, 0]},
+        {"radius": [3, 0, -1, 0]},
+        {"radius": [3, True, -1]},
+        {"radius": [3, 0.0, -1]},
+        {"radius": [3, "0", -1]},
+        {"radius": [3, None, -1]},
+        {"radius": [10**30, 0, -1]},
+        {"radius": "abc"},
         {"radius": None},
+        {"label": [0, 1]},
         {"status": None},
-        {"status": {"names": ["certified"], "code": np.array([0, 0, 7])}},
-        {"status": {"names": ["certified"], "code": np.array([0, 0, -1])}},
-        {"status": {"names": ["fine"], "code": np.array([0, 0, 0])}},
+        {"status": "certified"},
+        {"status": ["certified", "certified"]},
+        {"status": ["certified", "certified", "fine"]},
+        {"status": ["certified", "certified", 0]},
+        {"status": ["certified", "certified", []]},
+        {"class": ["a", "b", "c"]},
+        {"class": []},
+        {"input_hash": ["0" * 64] * 2},
+        {"input_hash": ["0" * 63, "0" * 64, "0" * 64]},
+        {"input_hash": ["A" * 64] * 3},
+        {"input_hash": "0" * 64},
+        {"training": {}},
+        {"training": {"fingerprint": "0" * 64, "examples": 0}},
+        {"training": {"fingerprint": "0" * 64, "examples": 2.0}},
+        {"training": {"fingerprint": "sha256", "examples": 2}},
+        {"training": {"fingerprint": "0" * 64, "examples": 2, "radius": 9}},
+        {"training": {"fingerprint": "0" * 64, "examples": 2, "features": 3}},
+        {"votes.training": {"fingerprint": "0" * 64, "examples": 2}},
+        {"votes.arrays": {"counts": np.array(COUNTS), "input_hashes": np.zeros((3, 32), np.uint8)}},
+        {"issued": None},
+        {"issued": "yesterday"},
+        {"issued": "2026-02-30T00:00:00Z"},
+        {"issued": "2026-02-03T00:00:00+01:00"},
+        {"radii": [9, 9, 9]},
+        {"certified_radius": 9},
+        {"votes.radius": [9, 9, 9]},
         {"votes": {}},
         {"votes": None},
     ],
@@ -288,6 +357,7 @@ def test_content_that_makes_no_sense_cannot_be_read(tmp_path: Path, change: dict
 
 
 CONTENT = (
+    "issued versions training error_budget "
     "method method_options threat failure_prob scope on bounds assumptions label radius status votes votes.mechanism "
     "votes.data_fingerprint votes.run_ids votes.assumptions votes.recipe votes.arrays"
 )

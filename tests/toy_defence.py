@@ -16,8 +16,9 @@ from mithridate._io.files import PathLike
 from mithridate.auditing import Claim, second_route
 from mithridate.certifying.exact import in_units, leads, winners
 from mithridate.core.mechanism import Deterministic, Threat, Voters
+from mithridate.core.provenance import TrainingData, fingerprint, input_hashes
 from mithridate.core.rule import Decision, ExactRule
-from mithridate.data.examples import Examples, fingerprint
+from mithridate.data.examples import Examples
 from mithridate.defences import Defence, register
 from mithridate.defences.kept_run import KeptRun
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
@@ -73,12 +74,12 @@ class CommonestLabel(Defence):
         labels = order.training.y
         assert labels is not None
         totals = np.bincount(labels, minlength=order.facts.classes)
-        votes = _votes(totals, order.test)
+        votes, training = _votes(totals, order.test), TrainingData.of(order.training.x, labels)
         recipe = {"source": order.training.source, **order.extra}
-        votes = replace(votes, assumptions=order.statements, size=order.size, recipe=recipe)
+        votes = replace(votes, assumptions=order.statements, size=order.size, recipe=recipe, training=training)
         if runtime.run_dir is not None:
             inputs = {"shape": list(order.facts.shape), "kind": order.facts.kind}
-            run = KeptRun(recipe, inputs, fingerprint(labels), order.statements, order.size, {"totals": totals})
+            run = KeptRun(recipe, inputs, training, order.statements, order.size, {"totals": totals})
             run.save(runtime.run_dir, votes)
         return votes
 
@@ -95,7 +96,8 @@ class CommonestLabel(Defence):
 
 def _votes(totals: npt.NDArray[np.int64], test: Examples) -> Votes:
     counts = np.tile(totals, (len(test.x), 1))
-    return Votes(counts, LabelCount(), labels=test.y, data_fingerprint=f"sha256:{fingerprint(test.x, totals)}")
+    identity = f"{fingerprint(test.x)} {totals.tolist()}"
+    return Votes(counts, LabelCount(), labels=test.y, data_fingerprint=identity, input_hashes=input_hashes(test.x))
 
 
 @second_route("label-count", "commonest-label")

@@ -30,9 +30,16 @@ _REWRITE_SECONDS = 0.5
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on the error stream where a person watches, nothing elsewhere."""
+    """A progress bar on the error stream where a person watches, a line now and then elsewhere."""
     if not sys.stderr.isatty():
-        yield None
+        pace = _Pace()
+        pace.start(0)
+
+        def say(done: int, total: int) -> None:
+            if pace.is_time(done, total):
+                _say(f"{what}: {done:,} of {total:,} ({done / max(total, 1):.0%})")
+
+        yield say
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -164,22 +171,38 @@ class _Said(ProgressColumn):
         return Text(self._say())
 
 
+class _Pace:
+    """When another line is due: after some seconds, or some of the work; the first call starts it, unless `start`."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int] | None = None
+
+    def start(self, done: int) -> None:
+        """So much is done now."""
+        self._last = (time.monotonic(), done)
+
+    def is_time(self, done: int, total: int) -> bool:
+        """Whether a line is due, and will be written."""
+        if self._last is None:
+            self.start(done)
+            return False
+        elapsed, share = time.monotonic() - self._last[0], (done - self._last[1]) / max(total, 1)
+        if elapsed < _LINE_SECONDS and (share < _LINE_SHARE or elapsed < 1.0):
+            return False
+        self.start(done)
+        return True
+
+
 class _Lines:
     """Now and then a line about how far it is."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: tuple[float, int] | None = None
+        self._clock, self._pace = clock, _Pace()
 
     def __call__(self) -> None:
         """Write one if it is time."""
-        clock, now = self._clock, time.monotonic()
-        if self._last is None:
-            self._last = (now, clock.done)
-        elapsed, share = now - self._last[0], (clock.done - self._last[1]) / max(clock.total, 1)
-        if elapsed >= _LINE_SECONDS or (share >= _LINE_SHARE and elapsed >= 1.0):
-            self._last = (now, clock.done)
-            _say(str(clock))
+        if self._pace.is_time(self._clock.done, self._clock.total):
+            _say(str(self._clock))
 
 
 def _say(text: str) -> None:

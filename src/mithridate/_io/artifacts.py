@@ -41,21 +41,55 @@ _PREFIX = '{{"schema": "{schema}", "size": "{size:012d}", "sha256": "{digest}",\
 _DIGEST = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 _SIZE = re.compile(rb'"size": "([0-9]{12})"')
 _ARRAY_DTYPES = ("int64", "float64", "float32", "uint8", "uint16", "uint32")
+# What fits on a line of this length is not broken up, nor is a list of entries of at most this length, such as hashes.
+_LINE, _LONG_ENTRY = 100, 80
 # The hash and the size are this near to the beginning.
 _PREFIX_BYTES = 512
-# Arrays up to this size are compressed as far as they can be.
+# Arrays up to this size are compressed well; larger ones in little time, and not at all where nobody would unpack them.
 _SMALL_ARRAY = 1 << 24
 
 
 def write_hashed(path: PathLike, schema: str, content: dict[str, Any]) -> None:
-    """Write `content` (JSON values and arrays) as a hashed file."""
+    """Write `content` (JSON values and arrays) as a hashed file, laid out for people: see `_laid_out`."""
     # The prefix opens the object, so the body is the rest of it without its own brace.
-    body = json.dumps(content, indent=0, default=_encode_array, allow_nan=False)[1:].lstrip("\n") + "\n"
-    size = len(_prefix(schema, 0, "0" * 64)) + len(body.encode())
-    blank = _prefix(schema, size, "0" * 64) + body.encode()
-    digest = hashlib.sha256(blank).hexdigest()
+    body = (",\n".join(_entries(_plain(content))) + "\n}\n").encode()
+    size = len(_prefix(schema, 0, "0" * 64)) + len(body)
+    digest = hashlib.sha256(_prefix(schema, size, "0" * 64) + body).hexdigest()
     with write_atomically(path) as file:
-        file.write(_prefix(schema, size, digest) + body.encode())
+        file.write(_prefix(schema, size, digest) + body)
+
+
+def _entries(content: Mapping[str, Any], indent: str = "") -> list[str]:
+    return [f"{indent}{_compact(str(name))}: {_laid_out(value, indent)}" for name, value in content.items()]
+
+
+def _laid_out(value: Any, indent: str) -> str:
+    """A JSON value on one line, be it a list of ten thousand numbers; what holds long texts or objects, on several."""
+    line = _compact(value)
+    if len(line) <= _LINE or not isinstance(value, dict | list) or not value:
+        return line
+    deeper = f"{indent} "
+    if isinstance(value, dict):
+        inner = _entries(value, deeper)  # pyright: ignore[reportUnknownArgumentType]
+        return "{\n" + ",\n".join(inner) + f"\n{indent}}}"
+    entries = [f"{deeper}{_laid_out(each, deeper)}" for each in value]  # pyright: ignore[reportUnknownVariableType]
+    if max(map(len, entries)) <= _LONG_ENTRY:
+        return line
+    return "[\n" + ",\n".join(entries) + f"\n{indent}]"
+
+
+def _compact(value: Any) -> str:
+    """On one line, in ASCII: a name from a stranger cannot turn the text around it."""
+    return json.dumps(value, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """JSON values with arrays encoded, each once."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    if isinstance(value, list | tuple):
+        return [_plain(each) if isinstance(each, np.ndarray | Mapping | list | tuple) else each for each in value]  # pyright: ignore[reportUnknownVariableType]
+    return value if isinstance(value, str | int | float | None) else _encode_array(value)
 
 
 def read_hashed(path: PathLike, schema: str) -> dict[str, Any]:
@@ -162,7 +196,7 @@ def _encode_array(value: Any) -> dict[str, Any]:
     if not isinstance(value, np.ndarray) or value.dtype.name not in _ARRAY_DTYPES:
         raise TypeError(f"cannot write {type(value)} into a file")
     raw = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("<")).tobytes()
-    packed = zlib.compress(raw, 6)
+    packed = zlib.compress(raw, 6 if len(raw) <= _SMALL_ARRAY else 1)  # what is large would take long
     if len(raw) > max(_SMALL_ARRAY, UNPACKED_RATIO * len(packed)):
         packed = zlib.compress(raw, 0)  # else nobody would unpack it; see `unpacked_limit`
     return {"dtype": value.dtype.name, "shape": list(value.shape), "data": base64.b64encode(packed).decode()}

@@ -101,15 +101,28 @@ def unpacked_limit(size: int) -> int:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """The value of a JSON text. Numbers that are not finite are refused: JSON has none, and comparisons with them fail.
+    """The value of a JSON text.
+
+    Numbers that are not finite are refused: JSON has none, and comparisons with them fail. So is a name that an object
+    has twice: of the two values some programs would read the first, others the last.
 
     Raises:
         ValueError: it is no JSON, or nested too deeply.
     """
     try:
-        return json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(
+            data, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_of_different_names
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _of_different_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r:.80} is there twice")
+    return found
 
 
 def _refuse_constant(name: str) -> Any:

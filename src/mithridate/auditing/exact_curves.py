@@ -18,7 +18,7 @@ References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
@@ -29,7 +29,9 @@ from mithridate.errors import NumericalError
 
 FloatArray = npt.NDArray[np.float64]
 ComplexArray = npt.NDArray[np.complex128]
+IntArray = npt.NDArray[np.intp]
 
+_fft = cast(Callable[[ComplexArray], ComplexArray], fft.fft)
 _rfft = cast(Callable[[FloatArray, int], ComplexArray], fft.rfft)
 _irfft = cast(Callable[[ComplexArray, int], FloatArray], fft.irfft)
 _next_fast_len = cast(Callable[..., int], fft.next_fast_len)
@@ -59,7 +61,9 @@ _SEPARATE, _LEAST_NOISE = 0.025, 1e-7
 _CERTAIN = 60.0
 # Lines are taken at losses between these: below the first K is one to 13 digits, beyond the last they are too steep.
 _LOWEST, _MAX_EXPONENT = -30.0, 650.0
-_TABLE = 256
+_TABLE, _STRIDE = 1 << 12, 1 << 4
+# How far above its minimum over all s a bound may stay.
+_AT_MINIMUM = 1e-12
 
 
 class PrivateTraining(NamedTuple):
@@ -117,6 +121,13 @@ class ExactTradeoff:
         if inside.any():
             result[inside] = np.clip(self._solve(x[inside]), x[inside], 1.0)
         return result
+
+    def lines(self, x: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Intercepts and slopes of lines that lie above the whole curve, each of them close to it at one x.
+
+        None where the curve is not known by such lines.
+        """
+        return self._solve.lines(x) if isinstance(self._solve, _Inversion) else None
 
 
 def _many_steps(
@@ -182,7 +193,7 @@ class _Inversion:
                 break
             self._width /= 2
         # Rounding: of a sum of products that add up to one, and of the loss; each as often as there are steps.
-        rounding = steps * (16 * _UNIT + self._one.error) + 64 * _UNIT
+        rounding = steps * (32 * _UNIT + self._one.error) + 128 * _UNIT
         self._error = 4 * (wrong + rounding + _GONE) + 4 * _OUTSIDE + steps * self._one.dropped
 
     def _window(self) -> tuple[float, float]:
@@ -192,10 +203,10 @@ class _Inversion:
         # A loss that is constant to rounding: any window that is not empty will do.
         best = np.sqrt(-2 * np.log(_OUTSIDE)) / max(deviation, 1e-9)
         tilts = best * np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3])
-        needed = -np.log(_OUTSIDE)
-        high = [self._steps * _log_sum_exp(t * one.loss + one.log_p) + needed for t in tilts]
-        low = [self._steps * _log_sum_exp(-t * one.loss + one.log_q) + needed for t in tilts]
-        return -float(np.min(np.array(low) / tilts)), float(np.min(np.array(high) / tilts))
+        needed, tilted = -np.log(_OUTSIDE), np.multiply.outer(tilts, one.loss)
+        high = self._steps * _log_sums_exp(tilted + one.log_p) + needed
+        low = self._steps * _log_sums_exp(one.log_q - tilted) + needed
+        return -float(np.min(low / tilts)), float(np.min(high / tilts))
 
     def _enough_blur(self) -> float:
         """A standard deviation of a loss, and room for it in the window."""
@@ -212,7 +223,7 @@ class _Inversion:
         self._centre = (self._low + self._high) / 2
         # Centring the loss keeps the powers from spinning, and so from losing digits.
         phase = 1j * self._spacing * (self._one.loss - self._centre / self._steps)
-        turns = np.exp(np.multiply.outer(np.arange(_BLOCK), phase))
+        turns = _turns(phase, _BLOCK)
         wave, jump = np.exp(0.5 * phase), np.exp(_BLOCK * phase)
         terms: list[ComplexArray] = []
         while len(terms) * _BLOCK < _MAX_FREQUENCIES:
@@ -242,10 +253,11 @@ class _Inversion:
         turn = _BEYOND * last * float(np.max(np.diff(one.loss), initial=0.0, where=one.p[1:] > TOLERANCE))
         if turn > np.pi:
             one = _one_step(*self._pair, self._width / min(turn / np.pi, _MAX_INVERTED / (8 * len(one.loss))))
-        for at in np.linspace(last, _BEYOND * last, _LOOKS).reshape(-1, _BLOCK):
-            waves = np.exp(1j * np.multiply.outer(at, one.loss))
-            if float(np.abs(np.sum(one.p * waves, axis=1)).max()) ** self._steps > 100 * _GONE:
-                raise _TooSlowError("The characteristic function decays too slowly to be inverted.")
+        wave = one.p * np.exp(1j * last * one.loss)
+        spacing = (_BEYOND - 1) * last / (_LOOKS - 1)
+        waves = wave * _turns(1j * (spacing * one.loss), _LOOKS)
+        if float(np.abs(np.sum(waves, axis=1)).max()) ** self._steps > 100 * _GONE:
+            raise _TooSlowError("The characteristic function decays too slowly to be inverted.")
 
     def _quadrature_error(self) -> float:
         """How much the characteristic function of one step changes on outputs half-way between.
@@ -253,34 +265,62 @@ class _Inversion:
         The error of a trapezoidal rule then changes its sign, so it is half as large as this.
         """
         other = _one_step(*self._pair, self._width, offset=0.5)
-        worst = 0.0
         places = np.unique(np.geomspace(1, len(self._phi), _PROBES).astype(np.intp)) - 1
-        for place in places.tolist():
-            at = 1j * self._spacing * (place + 0.5)
-            change = np.sum(self._one.p * np.exp(at * self._one.loss)) - np.sum(other.p * np.exp(at * other.loss))
-            # Where the power is small, so is what the error does to it.
-            weight = min(1.0, 100 * abs(complex(self._phi[place])) ** (1 - 1 / self._steps) + _GONE)
-            worst = max(worst, abs(complex(change)) * weight)
-        return worst
+        at = 1j * self._spacing * (places + 0.5)[:, None]
+        here, there = (np.sum(step.p * np.exp(at * step.loss), axis=1) for step in (self._one, other))
+        # Where the power is small, so is what the error does to it.
+        weight = np.minimum(1.0, 100 * np.abs(self._phi[places]) ** (1 - 1 / self._steps) + _GONE)
+        return float(np.max(np.abs(here - there) * weight))
+
+    def lines(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The best lines of the table."""
+        table, excess = self._table
+        best = self._best_lines(x)[1]
+        return excess[best] + self._error, np.exp(table[best])
+
+    def _best_lines(self, x: FloatArray) -> tuple[FloatArray, IntArray]:
+        """What the best lines in the table say at x, and where they are in it; first of every so many, then nearby."""
+        table, excess = self._table
+        slopes = np.exp(table)
+        coarse = _STRIDE * np.argmin(excess[::_STRIDE] + np.multiply.outer(x, slopes[::_STRIDE]), axis=1)
+        near = np.clip(coarse[:, None] + np.arange(-_STRIDE, _STRIDE + 1), 0, len(table) - 1)
+        lines = excess[near] + slopes[near] * x[:, None]
+        rows, best = np.arange(len(x)), np.argmin(lines, axis=1)
+        return lines[rows, best], near[rows, best]
+
+    @cached_property
+    def _table(self) -> tuple[FloatArray, FloatArray]:
+        """Losses s across the window, and H there: its series is a Fourier transform."""
+        s: FloatArray = self._low + (self._high - self._low) / _TABLE * np.arange(_TABLE, dtype=np.float64)
+        signs = np.where(np.arange(len(self._phi)) % 2, -1.0, 1.0)
+        terms = np.zeros(_TABLE, dtype=np.complex128)
+        # Frequencies beyond the size of the table come around again.
+        np.add.at(terms, np.arange(len(self._phi)) % _TABLE, self._excess * signs)
+        series = np.exp(-0.5j * self._spacing * (s - self._centre)) * _fft(terms)
+        usable = (s >= _LOWEST) & (s <= _MAX_EXPONENT)
+        if not usable.any():
+            s = np.array([np.clip(0.0, max(self._low, _LOWEST), min(self._high, _MAX_EXPONENT))])
+            return s, self._excess_at(s)
+        s = s[usable]
+        return s, np.maximum(0.5 + series.real[usable] - self._continued(s), 0.0)
 
     def __call__(self, x: FloatArray) -> FloatArray:
         # Every s gives a bound, and a table of them a good one; the best is where Q has x above s.
-        table = np.linspace(max(self._low, _LOWEST), min(self._high, _MAX_EXPONENT), _TABLE)
-        lines = self._excess_at(table) + np.multiply.outer(x, np.exp(table))
-        best = np.argmin(lines, axis=1)
+        table, (lines, best) = self._table[0], self._best_lines(x)
         low, high, s = table[np.maximum(best - 1, 0)], table[np.minimum(best + 1, len(table) - 1)], table[best]
+        both = np.stack([self._q_terms, self._density])
         for _ in range(40):
             # What Q has above s, times exp(s), less what it should have.
-            gap = self._series(self._q_terms, s).real + self._continued(s) - np.exp(s) * x
+            above, density = self._series(both, s).real
+            gap = above + self._continued(s) - np.exp(s) * x
             low, high = np.where(gap >= 0, s, low), np.where(gap >= 0, high, s)
-            newton = s + gap / np.maximum(self._series(self._density, s).real, 1e-300)
-            # Inside a bracket: where the losses come in lumps, Newton's method alone would go astray.
-            after = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
-            done = np.all(np.abs(after - s) <= 1e-9 * (self._high - self._low))
-            s = after
-            if done:
+            # The bound falls by the gap as s grows, and its minimum is in the bracket: so much it is above that.
+            if np.all(np.abs(gap) * (high - low) <= _AT_MINIMUM):
                 break
-        lowest = np.minimum(lines.min(axis=1), self._excess_at(s) + np.exp(s) * x)
+            newton = s + gap / np.maximum(density, 1e-300)
+            # Inside a bracket: where the losses come in lumps, Newton's method alone would go astray.
+            s = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        lowest = np.minimum(lines, self._excess_at(s) + np.exp(s) * x)
         return np.minimum(lowest + self._error, 1.0)
 
     def _excess_at(self, s: FloatArray) -> FloatArray:
@@ -293,11 +333,11 @@ class _Inversion:
         return np.exp(s - length) / (1 + np.exp(-length))
 
     def _series(self, terms: ComplexArray, s: FloatArray) -> ComplexArray:
-        """sum_k terms_k exp(-i w_k s), by Horner's rule."""
+        """sum_k terms_k exp(-i w_k s), by Horner's rule; of several rows of terms, one row each."""
         phase = -1j * self._spacing * (s - self._centre)
-        total = np.zeros(len(s), dtype=np.complex128)
+        total = np.zeros((*terms.shape[:-1], len(s)), dtype=np.complex128)
         turn = np.exp(phase)
-        for term in terms[::-1]:
+        for term in np.moveaxis(terms, -1, 0)[::-1, ..., None]:
             total = total * turn + term
         return np.exp(0.5 * phase) * total
 
@@ -377,7 +417,7 @@ class ExactMoments:
     def __init__(self, noise: float, rate: float) -> None:
         self._noise, self._rate = noise, rate
         self._width = min(noise / 10, noise * noise / 10)
-        self._x: FloatArray = np.empty(0)
+        self._x = self._log_phi = np.empty(0)
         self._rows: dict[tuple[int, int], FloatArray] = {}
 
     def log_moment(self, deleted: int, inserted: int, order: float) -> float:
@@ -394,10 +434,10 @@ class ExactMoments:
             raise NumericalError(f"Divergences of {deleted + inserted} changes would take too long to compute again.")
         if points > len(self._x):
             self._x = -11 * self._noise + self._width * np.arange(2 * points, dtype=np.float64)
+            self._log_phi = -0.5 * (self._x / self._noise) ** 2 - np.log(self._noise * np.sqrt(2 * np.pi))
             self._rows.clear()
         log_p, log_q = self._row(deleted, 1)[:points], self._row(inserted, -1)[:points]
-        log_phi = stats.norm.logpdf(self._x[:points], scale=self._noise)
-        terms = order * log_p + (1 - order) * log_q + log_phi
+        terms = order * log_p + (1 - order) * log_q + self._log_phi[:points]
         # Upwards: the rule converges exponentially, and what is rounded are exponents of the size of `order`.
         return max(_log_sum_exp(terms) + float(np.log(self._width)), 0.0) * (1 + 1e-10) + (512 + 32 * order) * _UNIT
 
@@ -505,6 +545,20 @@ def _log_mixture(x: FloatArray, centres: FloatArray, weights: FloatArray) -> Flo
     exponents = np.multiply.outer(centres, x) + (np.log(weights) - 0.5 * centres**2)[:, None]
     largest = exponents.max(axis=0)
     return largest + np.log(np.exp(exponents - largest).sum(axis=0))
+
+
+def _turns(phase: npt.NDArray[np.complexfloating[Any, Any]], count: int) -> ComplexArray:
+    """exp(k phase) for k from 0 to before `count`, a power of two; by doubling, so that few are exponentials."""
+    rows = np.ones((1, len(phase)), dtype=np.complex128)
+    while len(rows) < count:
+        rows = np.concatenate([rows, rows * np.exp(len(rows) * phase)])
+    return rows
+
+
+def _log_sums_exp(exponents: FloatArray) -> FloatArray:
+    """Of each row."""
+    largest = exponents.max(axis=1)
+    return largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
 
 
 def _log_sum_exp(exponents: FloatArray) -> float:

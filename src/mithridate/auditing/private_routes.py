@@ -7,6 +7,8 @@ is a proof by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
@@ -17,8 +19,10 @@ from mithridate.auditing.routes import BoolArray, Claim, Difference, FloatArray,
 from mithridate.core.mechanism import Threat, private
 from mithridate.errors import NumericalError
 
-# Above this many splits in all, splits are checked in blocks, each by a split that dominates it.
-_SINGLE_SPLITS = 150_000
+# Up to so many changes splits are checked by chains, so many splits times claims at once.
+_MOST_CHAINED, _CHAINED_AT_ONCE = 1 << 12, 1 << 20
+# Curves that are computed for any claim, without asking first whether it can hold.
+_FEW_CURVES = 64
 # Above this many changes a subsampled mechanism is first tried at one number of kept ones.
 _MANY_KEPT = 16
 
@@ -27,44 +31,69 @@ _MANY_KEPT = 16
 @second_route("sampled-gaussian", "fdp")
 def recheck_tradeoff(claim: Claim) -> BoolArray:
     """Which radii of f-DP do not hold on the exact curves."""
-    single = sum(claim.radii) <= _SINGLE_SPLITS
-    return claim.unconfirmed(_TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat, single=single))
+    return claim.unconfirmed(_TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat))
 
 
 class _TradeoffRoute:
-    """Every split by its own curve; where there are too many, blocks of them by a split that dominates the block."""
+    """Every split of the changes, by whatever shows in the least time that a claim holds there.
 
-    def __init__(self, training: PrivateTraining, threat: Threat, *, single: bool) -> None:
-        self._training, self._threat, self._single = training, threat, single
+    An event that has probability x under D has at most K_(0, inserted)(x) without the insertions, and then at most
+    K_(deleted, 0) of that on D'. Such a chain needs the curves of pure splits only, which serve all radii. Where it
+    does not show a claim, the curve of the split itself decides. Of more changes than `_MOST_CHAINED`, neighbouring
+    splits are taken together: (most deleted, most inserted) of them dominates each. It has more changes than the
+    radius, so where a claim fails there, fewer splits are taken together.
+    """
+
+    def __init__(self, training: PrivateTraining, threat: Threat) -> None:
+        self._training, self._threat = training, threat
+        self._gained = _PureSplits(lambda number: self._exact(Difference(number, 0)))
+        self._lost = _PureSplits(lambda number: self._exact(Difference(0, number)))
         self._tables: dict[Difference, _ConcaveTable] = {}
         self._node_values: dict[int, FloatArray] = {}
 
     def __call__(self, radius: int, limits: Limits) -> BoolArray:
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
             return self._holds(differences(self._threat, radius)[0], limits)
-        if self._single:
-            held = np.ones(len(limits.top_lower), dtype=np.bool_)
-            for split in differences(self._threat, radius):
-                if held.any():
-                    held &= self._holds(split, limits)
-            return held
-        return self._block(radius, 0, radius, limits)
+        if self._training.keep is not None or radius > _MOST_CHAINED:
+            return self._in_blocks(radius, limits)
+        if radius > self._lost.known + _FEW_CURVES and not self._plausible(radius, limits):
+            return np.zeros(len(limits.top_lower), dtype=np.bool_)
+        if not (self._gained.know(radius) and self._lost.know(radius)):
+            return self._in_blocks(radius, limits)
+        step = max(_CHAINED_AT_ONCE // (radius + 1), 1)
+        claims = np.arange(len(limits.top_lower))
+        parts = (claims[start : start + step] for start in range(0, len(claims), step))
+        return np.concatenate([self._chained(radius, limits.take(part)) for part in parts])
 
-    def _block(self, radius: int, fewest: int, most: int, limits: Limits) -> BoolArray:
-        held = (
-            self._holds(Difference(most, radius - fewest), limits)
-            if most - fewest <= radius // 4
-            else np.zeros(len(limits.top_lower), dtype=np.bool_)
-        )
-        if held.all() or fewest == most:
-            return held
-        middle = (fewest + most) // 2
-        rest = np.flatnonzero(~held)
-        for first, last in ((fewest, middle), (middle + 1, most)):
-            if len(rest):
-                held[rest] = self._block(radius, first, last, limits.take(rest))
-                # A point that fails at one split has failed: the other half is not asked about it.
-                rest = rest[held[rest]]
+    def _plausible(self, radius: int, limits: Limits) -> bool:
+        """Whether some claim holds where all changes are alike: else hundreds of curves need not be computed."""
+        return bool((self._holds(Difference(radius, 0), limits) & self._holds(Difference(0, radius), limits)).any())
+
+    def _chained(self, radius: int, limits: Limits) -> BoolArray:
+        """By chains; where these do not show a claim, by the curve of the split itself."""
+        gained = np.arange(radius + 1)
+        x = np.concatenate([limits.miss_upper, limits.rival_upper])
+        without = self._lost.at_most(radius - gained, np.broadcast_to(x, (radius + 1, len(x))))
+        shown = self._below_one(self._gained.at_most(gained, without), limits)
+        held = np.ones(shown.shape[1], dtype=np.bool_)
+        # Those splits first that show the fewest claims: a false one is refuted there.
+        for number in np.argsort(shown.sum(axis=1), kind="stable").tolist():
+            doubted = np.flatnonzero(held & ~shown[number])
+            if len(doubted):
+                held[doubted] = self._holds(Difference(number, radius - number), limits.take(doubted))
+        return held
+
+    def _in_blocks(self, radius: int, limits: Limits) -> BoolArray:
+        held = np.ones(len(limits.top_lower), dtype=np.bool_)
+        fewest, width = 0, max(radius // 4, 1)
+        while fewest <= radius and held.any():
+            most, rest = min(fewest + width - 1, radius), np.flatnonzero(held)
+            shown = self._holds(Difference(most, radius - fewest), limits.take(rest))
+            if not shown.all() and most > fewest:
+                width = (most - fewest + 1) // 2
+                continue
+            held[rest[~shown]] = False
+            fewest, width = most + 1, min(width + max(width // 4, 1), max(radius // 4, 1))
         return held
 
     def _holds(self, split: Difference, limits: Limits) -> BoolArray:
@@ -78,11 +107,11 @@ class _TradeoffRoute:
 
     @staticmethod
     def _below_one(largest: FloatArray, limits: Limits) -> BoolArray:
-        points = len(largest) // 2
-        left = limits.weight * (1 - largest[:points])
+        points = largest.shape[-1] // 2
+        left = limits.weight * (1 - largest[..., :points])
         # Weights are whole numbers: either product is off by its last digit at most, far less than the tolerance.
         tolerance = TOLERANCE * np.maximum(limits.weight, limits.rival_weight)
-        return limits.rival_weight * largest[points:] < left - tolerance
+        return limits.rival_weight * largest[..., points:] < left - tolerance
 
     def _at_least(self, keep: float, split: Difference, x: FloatArray) -> FloatArray:
         """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.
@@ -137,6 +166,38 @@ class _TradeoffRoute:
         return ExactTradeoff(self._training.noise, self._training.rate, self._training.steps, *split)
 
 
+class _PureSplits:
+    """Upper bounds on the curves of insertions alone, or of deletions alone, of every number of them.
+
+    Each curve is kept as lines that lie above all of it, the best ones at some probabilities. At any other probability
+    the lines of its neighbours are nearly as good, and as safe.
+    """
+
+    def __init__(self, curve_of: Callable[[int], ExactTradeoff]) -> None:
+        self._curve_of = curve_of
+        # Intercepts and slopes by the number of changes; without any the curve is x itself.
+        self._lines: FloatArray = np.stack([np.zeros(len(_AT)), np.ones(len(_AT))])[None]
+        self.known = 0
+
+    def know(self, number: int) -> bool:
+        """Compute the curves of up to so many changes; False where one is not known by lines."""
+        while self.known < number:
+            lines = self._curve_of(self.known + 1).lines(_AT)
+            if lines is None:
+                return False
+            self.known += 1
+            if self.known == len(self._lines):  # Room for twice as many.
+                self._lines = np.concatenate([self._lines, np.zeros_like(self._lines)])
+            self._lines[self.known] = lines
+        return True
+
+    def at_most(self, numbers: npt.NDArray[np.int64], x: FloatArray) -> FloatArray:
+        """Upper bounds at x, rows x points, a number of changes for each row."""
+        rows, right = numbers[:, None], np.clip(np.searchsorted(_AT, x), 1, len(_AT) - 1)
+        lines = (self._lines[rows, 0, near] + self._lines[rows, 1, near] * x for near in (right - 1, right))
+        return np.clip(np.minimum(*lines), x, 1.0)
+
+
 class _ConcaveTable:
     """An upper bound on a concave, increasing function with values in [0, 1], from its values at some points.
 
@@ -173,6 +234,8 @@ class _ConcaveTable:
         return np.where(there, self._y[point] + slopes[interval] * (x - self._x[point]), 1.0)
 
 
+# Probabilities at which the lines of pure splits are the best ones, evenly spaced as normal quantiles.
+_AT: FloatArray = special.ndtr(np.linspace(-7.0, 7.0, 1 << 10))
 # Probabilities at which the curves of a subsampled mechanism are tabulated, evenly spaced as normal quantiles.
 _NODES: FloatArray = special.ndtr(np.linspace(-6.0, 6.0, 4001))
 # By how much the curves there may differ from concave ones, and one minus a node from a node.
@@ -206,7 +269,7 @@ class _RenyiRoute:
         self._training, self._threat = PrivateTraining.of(claim.constants), claim.threat
         self._group, self._complement = claim.options["group"], claim.options["complement"]
         self._suggestion = group_divergence(self._group, private(claim.mechanism), claim.threat)
-        self._moments: dict[float, ExactMoments] = {}
+        self._moments = ExactMoments(self._training.noise, self._training.rate)
         self._known: dict[tuple[Difference, float], float] = {}
 
     def __call__(self, radius: int, limits: Limits) -> BoolArray:
@@ -277,8 +340,7 @@ class _RenyiRoute:
     def _inner_log_moment(self, split: Difference, order: float) -> float:
         """Of all steps, for a mechanism without subsampling."""
         if (split, order) not in self._known:
-            moments = self._moments.setdefault(order, ExactMoments(self._training.noise, self._training.rate))
-            self._known[split, order] = self._training.steps * moments.log_moment(*split, order)
+            self._known[split, order] = self._training.steps * self._moments.log_moment(*split, order)
         return self._known[split, order]
 
 

@@ -61,7 +61,7 @@ class Claim:
         evidence: what else the mechanism shows of each example, by name.
         limits: bounds on the votes, an entry for each example, or with class weights one for each example and rival;
             None for a deterministic mechanism, whose votes are exact.
-        progress: called with the number of radii done and their total.
+        progress: called with how many radii are done and their total; of a deterministic mechanism, how many examples.
     """
 
     mechanism: Mechanism

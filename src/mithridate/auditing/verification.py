@@ -10,6 +10,7 @@ confirmed when every claimed radius holds, not when it is the largest one.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from mithridate.core.bounds import bound_scores
 from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.core.conditions import Size, Statement, conditions_of, from_plain, in_json, listed_ids, to_plain
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.provenance import TrainingData
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, MithridateError, NumericalError, TamperedError
 
@@ -92,13 +94,16 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     without it they are believed. Nothing can show that the counts are those of real runs.
 
     Args:
-        path: a file that `Certificate.save` wrote.
+        path: a file that `Certificate.save` wrote; or the directory of a run, for its `certificate.json`, which is then
+            compared with that run.
         run: the directory of the run, or the votes file, that was certified.
-        progress: called with the number of radii done and their total.
+        progress: called with how many radii, or how many predictions, are done, and their total.
 
     Raises:
         ArtifactError: the file cannot be read, is truncated, or is not a certificate.
     """
+    if os.path.isdir(path):
+        path, run = _certificate_in(Path(path)), path if run is None else run
     try:
         content = read_hashed(path, SCHEMA)
     except TamperedError as error:
@@ -108,10 +113,20 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     checks.append(_check_conditions(certificate, content))
     if run is not None:
         differences = _differences_from_source(certificate.votes, run)
-        agreed = f"counts, mechanism, recipe, fingerprint, size and conditions are those of {run}"
+        agreed = f"counts, mechanism, recipe, data, inputs, size and conditions are those of {run}"
         checks.append(Check("source", not differences, differences or agreed))
     checks.extend(_claims(certificate, progress))
     return Verification(tuple(checks), certificate.assumptions, certificate.conditions)
+
+
+def _certificate_in(folder: Path) -> Path:
+    path = folder / "certificate.json"
+    if not os.path.isfile(path):
+        finished = os.path.isfile(folder / "votes.npz")
+        write = f"write it with: mithridate certify {shlex.quote(str(folder))}"
+        remedy = write if finished else "give the directory of a certified run"
+        raise ArtifactError(f"There is no certificate.json in {folder}; {remedy}.")
+    return path
 
 
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
@@ -119,7 +134,7 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield from _check_recipe(certificate)
     yield from _check_size(certificate)
     if isinstance(certificate.votes.mechanism, Deterministic):
-        yield _check_decisions(certificate)
+        yield _check_decisions(certificate, progress)
         return
     yield _check_labels(certificate)
     try:
@@ -217,13 +232,13 @@ def _weights(certificate: Certificate) -> IntArray:
     return np.array(_claim(certificate).weights, dtype=np.int64)
 
 
-def _check_decisions(certificate: Certificate) -> Check:
+def _check_decisions(certificate: Certificate, progress: Progress | None) -> Check:
     """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
     wrong = (certificate.radius < 0) | (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
     what = "hold under the worst change of their size, by another route"
-    return _check_again("labels and radii", _claim(certificate), wrong, what)
+    return _check_again("labels and radii", _claim(certificate, progress=progress), wrong, what)
 
 
 def _check_statuses(certificate: Certificate, limits: Limits) -> Check:
@@ -336,13 +351,17 @@ def _facts(votes: Votes) -> dict[str, Any]:
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "fingerprint": votes.data_fingerprint,
+        "training data": votes.training,
         "runs": votes.run_ids,
         "shards": (dict(votes.shards), dict(votes.planned)),
         "size": votes.size,
         "conditions": to_plain(votes.assumptions),
     }
-    scores = {name: getattr(votes, name) for name in ("score_sums", "score_squares", "score_histograms")}
-    return facts | {name: array for name, array in scores.items() if array is not None} | dict(votes.evidence)
+    names = {"input_hashes": "hashes of inputs"}
+    for name in ("score_sums", "score_squares", "score_histograms", "input_hashes"):
+        if getattr(votes, name) is not None:
+            facts[names.get(name, name)] = getattr(votes, name)
+    return facts | dict(votes.evidence)
 
 
 def _differences(found: dict[str, Any], source: dict[str, Any]) -> list[str]:
@@ -363,6 +382,7 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
         "counts": total["counts"],
         "recipe": manifest.recipe,
         "fingerprint": manifest.data_fingerprint,
+        "training data": manifest.training,
         "runs": (manifest.run_id,),
         "size": manifest.size,
         "conditions": to_plain(manifest.assumptions),
@@ -378,6 +398,7 @@ def _said_of_examples(path: Path) -> dict[str, Any] | None:
             return None
         size = None if values["size"] is None else Size(**values["size"])
         said = {"recipe": values["recipe"], "fingerprint": values["data_fingerprint"], "size": size}
+        said["training data"] = TrainingData(**values["training"])
         return {**said, "conditions": to_plain(from_plain(values["assumptions"]))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ArtifactError):

@@ -21,6 +21,9 @@ from mithridate.auditing.routes import BoolArray, Claim, Difference, IntArray, R
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError
 
+# After so many examples whoever waits is told.
+_REPORTED = 100
+
 
 class _VoteTable:
     """The votes of all examples, under one rule."""
@@ -89,7 +92,7 @@ class _Spread(_VoteTable):
             of_bucket = np.zeros(len(damage), dtype=np.int64)
             for offset in self._offsets:
                 of_bucket += around[offset : offset + len(damage)]
-            worst = sum(sorted(of_bucket.tolist(), reverse=True)[:spoiled])
+            worst = int(np.sort(of_bucket)[len(of_bucket) - spoiled :].sum())
             if not _beats(mine * counts[label] - worst, label, theirs * counts[rival], rival):
                 return False
         return True
@@ -200,37 +203,46 @@ class _Neighbours(_VoteTable):
     def holds(self, example: int, label: int, radius: int) -> bool:
         if self._threat is not Threat.REMOVE and radius >= self._neighbours:
             return False  # The neighbourhood is filled with a rival.
-        order = np.append(self._order[example].astype(np.int64), np.full(self._unknown, -1))
-        inserted, deleted = np.array(differences(self._threat, radius)).T
-        deleted = np.minimum(deleted, len(order))
-        rivals = _rivals(self._counts[example], label)
+        seen, length = self._seen(example), self._order.shape[1] + self._unknown
+        labels, weights = np.arange(len(seen))[:, None], np.array(self._weights)[:, None]
+        inserted, deleted = _numbers_of_changes(self._threat, radius)
+        deleted = np.minimum(deleted, length)
         undecided = np.ones(len(inserted), dtype=np.bool_)
-        for neighbours, leads in self._scales:
+        for neighbours, needed in self._scales:
+            leads = np.array(needed)[:, None]
             # So far down the list that the neighbourhood is full without the deleted. Where fewer have the label than
             # are deleted, that is too far; but then the label has lost already, to whoever is left.
-            reach = np.clip(neighbours - inserted + deleted, 0, len(order))
-            mine = self._weights[label] * _left(order, label, reach, deleted)
-            answers = np.ones(len(inserted), dtype=np.bool_)
-            for rival in rivals:
-                won = self._weights[rival] * (_seen((order == rival) | (order == -1))[reach] + inserted)
-                wrong = undecided & _may_beat(won - leads[rival], rival, mine, label)
-                # The rival answers only where it may lead everybody by enough, third labels as well.
-                for third in rivals:
-                    if not wrong.any():
-                        break
-                    if third != rival:
-                        others = self._weights[third] * _left(order, third, reach, deleted)
-                        wrong &= _may_beat(won - leads[rival], rival, others, third)
-                if wrong.any():
+            reach = np.clip(neighbours - inserted + deleted, 0, length)
+            shown = np.minimum(reach, self._order.shape[1])
+            # Votes for each label when all that are deleted were for it, and when it is the rival that gains.
+            left = weights * np.maximum(seen[:, shown] - deleted, 0)
+            won = weights * (seen[:, shown] + (reach - shown) + inserted)
+            wrong = undecided & (labels != label) & _may_beat(won - leads, labels, left[label], label)
+            # A rival answers only where it may lead everybody by enough, third labels as well.
+            for rival in np.flatnonzero(wrong.any(axis=1)).tolist():
+                thirds = (
+                    (labels == rival) | (labels == label) | _may_beat(won[rival] - leads[rival], rival, left, labels)
+                )
+                if (wrong[rival] & thirds.all(axis=0)).any():
                     return False
-                answers &= ~_may_beat(won, rival, mine - leads[label], label)
-            undecided &= ~answers
+            behind = _may_beat(won, labels, left[label] - leads[label], label)
+            undecided &= (behind & (labels != label)).any(axis=0)
         return True
 
+    def _seen(self, example: int) -> IntArray:
+        """How many of each label are among the first 0, 1, 2, ... that the file shows, labels x these numbers."""
+        order = self._order[example]
+        seen = np.zeros((len(self._counts[0]), len(order) + 1), dtype=np.int64)
+        np.cumsum(order == np.arange(len(seen))[:, None], axis=1, out=seen[:, 1:])
+        return seen
 
-def _left(order: IntArray, label: int, reach: IntArray, deleted: IntArray) -> IntArray:
-    """Votes for a label among so many of the list when all that are deleted were for it."""
-    return np.maximum(_seen(order == label)[reach] - deleted, 0)
+
+def _numbers_of_changes(threat: Threat, radius: int) -> tuple[IntArray, IntArray]:
+    """The insertions and deletions of every largest difference; see `differences`."""
+    if threat is Threat.SYMMETRIC_DIFFERENCE:  # of which there are many
+        return np.arange(radius, -1, -1), np.arange(radius + 1)
+    ((inserted, deleted),) = differences(threat, radius)
+    return np.array([inserted]), np.array([deleted])
 
 
 def _scales_by_label(claim: Claim, labels: int) -> list[tuple[int, list[int]]]:
@@ -243,7 +255,7 @@ def _scales_by_label(claim: Claim, labels: int) -> list[tuple[int, list[int]]]:
     return list(zip([voters] if isinstance(voters, int) else voters, by_label, strict=True))
 
 
-def _may_beat(theirs: IntArray, rival: int, mine: IntArray, label: int) -> BoolArray:
+def _may_beat(theirs: IntArray, rival: int | IntArray, mine: IntArray, label: int | IntArray) -> BoolArray:
     return (theirs > mine) | ((theirs == mine) & (rival < label))
 
 
@@ -321,6 +333,10 @@ def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
             # Whether a claim holds is only asked about the winner.
             if label == table.winner(example):
                 wrong[example] = radius > 0 and not table.holds(example, label, radius)
+            if claim.progress is not None and (example + 1) % _REPORTED == 0:
+                claim.progress(example + 1, len(wrong))
+        if claim.progress is not None:
+            claim.progress(len(wrong), len(wrong))
         return wrong
 
     return recheck_exactly
@@ -372,8 +388,3 @@ def _sum_of_largest(histogram: npt.NDArray[np.integer[Any]], number: int) -> int
         taken = min(number, int(histogram[value]))
         total, number = total + taken * value, number - taken
     return total
-
-
-def _seen(matches: BoolArray) -> IntArray:
-    """How many matches there are among the first 0, 1, 2, ... entries."""
-    return np.concatenate([[0], np.cumsum(matches)])

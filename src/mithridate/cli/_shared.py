@@ -43,6 +43,7 @@ _HOMES = {
     "compare": "compare",
     "verify": "certificates",
     "completion": "completion",
+    "fingerprint": "fingerprints",
 }
 # A flag with -- for a value, in all its spellings.
 _NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)

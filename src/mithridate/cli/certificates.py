@@ -27,9 +27,10 @@ _REPORT_EXAMPLES = """examples:
   mithridate report certificate.json -o report.html --inputs mnist-test.npz --title "Digits of our customers"
   mithridate report certificate.json --format md -o -
 """
-_VERIFY_EXAMPLES = """example:
+_VERIFY_EXAMPLES = """examples:
   mithridate verify certificate.json
-  mithridate verify runs/mine/certificate.json --run runs/mine      the same, and that it is of this very run
+  mithridate verify runs/mine                               that of the run, and that it is of this very run
+  mithridate verify certificate.json --run votes.npz        the same for a certificate and votes from elsewhere
 
 exit status: 0 everything holds, 1 something does not hold or was changed, 2 the file cannot be read
 """
@@ -202,14 +203,19 @@ def add_verify(command: _shared.NewCommand) -> None:
         description="Recompute a saved certificate by a different, slower route and say line by line what holds.",
         epilog=_VERIFY_EXAMPLES,
     )
-    parser.add_argument("certificate", metavar="CERTIFICATE", type=Path, help="file written by certify --out")
+    parser.add_argument(
+        "certificate",
+        metavar="RUN_DIR_OR_CERTIFICATE",
+        type=Path,
+        help="directory of a run that was certified, or file written by certify --out",
+    )
     parser.add_argument(
         "--run",
         dest="source",
         metavar="RUN_DIR_OR_VOTES",
         type=Path,
-        help="also compare counts, mechanism, recipe, fingerprint, size and conditions with the run, or the votes "
-        "file, that was certified; without it they are believed as the certificate has them",
+        help="also compare counts, mechanism, recipe, data, inputs, size and conditions with the run, or the votes "
+        "file, that was certified (RUN_DIR); without it they are believed as the certificate has them",
     )
 
 
@@ -218,7 +224,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     # Imported here because the second route needs more of scipy than the other commands should wait for.
     from mithridate.auditing.verification import verify
 
-    with progress_bar("radii checked") as progress:
+    with progress_bar("claims checked") as progress:
         outcome = verify(arguments.certificate, run=arguments.source, progress=progress)
     if arguments.json:
         _shared.print_json(outcome.to_dict())

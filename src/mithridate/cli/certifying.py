@@ -5,8 +5,9 @@ import csv
 import dataclasses
 import io
 import os
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _shared
 from mithridate.cli.train import accuracy, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
-from mithridate.core.certificate import Certificate, Scope, Status, confidence
+from mithridate.core.certificate import Certificate, Scope, Status, confidence, is_correct
 from mithridate.core.conditions import in_json
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
+from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
 from mithridate.core.votes import Votes, read_votes
 from mithridate.data import Examples, declaration_from_dict, read
@@ -47,6 +49,7 @@ _CERTIFY_EXAMPLES = """examples:
   mithridate certify runs/mnist
   mithridate certify counts.csv --noise-multiplier 3 --sample-rate 0.001 --steps 1000
   mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
+  mithridate certify runs/mnist --csv predictions.csv
 """
 _PREDICT_EXAMPLES = """examples:
   mithridate predict runs/flowers new-flowers.csv
@@ -313,21 +316,33 @@ def add_certify(command: _shared.NewCommand) -> None:
         metavar="FILE",
         help="write the certificate, for mithridate verify (RUN_DIR/certificate.json)",
     )
+    parser.add_argument(
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="write a table with a row for each input: its hash, label, class, radius, status, and whether that is "
+        "correct, where true labels are known",
+    )
 
 
 def run_certify(arguments: argparse.Namespace) -> int:
     """Certify and print."""
     if os.path.isdir(arguments.votes):
         _take_run(arguments)
-    if arguments.out is not None:
-        _shared.check_writable(arguments.out)
-        if _shared.is_same(arguments.out, arguments.votes):
-            raise ConfigError(f"--out would overwrite the votes in {arguments.votes}; give another name.")
+    for flag, path in (("--out", arguments.out), ("--csv", arguments.csv)):
+        if path is not None:
+            _shared.check_writable(path)
+            if _shared.is_same(path, arguments.votes):
+                raise ConfigError(f"{flag} would overwrite the votes in {arguments.votes}; give another name.")
+    if arguments.csv is not None and arguments.out is not None and _same_place(arguments.csv, arguments.out):
+        raise ConfigError(f"--csv and --out are both {arguments.out}; give two names.")
     method = method_from(arguments)
     votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
     certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope)
     if arguments.out is not None:
         certificate.save(arguments.out)
+    if arguments.csv is not None:
+        write_table(arguments.csv, certified_rows(certificate))
     average = None if arguments.method is not None else _on_average(votes, arguments)
     if arguments.json:
         bound = {} if average is None else {"on_average": average.to_dict()}
@@ -347,6 +362,32 @@ def _on_average(votes: Votes, arguments: argparse.Namespace) -> StatisticalBound
     found = defence(str(said["name"]), **{name: value for name, value in said.items() if name == "delta"})
     bound = found.certify(votes, threat=arguments.threat, failure_prob=arguments.failure_prob)
     return bound if isinstance(bound, StatisticalBound) else None
+
+
+def _same_place(first: Path, second: Path) -> bool:
+    return os.path.realpath(first) == os.path.realpath(second)
+
+
+def _verified(out: Path) -> Path:
+    """What to give to `mithridate verify`: the directory of the run, if it is one, so that both are compared."""
+    return out.parent if out.name == "certificate.json" and os.path.isfile(out.parent / "run.json") else out
+
+
+def certified_rows(certificate: Certificate) -> list[dict[str, Any]]:
+    """What a certificate says of each input, a row each; a cell is empty where something is not known."""
+    votes, count = certificate.votes, len(certificate.label)
+    unknown = [""] * count
+    correct = is_correct(certificate)
+    columns: dict[str, Sequence[Any]] = {
+        "index": range(count),
+        "input_hash": unknown if votes.input_hashes is None else in_digits(votes.input_hashes),
+        "label": certificate.label.tolist(),
+        "class": unknown if votes.class_names is None else [votes.shown_class_names[at] for at in certificate.label],
+        "radius": certificate.radius.tolist(),
+        "status": certificate.status.tolist(),
+        "correct": unknown if correct is None else ["yes" if each else "no" for each in correct],
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _take_run(arguments: argparse.Namespace) -> None:
@@ -379,8 +420,10 @@ def _print_certificate(
         shares = ", ".join(f"{_shared.percent(share)} at r = {radius}" for radius, share in bounds)
         console.print(f"On average over training, one model stays correct on at least {shares}.")
     if arguments.out is not None:
-        command = f"mithridate verify {shlex.quote(str(arguments.out))}"
+        command = f"mithridate verify {shlex.quote(str(_verified(arguments.out)))}"
         console.print(f"Written to {arguments.out}; check it with: {command}", soft_wrap=True)
+    if arguments.csv is not None:
+        console.print(f"Written to {arguments.csv}", soft_wrap=True)
     _shared.print_conditions(console, certificate.conditions)
 
 
@@ -479,11 +522,13 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
     """One prediction each."""
     named = inputs.class_names or ()
     names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
-    shares = top_share(certificate)
+    shares, hashes = top_share(certificate), certificate.votes.input_hashes
+    digits = [None] * len(shares) if hashes is None else in_digits(hashes)
     columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
     return [
         {
             "input": at if inputs.ids is None else inputs.ids[at],
+            "input_hash": digits[at],
             "prediction": names[label],
             "share_of_votes": share,
             "radius": radius,
@@ -499,18 +544,28 @@ def _write(path: Path, certificate: Certificate, votes: Votes, rows: list[dict[s
     elif path.suffix == ".json":
         certificate.save(path)
     else:
-        text = io.StringIO(newline="")
-        table = csv.DictWriter(text, fieldnames=list(rows[0]))
-        table.writeheader()
-        table.writerows({**row, "prediction": _inert(row["prediction"])} for row in rows)
-        with write_atomically(path) as file:
-            file.write(text.getvalue().encode())
+        write_table(path, rows)
 
 
-def _inert(text: str) -> str:
-    """A name that no spreadsheet takes for a formula; numbers stay what they are."""
-    is_formula = text[:1] in tuple("=+@\t\r") or (text[:1] == "-" and not text[1:2].isdigit())
-    return f"'{text}" if is_formula else text
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV, whole or not at all; no spreadsheet takes a cell for a formula."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, fieldnames=list(rows[0]))
+    table.writeheader()
+    table.writerows({name: _inert(cell) for name, cell in row.items()} for row in rows)
+    with write_atomically(path) as file:
+        file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+
+
+def _inert(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula; numbers, also those in words, stay what they are.
+
+    >>> _inert(-1), _inert("-1.5"), _inert("-1+2"), _inert("=A1"), _inert("cat")
+    (-1, '-1.5', "'-1+2", "'=A1", 'cat')
+    """
+    if not isinstance(cell, str) or cell[:1] not in tuple("=+-@\t\r\n"):
+        return cell
+    return cell if re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", cell, re.ASCII) else f"'{cell}"
 
 
 def _summary_of(arguments: argparse.Namespace, certificate: Certificate, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Context, Decimal
 from enum import StrEnum
 from importlib import import_module
@@ -26,6 +29,7 @@ from mithridate.core.bounds import (
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, listed_ids
 from mithridate.core.labels import balanced, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.provenance import from_digits, in_digits
 from mithridate.core.registry import hook
 from mithridate.core.rule import ExactRule, Rule, rule_from_dict
 from mithridate.core.votes import Votes
@@ -40,6 +44,15 @@ OUTPUT_SCHEMA = "mithridate.certification/1"
 # Instead of confidence bounds, where the votes are no sample.
 EXACT = "exact"
 _ARRAYS = ("label", "radius", "status")
+# A claim is the same whenever it is made.
+_NOT_CLAIMED = ("votes", "issued")
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+# What a file holds; what it holds beside that could say something else to whoever reads it.
+_CLAIM = ("method", "method_options", "threat", "failure_prob", "scope", "on", "bounds", "assumptions", "error_budget")
+_SAID = ("schema", "size", "sha256", "issued", "versions", "training", "conditional", "conditions", "votes")
+_LISTS = (*_ARRAYS, "class", "input_hash")
+# What `SOURCE_DATE_EPOCH` can name: the years that four digits have.
+_LAST_SECOND = 253402300799
 
 
 class Status(StrEnum):
@@ -67,6 +80,22 @@ _SENTENCES = {
         "num_train, where it is fixed or public, to go beyond it."
     ),
 }
+
+
+def _now() -> str:
+    """The time in UTC, or what SOURCE_DATE_EPOCH says it is, for files that are to be the same byte for byte.
+
+    Raises:
+        ConfigError: that is no number of seconds.
+    """
+    said = os.environ.get("SOURCE_DATE_EPOCH")
+    if not said:
+        return datetime.now(UTC).strftime(_TIME)
+    if not (said.isascii() and said.isdigit() and int(said[:13]) <= _LAST_SECOND):
+        raise ConfigError(
+            f"Expected SOURCE_DATE_EPOCH as whole seconds since 1970, got {said!r:.80}; correct it, or leave it out."
+        )
+    return datetime.fromtimestamp(int(said), UTC).strftime(_TIME)
 
 
 class Scope(StrEnum):
@@ -104,6 +133,7 @@ class Certificate:
         assumptions: what else is taken for granted, a sentence each.
         error_budget: numerical errors that were added in the safe direction.
         versions: versions of mithridate and of what it computed with.
+        issued: when it was made, in UTC; certificates that differ in nothing else are equal.
     """
 
     votes: Votes
@@ -119,6 +149,7 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     error_budget: dict[str, float] = field(default_factory=dict[str, float])
     versions: dict[str, str] = field(default_factory=dict[str, str])
+    issued: str = field(default_factory=_now)
 
     @property
     def conditions(self) -> tuple[Statement, ...]:
@@ -194,7 +225,9 @@ class Certificate:
         return round_ticks(max(int(self.radius.max()), 0), parts)
 
     def to_dict(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
-        """The certificate as plain JSON values (without the counts), as `mithridate certify --json` prints it.
+        """The certificate as plain JSON values, as `mithridate certify --json` prints it.
+
+        It has neither the counts nor the time: the same votes always give the same values.
 
         The arguments are those of `summary`.
         """
@@ -207,9 +240,7 @@ class Certificate:
             "classes": self.votes.classes,
             "class_names": None if self.votes.class_names is None else list(self.votes.class_names),
             "size": None if self.votes.size is None else self.votes.size.to_dict(),
-            "label": self.label.tolist(),
-            "radius": self.radius.tolist(),
-            "status": self.status.tolist(),
+            **self._lists(),
             "summary": self.summary(labels, radii),
         }
 
@@ -273,19 +304,15 @@ class Certificate:
     def save(self, path: PathLike) -> None:
         """Write a certificate file: claims, counts, assumptions, versions, and a hash of every byte.
 
+        What a person reads comes first, in plain lists; what only `verify` needs comes last, in packed arrays.
+
         Raises:
             ArtifactError: the file cannot be written.
         """
         header, arrays = self.votes.to_parts()
-        names = [status.value for status in Status]
-        codes = np.select([self.status == name for name in names], range(len(names))).astype(np.int64)
-        content = {
-            **self._claim(),
-            "label": self.label,
-            "radius": self.radius,
-            "status": {"names": names, "code": codes},
-            "votes": {**header, "arrays": arrays},
-        }
+        header.pop("training", None)
+        arrays.pop("input_hashes", None)
+        content = {"issued": self.issued, **self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
         write_hashed(path, SCHEMA, content)
 
     @classmethod
@@ -306,17 +333,12 @@ class Certificate:
             ArtifactError: something is missing or of the wrong kind.
         """
         try:
-            header = dict(content["votes"])
-            arrays = {str(name): decode_array(array) for name, array in header.pop("arrays").items()}
-            votes = Votes.from_parts(header, arrays, "this certificate")
-            codes = decode_array(content["status"]["code"])
-            label, radius = decode_array(content["label"]), decode_array(content["radius"])
-            if not codes.shape == label.shape == radius.shape == (votes.examples,):
-                raise ValueError("the arrays do not have one entry for each example")
-            if not codes.dtype == label.dtype == radius.dtype == np.int64:
-                raise ValueError("labels, radii and statuses are not whole numbers")
-            if (codes < 0).any():
-                raise ValueError("a status is unknown")
+            if unknown := content.keys() - {*_CLAIM, *_SAID, *_LISTS}:
+                raise ValueError(f"it holds {min(unknown)!r:.80}, which no certificate does")
+            votes = _votes_of(content)
+            label, radius = (_whole_numbers(name, content[name], votes.examples) for name in ("label", "radius"))
+            _check_class_names(votes, label, content.get("class"))
+            status = [Status(name).value for name in _listed("status", content["status"], votes.examples)]
             on, kind, failure_prob = content["on"], content["bounds"], content["failure_prob"]
             _validate.one_of(("votes", "scores"), on=on)
             rule = rule_from_dict({"name": content["method"], **content["method_options"]})
@@ -331,7 +353,7 @@ class Certificate:
                 votes,
                 label=label,
                 radius=radius,
-                status=np.array([Status(name).value for name in content["status"]["names"]])[codes],
+                status=np.array(status),
                 method=rule,
                 threat=Threat(content["threat"]),
                 failure_prob=float(failure_prob),
@@ -342,6 +364,7 @@ class Certificate:
                 assumptions=distinct(stated.get(str(each), each) for each in from_plain(content["assumptions"])),
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
+                issued=_checked_time(content["issued"]),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):
@@ -368,12 +391,12 @@ class Certificate:
         return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, conditional]))])])
 
     def equals(self, other: Certificate) -> bool:
-        """Whether both claim the same from the same votes."""
+        """Whether both claim the same from the same votes, whenever they were made."""
         same_votes = self.votes.equals(other.votes)
         return same_votes and all(
             np.array_equal(getattr(self, f.name), getattr(other, f.name)) if f.name in _ARRAYS
             else getattr(self, f.name) == getattr(other, f.name)
-            for f in fields(Certificate) if f.name != "votes"
+            for f in fields(Certificate) if f.name not in _NOT_CLAIMED
         )  # fmt: skip
 
     def report(
@@ -399,8 +422,10 @@ class Certificate:
         return self.report(methods=())._repr_html_()
 
     def _claim(self) -> dict[str, Any]:
-        options = self.method.to_dict()
+        options, training = self.method.to_dict(), self.votes.training
         return {
+            "versions": self.versions,
+            "training": None if training is None else training.to_dict(),
             "method": options.pop("name"),
             "method_options": options,
             "threat": self.threat.value,
@@ -411,7 +436,17 @@ class Certificate:
             **in_json(self.assumptions, self.threat),
             "assumptions": list(map(str, self.assumptions)),
             "error_budget": self.error_budget,
-            "versions": self.versions,
+        }
+
+    def _lists(self) -> dict[str, Any]:
+        """What is said of every prediction, in plain lists; names of classes and hashes of inputs where there are."""
+        names, hashes = self.votes.class_names, self.votes.input_hashes
+        return {
+            **({} if hashes is None else {"input_hash": in_digits(hashes)}),
+            "label": self.label.tolist(),
+            **({} if names is None else {"class": _names_of(names, self.label)}),
+            "radius": self.radius.tolist(),
+            "status": self.status.tolist(),
         }
 
     def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
@@ -446,6 +481,57 @@ def _package(name: str, what: str) -> Any:
         if error.name != name:
             raise
         raise ConfigError(f"{what} needs {name}; install it with: pip install {name}") from error
+
+
+# --- as a file --------------------------------------------------------------------------------------------------------
+
+
+def _votes_of(content: Mapping[str, Any]) -> Votes:
+    """The votes in the content of a file, of which some parts stand where people read them."""
+    header = dict(content["votes"])
+    arrays = {str(name): decode_array(array) for name, array in header.pop("arrays").items()}
+    if "training" in header or "input_hashes" in arrays:
+        raise ValueError("it names its data in two places")
+    if content["training"] is not None:
+        header["training"] = content["training"]
+    if "input_hash" in content:
+        arrays["input_hashes"] = from_digits(_listed("input_hash", content["input_hash"]))
+    return Votes.from_parts(header, arrays, "this certificate")
+
+
+def _listed(name: str, values: Any, count: int | None = None) -> list[Any]:
+    if not isinstance(values, list) or (count is not None and len(values) != count):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{name} is not a list with one entry for each example")
+    return values  # pyright: ignore[reportUnknownVariableType]
+
+
+def _whole_numbers(name: str, values: Any, count: int) -> IntArray:
+    numbers = _listed(name, values, count)
+    if not all(type(number) is int for number in numbers):
+        raise ValueError(f"{name} holds something other than whole numbers")
+    return np.array(numbers, dtype=np.int64)
+
+
+def _names_of(names: Sequence[Any], label: IntArray) -> list[Any]:
+    """What each label is called; None for what is no label, which only a forger claims."""
+    return [names[each] if 0 <= each < len(names) else None for each in label.tolist()]
+
+
+def _check_class_names(votes: Votes, label: IntArray, said: Any) -> None:
+    """Require that labels are called what the votes call them: whoever reads the names reads no other claim."""
+    names = votes.class_names
+    expected = None if names is None else _names_of(names, label)
+    if json.dumps(said) != json.dumps(expected):  # where 1 is not True
+        raise ValueError("class does not hold the names of the labels")
+
+
+def _checked_time(said: Any) -> str:
+    if not isinstance(said, str) or datetime.strptime(said, _TIME).strftime(_TIME) != said:
+        raise ValueError(f"issued is no time such as 2000-01-31T23:59:59Z: {said!r:.80}")
+    return said
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def _checked_radii(radii: npt.ArrayLike) -> IntArray:

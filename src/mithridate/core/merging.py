@@ -164,7 +164,9 @@ def _check_alike(first: Votes, second: Votes) -> None:
         raise ConfigError(
             "These votes come from a function of the data, which has nothing to merge but parts of one run; train once."
         )
-    if first.counts.shape != second.counts.shape or first.data_fingerprint != second.data_fingerprint:
+    same_data = (first.data_fingerprint, first.training) == (second.data_fingerprint, second.training)
+    same_inputs = same_array(first.input_hashes, second.input_hashes) and len(first.counts) == len(second.counts)
+    if not same_data or not same_inputs or first.classes != second.classes:
         raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
     if first.size != second.size:
         raise ConfigError(

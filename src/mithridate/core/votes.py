@@ -22,6 +22,7 @@ from mithridate.core.conditions import Size, Statement, from_plain, to_plain
 from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
 from mithridate.core.mechanism import Deterministic, Mechanism, mechanism_from_dict
 from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
+from mithridate.core.provenance import HASH_BYTES, Hashes, TrainingData
 from mithridate.errors import ArtifactError, ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -36,9 +37,10 @@ _ARRAYS = {
     "sumsq": "score_squares",
     "hist": "score_histograms",
     "y": "labels",
+    "input_hashes": "input_hashes",
 }
 _MAPPINGS = ("shards", "devices", "planned")
-_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size")
+_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size", "training")
 _WANTED = "an array 'counts'"
 _EVIDENCE = "evidence."
 _LONGEST_LINE = 120
@@ -74,6 +76,8 @@ class Votes:
         devices: how many instances each kind of device trained, as far as that is known.
         planned: how many instances the runs of `shards` have as a whole, as far as that is known.
         size: the step of the number of training examples, where constants follow it; it limits every radius.
+        training: which data was trained on, where that is known.
+        input_hashes: SHA-256 of every input, examples x 32 bytes, where they are known; see `core.provenance`.
     """
 
     counts: IntArray
@@ -91,8 +95,12 @@ class Votes:
     devices: Mapping[str, int] = field(default_factory=dict[str, int])
     planned: Mapping[str, int] = field(default_factory=dict[str, int])
     size: Size | None = None
+    training: TrainingData | None = None
+    input_hashes: Hashes | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.training, TrainingData | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected training to be TrainingData or None, got {shown(self.training)}.")
         if not isinstance(self.size, Size | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Expected size to be a Size or None, got {shown(self.size)}; see Size.of.")
         if not isinstance(self.mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -104,6 +112,7 @@ class Votes:
             object.__setattr__(self, name, _checked_scores(name, getattr(self, name), counts))
         object.__setattr__(self, "score_histograms", _checked_histograms(self.score_histograms, counts))
         object.__setattr__(self, "labels", _checked_labels(self.labels, counts))
+        object.__setattr__(self, "input_hashes", _checked_hashes(self.input_hashes, counts))
         runs: tuple[Any, ...] = tuple(self.run_ids)
         if isinstance(self.run_ids, str) or not all(isinstance(run, str) for run in runs) or len(set(runs)) < len(runs):
             raise ConfigError("Expected run_ids as a tuple of different names of runs.")
@@ -281,6 +290,7 @@ class Votes:
             "assumptions": to_plain(self.assumptions),
             "recipe": self.recipe,
             "size": None if self.size is None else self.size.to_dict(),
+            "training": None if self.training is None else self.training.to_dict(),
             **{name: dict(getattr(self, name)) for name in _MAPPINGS},
         }
         named = {key: getattr(self, name) for key, name in _ARRAYS.items()}
@@ -305,6 +315,7 @@ class Votes:
                 "assumptions": from_plain(header["assumptions"]),
                 "recipe": header["recipe"],
                 "size": None if header.get("size") is None else Size(**header["size"]),
+                "training": None if header.get("training") is None else TrainingData(**header["training"]),
                 **{name: header.get(name, {}) for name in _MAPPINGS},
             }
             mechanism = header["mechanism"]
@@ -312,6 +323,8 @@ class Votes:
             raise ArtifactError(
                 f"The header of {origin} cannot be read; the file is damaged. Write it again."
             ) from error
+        if unknown := header.keys() - {"schema", "mechanism", *values}:
+            raise ArtifactError(f"{origin} holds {min(unknown)!r:.80}, which no votes file does; write it again.")
         if "counts" not in arrays:
             raise ArtifactError(f"{origin} has no array 'counts'; the file is damaged. Write it again.")
         for name in arrays:
@@ -506,6 +519,14 @@ def _checked_labels(labels: npt.NDArray[Any] | None, counts: IntArray) -> IntArr
     if (labels < 0).any() or (labels >= counts.shape[1]).any():
         raise ConfigError(f"Expected true labels from 0 to {counts.shape[1] - 1}, the classes that were voted on.")
     return labels
+
+
+def _checked_hashes(hashes: Hashes | None, counts: IntArray) -> Hashes | None:
+    if hashes is None:
+        return None
+    if not isinstance(hashes, np.ndarray) or hashes.dtype != np.uint8 or hashes.shape != (len(counts), HASH_BYTES):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"Expected input_hashes as {HASH_BYTES} bytes for each of {len(counts)} examples.")
+    return _frozen(hashes)
 
 
 def _checked_shards(shards: Any, votes: Votes) -> dict[str, InstanceRanges]:

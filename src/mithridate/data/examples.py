@@ -6,7 +6,6 @@ the training data would be a second look at it, which no certificate accounts fo
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +24,6 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
-_HASH_BYTES = 1 << 24
 # When columns count as scaled on their own data: so close to the scale, over so many rows.
 _TO_ROUNDING = 1e-5
 _FEW_ROWS = 10
@@ -207,22 +205,6 @@ def _array(values: Any, name: str) -> Array:
     return array
 
 
-def fingerprint(*arrays: Array) -> str:
-    """SHA-256 over type, shape and bytes of arrays, as hexadecimal digits.
-
-    >>> fingerprint(np.zeros(2, np.uint8)) == fingerprint(np.zeros(2, np.uint8)) != fingerprint(np.zeros(2, np.int8))
-    True
-    """
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        data = np.ascontiguousarray(array).reshape(-1)
-        step = max(1, _HASH_BYTES // max(1, data.itemsize))
-        for start in range(0, len(data), step):
-            digest.update(data[start : start + step].tobytes())
-    return digest.hexdigest()
-
-
 # --- as inputs of a network -------------------------------------------------------------------------------------------
 
 
@@ -233,12 +215,10 @@ class Dataset:
     Attributes:
         inputs: float32 and scaled, or int64 for tokens; one entry per example.
         labels: int64, from 0.
-        fingerprint: SHA-256 over the arrays as they were given.
     """
 
     inputs: FloatArray | IntArray = field(repr=False)
     labels: IntArray = field(repr=False)
-    fingerprint: str
 
 
 def check_channels(shape: tuple[int, ...], kind: str) -> None:

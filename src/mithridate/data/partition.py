@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate.core.provenance import contents
 from mithridate.data.examples import Array, Examples
 from mithridate.errors import ConfigError
 
@@ -24,7 +25,6 @@ _KEY = b"mithridate content hash 1"
 _HOLDOUT_KEY = b"mithridate holdout"
 _BYTES = 32  # nobody finds two examples with one hash
 _EXACT = 2**53
-_ROWS = 1024  # converted at a time
 
 
 def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]:
@@ -83,7 +83,7 @@ def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:
 
 def _input_hashes(x: Array, size: int, key: bytes) -> Iterator[bytes]:
     """A hash of the values of every input, of so many bytes."""
-    return (hashlib.blake2b(each, digest_size=size, key=key).digest() for each in _contents(x, "<f8", zero=0.0))
+    return (hashlib.blake2b(each, digest_size=size, key=key).digest() for each in contents(x, "<f8", zero=0.0))
 
 
 def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
@@ -110,30 +110,12 @@ def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
     kind = "text" if x.dtype.kind == "U" else "|u1" if x.dtype == np.uint8 else "numbers"
     start = hashlib.blake2b(f"{kind} {x.shape[1:]}".encode(), digest_size=_BYTES, key=_KEY)
     digests = bytearray()
-    for content, label in zip(_contents(x, "|u1" if kind == "|u1" else "<f8"), y.tolist(), strict=True):
+    for content, label in zip(contents(x, "|u1" if kind == "|u1" else "<f8"), y.tolist(), strict=True):
         one = start.copy()
         one.update(label.to_bytes(8, "little"))
         one.update(content)
         digests += one.digest()
     return np.frombuffer(bytes(digests), dtype="<u8").reshape(len(x), -1).astype(np.uint64)
-
-
-def _contents(x: Array, dtype: str, zero: float | None = None) -> Iterator[bytes]:
-    """The bytes of every input, numbers in this type; with `zero`, -0.0 counts as 0.0.
-
-    The bytes of an entry in memory depend on the type of the whole array: on its longest text, or on a single number
-    that needs double precision. These do not.
-    """
-    if x.dtype.kind == "U":
-        for texts in x.reshape(len(x), -1).tolist():
-            # Half a surrogate pair is no character, but it can stand in a string.
-            encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-            yield b"".join(len(text).to_bytes(8, "little") + text for text in encoded)
-        return
-    for start in range(0, len(x), _ROWS):
-        with np.errstate(invalid="ignore"):
-            rows = x[start : start + _ROWS].astype(dtype)
-        yield from map(np.ndarray.tobytes, rows if zero is None else rows + zero)
 
 
 def canonical_order(hashes: Hashes) -> IndexArray:

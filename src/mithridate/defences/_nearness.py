@@ -21,10 +21,11 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from mithridate.core.mechanism import Deterministic
+from mithridate.core.provenance import Hashes, TrainingData, in_digits, input_hashes
 from mithridate.core.votes import Votes
 from mithridate.data.columns import Column
 from mithridate.data.declarations import Table, declaration_from_dict
-from mithridate.data.examples import Examples, Preparation, as_examples, fingerprint
+from mithridate.data.examples import Examples, Preparation, as_examples
 from mithridate.defences.kept_run import KeptRun
 from mithridate.errors import ConfigError
 from mithridate.features import (
@@ -69,7 +70,7 @@ class StoredExamples:
         classes: number of labels.
         preparation: how raw inputs become features.
         scale: what a feature of 1 became.
-        fingerprint: of the examples as they were given.
+        training: which data they are.
         statements: what is taken for granted.
         columns: of a table, as declared; None for other data.
         sparse: whether rows may be sparse.
@@ -80,7 +81,7 @@ class StoredExamples:
     classes: int
     preparation: Preparation
     scale: int
-    fingerprint: str
+    training: TrainingData
     statements: tuple[str, ...]
     columns: tuple[Column, ...] | None = None
     sparse: bool = True
@@ -116,10 +117,10 @@ class StoredExamples:
         _require_exact_products()
         rows = _rounded(inputs)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
-        trusted = [inputs] if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else []
-        said = (*statements, *([_ROUNDING_OF_TRUSTED] if trusted else []))
+        trusted = inputs if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else None
+        said = (*statements, *([] if trusted is None else [_ROUNDING_OF_TRUSTED]))
         columns = _columns(training.declaration)
-        found = fingerprint(x, y, *trusted)
+        found = TrainingData.of(x, y, trusted)
         return cls(rows, y, classes, prepare, _scale(rows.shape[1]), found, said, columns, sparse)
 
     def as_run(self, votes: Votes) -> KeptRun:
@@ -127,7 +128,7 @@ class StoredExamples:
         return KeptRun(
             dict(votes.recipe or {}),
             {"shape": list(self.preparation.shape), "kind": self.preparation.kind},
-            self.fingerprint,
+            self.training,
             votes.assumptions,
             votes.size,
             {**_kept(self.rows), "labels": self.labels.astype(np.int32)},
@@ -159,7 +160,7 @@ class StoredExamples:
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
         declared = run.recipe.get("source", {}).get("declaration")
         columns = _columns(None if declared is None else declaration_from_dict(declared))
-        scale, found = _scale(rows.shape[1]), run.train_fingerprint
+        scale, found = _scale(rows.shape[1]), run.training
         return cls(rows, labels, classes, preparation, scale, found, run.statements, columns, sparse)
 
     @property
@@ -179,7 +180,7 @@ class StoredExamples:
         seen = [test.x, _mirror_images(test.x, self.preparation.kind)] if mirrored else [test.x]
         _require_exact_products()
         views = (_rounded(_features(self.preparation, view, "test", sparse=self.sparse)) for view in seen)
-        return Inputs(tuple(views), test.y, fingerprint(test.x))
+        return Inputs(tuple(views), test.y, input_hashes(test.x))
 
     def recipe(self, *, mirrored: bool) -> dict[str, Any]:
         """Features and classes, as the recipes of votes name them; mirror images only where they count."""
@@ -194,12 +195,12 @@ class Inputs:
     Attributes:
         views: their rows; with their mirror images, first those of the inputs, then those of the images.
         true_labels: where known.
-        fingerprint: of the inputs as they were given.
+        hashes: of the inputs as they were given.
     """
 
     views: tuple[Rows, ...]
     true_labels: IntArray | None
-    fingerprint: str
+    hashes: Hashes
 
     def __len__(self) -> int:
         return self.views[0].shape[0]
@@ -257,12 +258,14 @@ def votes_of(
     recipe: dict[str, Any],
     evidence: Mapping[str, npt.NDArray[Any]],
 ) -> Votes:
-    content = json.dumps([examples.fingerprint, inputs.fingerprint, recipe], sort_keys=True)
+    content = json.dumps([examples.training.to_dict(), in_digits(inputs.hashes), recipe], sort_keys=True)
     return Votes(
         counts,
         mechanism,
         labels=inputs.true_labels,
         data_fingerprint=f"sha256:{hashlib.sha256(content.encode()).hexdigest()}",
+        training=examples.training,
+        input_hashes=inputs.hashes,
         assumptions=examples.statements,
         recipe=recipe,
         evidence=evidence,

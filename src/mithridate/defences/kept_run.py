@@ -23,12 +23,13 @@ from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import PathLike, parse_json, read_file, write_atomically
 from mithridate._version import VERSION
 from mithridate.core.conditions import Size, from_plain, to_plain
+from mithridate.core.provenance import TrainingData
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.run/1"
 KIND = "examples"
-_SAID = ("recipe", "inputs", "train_fingerprint", "assumptions", "size", "data_fingerprint")
+_SAID = ("recipe", "inputs", "training", "assumptions", "size", "data_fingerprint")
 # What a recipe says of the method; methods that vote alike can share a run.
 _OF_METHOD = ("defence", "rule")
 
@@ -40,7 +41,7 @@ class KeptRun:
     Attributes:
         recipe: of its votes.
         inputs: shape and kind of one raw input, in plain JSON values.
-        train_fingerprint: of the training examples.
+        training: which data it was trained on.
         statements: all that its certificates repeat.
         size: see `Votes.size`.
         arrays: what predictions need.
@@ -48,7 +49,7 @@ class KeptRun:
 
     recipe: dict[str, Any]
     inputs: dict[str, Any]
-    train_fingerprint: str
+    training: TrainingData
     statements: tuple[str, ...]
     size: Size | None
     arrays: dict[str, npt.NDArray[Any]]
@@ -79,7 +80,7 @@ class KeptRun:
             "kind": KIND,
             "recipe": votes.recipe,
             "inputs": self.inputs,
-            "train_fingerprint": self.train_fingerprint,
+            "training": self.training.to_dict(),
             "data_fingerprint": votes.data_fingerprint,
             "assumptions": to_plain(votes.assumptions),
             "size": None if votes.size is None else votes.size.to_dict(),
@@ -100,7 +101,7 @@ class KeptRun:
             return cls(
                 dict(said["recipe"]),
                 dict(said["inputs"]),
-                str(said["train_fingerprint"]),
+                TrainingData(**said["training"]),
                 from_plain(said["assumptions"]),
                 None if said["size"] is None else Size(**said["size"]),
                 arrays,
@@ -112,7 +113,7 @@ class KeptRun:
         """Votes on other inputs, with all that the run says of its own."""
         kept = {name: self.recipe[name] for name in ("source", *_OF_METHOD) if name in self.recipe}
         recipe = {**(votes.recipe or {}), **kept}
-        return replace(votes, recipe=recipe, size=self.size, assumptions=self.statements)
+        return replace(votes, recipe=recipe, size=self.size, assumptions=self.statements, training=self.training)
 
 
 def damaged(run_dir: PathLike, error: Exception) -> ArtifactError:
@@ -143,7 +144,7 @@ def _check_place(folder: Path, content: Mapping[str, Any]) -> None:
         before = _read(path)
     except ArtifactError as error:
         raise ConfigError(f"{folder} belongs to a run of something else; use another run_dir (--run-dir).") from error
-    names = {"recipe": "its recipe", "train_fingerprint": "its training data", "data_fingerprint": "its test inputs"}
+    names = {"recipe": "its recipe", "training": "its training data", "data_fingerprint": "its test inputs"}
     different = [words for name, words in names.items() if _compared(before[name]) != _compared(content[name])]
     if different:
         raise ConfigError(f"{folder} belongs to another run: {different[0]} differ; use another run_dir (--run-dir).")

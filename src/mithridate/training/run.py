@@ -22,8 +22,9 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
+from mithridate.core.provenance import input_hashes
 from mithridate.core.votes import Votes
-from mithridate.data.examples import Dataset, Examples, Preparation, as_examples, fingerprint
+from mithridate.data.examples import Dataset, Examples, Preparation, as_examples
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
 from mithridate.training.batch_source import TrainingRecipe
@@ -237,7 +238,7 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
         votes = run.finished_votes()
         if votes is None:
             work.fill(run, work.job, runtime.progress)
-            votes = _votes(order.test.y, run, work.job.config)
+            votes = _votes(order.test, run, work.job.config)
             run.save_votes(votes)
         else:
             votes = _up_to_date(votes, order.test.y, run)
@@ -246,7 +247,7 @@ def carry_out(order: Order, runtime: RuntimeOptions) -> Votes:
         # Whoever finishes the last shard writes the votes of the whole run.
         whole = run.whole() if isinstance(run, SharedRun) else None
         if whole is not None and whole.finished_votes() is None:
-            whole.save_votes(_votes(order.test.y, whole, work.job.config))
+            whole.save_votes(_votes(order.test, whole, work.job.config))
         steps = _instances(run) * work.job.config.steps
     if runtime.progress is not None:
         runtime.progress(steps, steps)
@@ -479,9 +480,7 @@ def by_parameter(weights: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str,
     return {name: part.numpy().reshape(len(weights), *shape) for (name, shape), part in named}
 
 
-def votes_of(
-    total: TallyArrays, manifest: Manifest, config: TrainingRecipe, labels: npt.NDArray[np.int64] | None, identity: str
-) -> Votes:
+def votes_of(total: TallyArrays, manifest: Manifest, config: TrainingRecipe, inputs: Examples) -> Votes:
     """The votes of a run, by its recipe, on some inputs."""
     mechanism = config.mechanism
     evidence = {name: total[name] for name in EVIDENCE if name in total}
@@ -490,8 +489,10 @@ def votes_of(
         sums = {"counts": sums["counts"]}
     return Votes(
         mechanism=mechanism,
-        labels=labels,
-        data_fingerprint=identity,
+        labels=inputs.y,
+        data_fingerprint=data_fingerprint(manifest.training, inputs.x, manifest.recipe),
+        training=manifest.training,
+        input_hashes=input_hashes(inputs.x),
         run_ids=(manifest.run_id,),
         assumptions=manifest.assumptions,
         recipe=manifest.recipe,
@@ -501,9 +502,10 @@ def votes_of(
     )
 
 
-def _votes(labels: npt.NDArray[np.int64] | None, run: Run, config: TrainingRecipe) -> Votes:
+def _votes(inputs: Examples, run: Run, config: TrainingRecipe) -> Votes:
     manifest = run.manifest
-    votes = replace(votes_of(run.total(), manifest, config, labels, manifest.data_fingerprint), devices=run.devices)
+    votes = votes_of(run.total(), manifest, config, inputs)
+    votes = replace(votes, data_fingerprint=manifest.data_fingerprint, devices=run.devices)
     if not isinstance(run, SharedRun):
         return votes
     # The number of instances in the recipe is that of all that voted, as in votes that were merged.
@@ -596,16 +598,15 @@ def predict(
         raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
     prepared = preparation(new.x, "new")
-    identity = data_fingerprint(manifest.train_fingerprint, fingerprint(new.x), manifest.recipe)
     if "learner" in manifest.recipe:
         total = learnt_again(path, manifest, config, prepared, model, _evidence(manifest))
-        return votes_of(total, manifest, config, new.y, identity)
+        return votes_of(total, manifest, config, new)
     if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
     machine = _asked(manifest, config, prepared, model, target)
     total = _counted(machine, path, manifest, prepared, target)
-    return replace(votes_of(total, manifest, config, new.y, identity), devices=devices_of(path, manifest))
+    return replace(votes_of(total, manifest, config, new), devices=devices_of(path, manifest))
 
 
 def _check_stored(manifest: Manifest) -> None:
@@ -669,7 +670,7 @@ def _asked(
         raise ConfigError(f"Expected the network of the run, {stored}, got {found}.")
     # Nothing is trained here: one example of zeros tells the engine the shape of its inputs.
     zeros = np.zeros((1, *shape), np.float32)
-    nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64), "")
+    nothing = Dataset(zeros.astype(np.int64) if manifest.inputs["tokens"] else zeros, np.zeros(1, np.int64))
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)

@@ -37,6 +37,7 @@ from mithridate import _validate
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import PathLike, check_is_file, parse_json, read_file, sync_folder, write_atomically
 from mithridate.core.conditions import Size, distinct, from_plain, to_plain
+from mithridate.core.provenance import TrainingData
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived, new_root_seed
@@ -78,7 +79,7 @@ class Manifest:
         run_id: public name of the run; see `run_id_of`.
         recipe: how instances are trained; see `Votes.recipe`.
         data_fingerprint: see `Votes`.
-        train_fingerprint: of the training data alone.
+        training: which data is trained on.
         inputs: shape and kind of one raw input, for later predictions.
         assumptions: what the training takes for granted.
         keep_models: whether the weights of every instance are kept.
@@ -93,7 +94,7 @@ class Manifest:
     run_id: str
     recipe: dict[str, Any]
     data_fingerprint: str
-    train_fingerprint: str
+    training: TrainingData
     inputs: dict[str, Any]
     assumptions: tuple[str, ...]
     keep_models: bool
@@ -114,6 +115,7 @@ class Manifest:
         ranges = [[group.start, group.stop] for group in self.ranges]
         size = None if self.size is None else self.size.to_dict()
         values = {**self.__dict__, "ranges": ranges, "assumptions": to_plain(self.assumptions), "size": size}
+        values["training"] = self.training.to_dict()
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -135,6 +137,7 @@ class Manifest:
                 values["ranges"] = tuple(range(*pair) for pair in values["ranges"])
                 values["assumptions"] = from_plain(values["assumptions"])
                 values["size"] = None if values.get("size") is None else Size(**values["size"])
+                values["training"] = TrainingData(**values["training"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest
@@ -145,8 +148,8 @@ class Manifest:
         raise ArtifactError(f"{path} has the schema {schema!r:.80}, this version reads {SCHEMA!r}; update mithridate.")
 
 
-_TEXTS = ("run_id", "data_fingerprint", "train_fingerprint", "device")
-_TABLES = ("recipe", "inputs", "versions")
+_TEXTS = ("run_id", "data_fingerprint", "device")
+_TABLES = ("recipe", "training", "inputs", "versions")
 
 
 def _check_kinds(values: Mapping[str, Any]) -> None:
@@ -703,7 +706,7 @@ def _differences(stored: Manifest, wanted: Manifest) -> list[str]:
     old, new = _named(stored), _named(wanted)
     changed = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     found = [_difference(name, repr(old.get(name)), repr(new.get(name))) for name in changed]
-    if stored.train_fingerprint != wanted.train_fingerprint:
+    if stored.training != wanted.training:
         found.append("its training data are different")
     elif not found and stored.data_fingerprint != wanted.data_fingerprint:
         found.append("its test inputs are different")

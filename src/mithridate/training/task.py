@@ -18,7 +18,8 @@ from torch import nn
 
 from mithridate._version import VERSION
 from mithridate.core.conditions import Statement
-from mithridate.data.examples import Array, Dataset, Preparation, fingerprint, kind_of
+from mithridate.core.provenance import TrainingData, fingerprint
+from mithridate.data.examples import Array, Dataset, Preparation, kind_of
 from mithridate.data.partition import IndexArray, content_hashes
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen
@@ -128,11 +129,13 @@ class Task:
         order: what is trained, on what, and all that is said of it.
         job: the same for those who train.
         preparation: how inputs reach the network.
+        training: which data that is.
     """
 
     order: Order
     job: Job
     preparation: Preparation
+    training: TrainingData
 
 
 def task_of(order: Order, *, keep_models: bool = False) -> Task:
@@ -160,7 +163,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         trainer = LearnerTrainer(learner)
         inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
-    identity = fingerprint(x, y, *([inputs] if encoder is not None and encoder.trusted else []))
+    found = TrainingData.of(x, y, inputs if encoder is not None and encoder.trusted else None)
     plan = config.plan
     if plan is not None and plan.noise and inputs.dtype != np.float32:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
@@ -169,9 +172,9 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
     check_evidence(evidence, len(test), classes)
     members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
-    data = Dataset(inputs, y, identity)
+    data = Dataset(inputs, y)
     job = Job(trainer, config, data, test, evidence, members, keep_models and trainer.keeps_weights)
-    return Task(order, job, preparation)
+    return Task(order, job, preparation, found)
 
 
 def row_by_row(features: Any) -> Any:
@@ -255,10 +258,10 @@ def _recipe_of(task: Task, machine: Engine | LearnerMachine | Crew) -> dict[str,
     return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
 
 
-def data_fingerprint(train_fingerprint: str, test_fingerprint: str, recipe: dict[str, Any]) -> str:
+def data_fingerprint(training: TrainingData, x: Array, recipe: dict[str, Any]) -> str:
     """What identifies training data, inputs and configuration; runs of different size may merge."""
     config = {name: value for name, value in recipe["config"].items() if name != "instances"}
-    content = [train_fingerprint, test_fingerprint, config, recipe["model"], recipe["features"]]
+    content = [training.to_dict(), fingerprint(x), config, recipe["model"], recipe["features"]]
     return f"sha256:{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}"
 
 
@@ -301,8 +304,8 @@ def manifest_of(
     return Manifest(
         run_id="",  # the seed gives it
         recipe=recipe,
-        data_fingerprint=data_fingerprint(job.data.fingerprint, fingerprint(task.order.test.x), recipe),
-        train_fingerprint=job.data.fingerprint,
+        data_fingerprint=data_fingerprint(task.training, task.order.test.x, recipe),
+        training=task.training,
         inputs={
             "shape": list(preparation.shape),
             "kind": preparation.kind,
