@@ -17,7 +17,7 @@ SPLITS = [(1, 0), (0, 1), (2, 0), (0, 2), (1, 1), (3, 1), (1, 3), (5, 0), (0, 5)
 def audited(mechanism: Private, split: tuple[int, int]) -> np.ndarray:
     """K of a split as the auditor has it."""
     training = PrivateTraining.of(mechanism.to_dict())
-    return _TradeoffRoute(training, Threat.SYMMETRIC_DIFFERENCE, single=True)._largest(Difference(*split), LEVELS)
+    return _TradeoffRoute(training, Threat.SYMMETRIC_DIFFERENCE)._largest(Difference(*split), LEVELS)
 
 
 def reached(mechanism: Private, split: tuple[int, int]) -> np.ndarray:

@@ -98,7 +98,9 @@ class _TradeoffRoute:
 
     def _holds(self, split: Difference, limits: Limits) -> BoolArray:
         x = np.concatenate([limits.miss_upper, limits.rival_upper])
-        if self._training.keep is not None and max(split) > _MANY_KEPT:
+        pure = (Difference(split.gained, 0), Difference(0, split.lost))
+        is_new = any(sum(each) > _MANY_KEPT and each not in self._tables for each in pure)
+        if self._training.keep is not None and is_new:
             # Thousands of curves are not computed for a claim that one of them refutes.
             held = self._below_one(self._at_least(self._training.keep, split, x), limits)
             if not held.any():
