@@ -22,7 +22,8 @@ from mithridate.comparing.result import make_folder
 from mithridate.core.certificate import Certificate
 from mithridate.core.labels import commonest
 from mithridate.core.mechanism import Deterministic, Threat
-from mithridate.data.examples import Examples, as_examples, fingerprint
+from mithridate.core.provenance import fingerprint
+from mithridate.data.examples import Examples, as_examples
 from mithridate.data.partition import canonical_order, content_hashes, folds_by_hash, shared_with
 from mithridate.defences.base import check_declared, kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
@@ -459,7 +460,7 @@ def _declared_classes(examples: Examples) -> int | None:
 def _fingerprint(examples: Examples) -> str:
     """Of sorted examples; however their numbers and texts are held."""
     assert examples.y is not None
-    return fingerprint(content_hashes(examples.x, examples.y))
+    return fingerprint(examples.x, examples.y)
 
 
 def _plain(constants: Mapping[str, Any]) -> dict[str, Any]:
