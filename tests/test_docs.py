@@ -140,8 +140,8 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    listed = re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent == DOCS)
+    listed = re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
 # --- the reference --------------------------------------------------------------------------------------------------

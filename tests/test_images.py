@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError, MithridateError
-from mithridate.data import Arrays, Images, Table, Text, propose, read
+from mithridate.data import Arrays, Images, Number, Table, Text, propose, read
 from mithridate.data.images import SUFFIXES, from_pictures, list_folder
 
 Image = pytest.importorskip("PIL.Image")
@@ -53,7 +53,7 @@ def test_images_in_the_order_of_their_paths(pets: Path) -> None:
     assert np.asarray(found.y).tolist() == [0, 0, 1, 1]
     assert found.class_names == ("cat", "dog", "emu")
     assert found.notes == (
-        "1 files that are no images by their names were ignored.",
+        "Files that are no images by their names were ignored: 1.",
         "No images were found of the classes emu.",
     )
     assert found.assumptions == ()
@@ -374,3 +374,13 @@ def test_any_bytes_are_an_image_or_one_clear_error(
     except ArtifactError:
         return
     assert found.x.shape == (1, 3, 4, 4)
+
+
+def test_data_of_another_kind_than_declared(pets: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    table = tmp_path_factory.mktemp("other") / "a.csv"
+    table.write_text("age\n1\n")
+    with pytest.raises(ConfigError, match=r"a\.csv is a table, but images are declared; give images"):
+        read(table, Images((6, 8), classes=("cat", "dog")))
+    for source in (pets, pets / "cat" / "a.PNG"):
+        with pytest.raises(ConfigError, match="holds images, but a table is declared; give a table"):
+            read(source, Table("kind", (Number("age", 0, 120),), ("cat", "dog")))

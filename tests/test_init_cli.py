@@ -123,6 +123,11 @@ def test_what_is_there_is_overwritten_only_by_force(capsys: pytest.CaptureFixtur
         (["header.csv", "--label", "kind"], "no rows"),
         (["one.csv", "--label", "kind"], "one class"),
         (["only.csv", "--label", "kind"], "nothing to learn"),
+        (
+            ["numbered.csv", "--label", "name"],
+            "40 different labels in 40 rows; probably this is not",
+        ),
+        (["numbered.csv", "--label", "number"], "different labels in 40 rows"),
         (["garbage.npz"], "not a readable .npz"),
         (["garbage.parquet", "--label", "kind"], "garbage.parquet"),
         (["garbage"], "by its name"),
@@ -142,6 +147,7 @@ def test_data_for_which_nothing_can_be_proposed(
     Path("header.csv").write_text("petal,kind\n")
     Path("one.csv").write_text("petal,kind\n1,rose\n2,rose\n")
     Path("only.csv").write_text("kind,other\nrose,\ndaisy,\n")
+    Path("numbered.csv").write_text("name,number,kind\n" + "".join(f"A{i},{i},{i % 2}\n" for i in range(40)))
     for name in ("garbage.npz", "garbage.parquet", "garbage"):
         Path(name).write_bytes(bytes(range(256)))
     Path("folder").mkdir()

@@ -220,7 +220,28 @@ def test_named_pictures_are_shown(capsys: pytest.CaptureFixture[str], certificat
     assert json.loads(outcome.out)["pictures"] == 3
 
 
+def test_every_condition_is_said_once(capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
+    sentence = "The classes are those of the training data."
+    conditional = replace(votes(), assumptions=(Statement(sentence, "class-list"),))
+    certify(conditional).save(run_dir / "certificate.json")
+    conditional.save(run_dir / "votes.npz")
+    said = " ".join(run(capsys, "report", run_dir).out.split())
+    assert said.count(sentence) == 1
+    assert f"Condition class-list: {sentence}" in said
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_from_before_the_run_was_trained_again_is_refused(
+    capsys: pytest.CaptureFixture[str], run_dir: Path
+) -> None:
+    certify(votes()).save(run_dir / "certificate.json")
+    assert run(capsys, "report", run_dir).code == 0
+    (run_dir / "report.html").unlink()
+    replace(votes(), recipe={"class_weights": [1, 10, 1]}).save(run_dir / "votes.npz")
+    refused(run(capsys, "report", run_dir), "not of the votes beside it", f"mithridate certify '{run_dir}'")
+    assert not (run_dir / "report.html").exists()
 
 
 def test_a_changed_certificate_is_refused(capsys: pytest.CaptureFixture[str], certificate: Path) -> None:

@@ -562,7 +562,7 @@ def test_files_that_are_no_tables(tmp_path: Path, data: bytes, kind: type[Except
     ("text", "says"),
     [
         ("agee,y\n1,yes\n2,no\n", "has no column 'age'; did you mean 'agee'?"),
-        ("x,y\n1,yes\n2,no\n", "has no column 'age'; expected one of x, y."),
+        ("x,y\n1,yes\n2,no\n", "has no column 'age'; it has x, y."),
         ("age,z\n1,yes\n2,no\n", "has no column 'y'"),
         ("age,y\n1,yes\nold,no\n", "'age' is declared as numbers, but line 3 of {path} holds 'old'; declare it as"),
         ("age,y\n1,yes\n'2,5',no\n".replace("'", '"'), "line 3 of {path} holds '2,5'; write decimals with a point"),

@@ -426,6 +426,18 @@ def test_a_project_file_does_what_the_flags_do(fake: Any, capsys: pytest.Capture
     assert content["recipe"] == flags["recipe"]
 
 
+@pytest.mark.parametrize(("declared", "is_far"), [(60, False), (59, False), (6, True), (600, True)])
+def test_a_declared_number_that_is_far_from_the_truth(
+    fake: Any, capsys: pytest.CaptureFixture[str], files: Path, declared: int, is_far: bool
+) -> None:
+    assert len(TRAIN[0]) == 60
+    Path("mine.toml").write_text(PROJECT)
+    outcome = run(capsys, "train", "mine.toml", "--num-train", str(declared))
+    assert outcome.code == 0, outcome.err
+    said = f"Note: num_train is declared as {declared:,}, but there are 60 examples to train on"
+    assert (said in " ".join(outcome.out.split())) is is_far
+
+
 def test_what_the_file_assumes_is_in_the_certificate(
     fake: Any, capsys: pytest.CaptureFixture[str], files: Path
 ) -> None:

@@ -495,6 +495,16 @@ def test_the_configuration_does_not_follow_the_training_file(capsys: pytest.Capt
         ) == first
 
 
+def test_every_search_has_a_run_of_its_own(capsys: pytest.CaptureFixture[str], here: Path) -> None:
+    tuned(capsys)
+    for name in ("again", "p"):
+        tuned(capsys, "-o", name)
+    found = {name: read_project(here / name / "tuned.toml").run_dir for name in ("p-tuned", "again", "p")}
+    assert found["p-tuned"] != found["again"]
+    # runs/p is that of the project itself, which may have been trained.
+    assert Path("runs/p") not in found.values()
+
+
 def test_the_result_trains_as_it_is_and_says_one_sentence(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     outcome = tuned(capsys, "-o", "deep/er")
     text = " ".join(outcome.out.split())
@@ -504,7 +514,7 @@ def test_the_result_trains_as_it_is_and_says_one_sentence(capsys: pytest.Capture
     assert project.train is not None
     assert project.train.resolve() == (here / "train.csv").resolve()
     assert run(capsys, "train", "deep/er/tuned.toml").code == 0
-    certified = json.loads(run(capsys, "certify", "runs/p-tuned", "--json").out)
+    certified = json.loads(run(capsys, "certify", "runs/er", "--json").out)
     assert not certified["conditional"]
     assert project.tuned in certified["assumptions"]
     assert "200 trusted examples" in str(project.tuned)

@@ -569,7 +569,7 @@ def tuned_toml(project: Project, path: Path, method: str, constants: Mapping[str
     """A project file with a method and its constants in the place of what was left open.
 
     Args:
-        project: what was left open; `run_dir` and the rest stay as they are, but for the place of the new run.
+        project: what was left open; the new run has a place of its own, by the folder of `path`, beside `run_dir`.
         path: where it will be written; the files it names are relative to that.
         method: what was chosen.
         constants: its constants, as files name them.
@@ -578,10 +578,11 @@ def tuned_toml(project: Project, path: Path, method: str, constants: Mapping[str
     Raises:
         ConfigError: the name of a file cannot be written as text.
     """
-    run_dir = project.run_dir or Path("runs/project")
+    before, name = project.run_dir or Path("runs/project"), path.parent.resolve().name or "tuned"
+    run_dir = before.parent / (f"{name}-tuned" if name == before.name else name)
     # A comment of TOML holds no control characters.
     shown = shlex.quote(str(path)) if str(path).isprintable() else "..."
-    lines = [_TUNED_HEADER.format(path=shown, run_dir=toml_text(f"{run_dir.as_posix()}-tuned"))]
+    lines = [_TUNED_HEADER.format(path=shown, run_dir=toml_text(run_dir.as_posix()))]
     if project.assumptions:
         lines.append(f"assumptions = {toml_value(list(map(str, project.assumptions)))}\n")
     if tuned is not None:

@@ -112,7 +112,7 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     checks = [Check("file unchanged", True, f"the SHA-256 of every byte of the file agrees, schema {SCHEMA}")]
     checks.append(_check_conditions(certificate, content))
     if run is not None:
-        differences = _differences_from_source(certificate.votes, run)
+        differences = differences_from_source(certificate.votes, run)
         agreed = f"counts, mechanism, recipe, data, inputs, size and conditions are those of {run}"
         checks.append(Check("source", not differences, differences or agreed))
     checks.extend(_claims(certificate, progress))
@@ -334,7 +334,7 @@ def _searched(certificate: Certificate) -> IntArray:
 # --- where the votes come from ----------------------------------------------------------------------------------------
 
 
-def _differences_from_source(votes: Votes, run: PathLike) -> str:
+def differences_from_source(votes: Votes, run: PathLike) -> str:
     """In what votes are not those of a run, or of a votes file, with all that was said there; empty where they are."""
     folder = Path(run)
     source = Votes.load(folder / "votes.npz" if os.path.isdir(folder) else folder)

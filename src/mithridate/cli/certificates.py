@@ -15,6 +15,7 @@ from mithridate._text import one_line
 from mithridate.certifying.certification import certify
 from mithridate.cli import _shared
 from mithridate.core.certificate import Certificate
+from mithridate.core.conditions import explained
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import FORMATS, Report
@@ -73,8 +74,10 @@ def run_report(arguments: argparse.Namespace) -> int:
         return 0
     console = _shared.console()
     console.print(report.headline)
+    # Conditions have lines of their own, and the last line says what lifts them.
+    weak = [each for each in report.warnings if each not in map(one_line, explained(report.certificate.conditions))]
     said = words.particular_assumptions(report.certificate)
-    for sentence in dict.fromkeys((*(f"Note: {each}" for each in (*report.warnings, *notes)), *said)):
+    for sentence in dict.fromkeys((*(f"Note: {each}" for each in (*weak, *notes)), *said)):
         console.print(sentence)
     console.print(f"Written to {path}", soft_wrap=True)
     _shared.print_conditions(console, report.certificate.conditions)
@@ -128,7 +131,10 @@ def _claim(source: Path) -> tuple[Certificate, tuple[str, ...], tuple[str, ...]]
     path, votes = (source / "certificate.json", source / "votes.npz") if is_run else (source, source)
     verify = f"mithridate verify {shlex.quote(str(path))}"
     if not is_run or os.path.isfile(path):
-        return Certificate.load(path), (verify,), ()
+        certificate = Certificate.load(path)
+        if is_run and os.path.isfile(votes):
+            _check_is_of(certificate, votes, source)
+        return certificate, (verify,), ()
     if not os.path.isfile(votes):
         raise ArtifactError(
             f"{source} holds neither certificate.json nor votes.npz; give the directory of a finished run, or a "
@@ -139,6 +145,18 @@ def _claim(source: Path) -> tuple[Certificate, tuple[str, ...], tuple[str, ...]]
     command = f"mithridate certify {shlex.quote(str(votes))} --out {shlex.quote(str(path))}"
     note = f"There is no {path.name} in {source}, so its votes were certified with the defaults."
     return certificate, (command, verify), (note,)
+
+
+def _check_is_of(certificate: Certificate, votes: Path, run_dir: Path) -> None:
+    """Refuse a certificate that was left from before the run was trained again, such as with other class weights."""
+    # Imported here because the second route needs more of scipy than the other commands should wait for.
+    from mithridate.auditing.verification import differences_from_source
+
+    if differences_from_source(certificate.votes, votes):
+        raise ArtifactError(
+            f"certificate.json in {run_dir} is not of the votes beside it: the run was trained otherwise since. "
+            f"Certify it again: mithridate certify {shlex.quote(str(run_dir))}"
+        )
 
 
 def _about_points(given: Path | None, beside: Path, points: int) -> tuple[dict[str, Any], list[str]]:

@@ -149,7 +149,8 @@ def run_train(arguments: argparse.Namespace) -> int:
     with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
-    for sentence in dict.fromkeys((*training.notes, *test.notes)):
+    number = _about_number(project.options.get("num_train"), len(training.x))
+    for sentence in dict.fromkeys((*training.notes, *test.notes, *number)):
         console.print(f"Note: {sentence}")
     options = project.runtime()
     device = device_type(options.get("device", "auto"), options["backend"])
@@ -170,6 +171,16 @@ def run_train(arguments: argparse.Namespace) -> int:
     else:
         _print(console, votes, run_dir, clock, part)
     return 0
+
+
+def _about_number(declared: int | None, found: int) -> tuple[str, ...]:
+    """That the declared number of examples is far from theirs: the claim holds, but perhaps a digit is missing."""
+    if declared is None or found <= 2 * declared <= 4 * found:
+        return ()
+    return (
+        f"num_train is declared as {declared:,}, but there are {found:,} examples to train on; what follows their "
+        f"number is chosen for {declared:,}.",
+    )
 
 
 def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: argparse.Namespace) -> int:

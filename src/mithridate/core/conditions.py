@@ -39,8 +39,8 @@ _KINDS = {
     ),
     "proposed-schema": _Kind(
         "confirm what was proposed",
-        "Compare the proposed columns, ranges and classes with what you know, correct them, and declare them: "
-        "schema=Table(...) of CertifiedClassifier, or delete proposed = true.",
+        "Compare what was proposed with what you know and correct it; then delete proposed = true from the project "
+        "file, or give it to CertifiedClassifier as its schema.",
     ),
     "fitted-preprocessing": _Kind(
         "scale by known constants",

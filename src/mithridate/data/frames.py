@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
-from mithridate._text import did_you_mean, shown
+from mithridate._text import listed, nearest, shown
 from mithridate.errors import ArtifactError, ConfigError
 
 FloatArray = npt.NDArray[np.float64]
@@ -120,8 +120,14 @@ class Frame:
             ConfigError: it is not there, or holds something other than numbers and text.
         """
         if name not in self.names:
-            raise ConfigError(f"{self.subject} has no column {name!r}; {did_you_mean(name, self.names)}")
+            raise ConfigError(f"{self.subject} has no column {name!r}; {_instead(name, self.names)}")
         return self.column(name)
+
+
+def _instead(name: str, names: Sequence[str]) -> str:
+    """The end of a sentence on a column that is not there: the one that was meant, else those that are there."""
+    near = nearest(name, names)
+    return f"it has {listed(names, 20)}." if near is None else f"did you mean {near!r}?"
 
 
 # --- cells ----------------------------------------------------------------------------------------------------------
@@ -536,7 +542,7 @@ def column_of(source: Any, name: str) -> Any:
     """
     names = column_names(source)
     if name not in names:
-        raise ConfigError(f"The table has no column {name!r}; {did_you_mean(name, names)}")
+        raise ConfigError(f"The table has no column {name!r}; {_instead(name, names)}")
     if is_hugging_face(source):
         return _hugging_face_values(source, name)
     return source.iloc[:, names.index(name)] if _is_of(source, "pandas") else source.get_column(name)

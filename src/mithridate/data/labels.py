@@ -19,6 +19,8 @@ IntArray = npt.NDArray[np.int64]
 Numbered = tuple[IntArray, tuple[str, ...] | None, tuple[str, ...]]
 
 _WRONG_COLUMN = "probably this is not the column of labels"
+# Of fewer rows each may well be of a class of its own.
+_LEAST_ROWS = 20
 _ALL_WHOLE = Statement(f"The labels were read as whole numbers, since all of them are; {PUBLIC}", "class-list")
 
 
@@ -84,7 +86,13 @@ def proposed(cells: Cells, place: Place) -> tuple[str, ...]:
     if all(_as_number(label) is not None for label in labels):
         _whole_numbers(labels, place, least=-math.inf)
     spelled = [cell.strip() for cell in cells] if cells.dtype == object else [_as_written(label) for label in labels]
-    return _different(labels, spelled, place)
+    names = _different(labels, spelled, place)
+    if len(labels) >= _LEAST_ROWS and 2 * len(names) > len(labels):
+        raise ConfigError(
+            f"There are {len(names):,} different labels in {len(labels):,} rows; {_WRONG_COLUMN}, else declare the "
+            "classes."
+        )
+    return names
 
 
 def _present(words: list[str | None], place: Place) -> list[str]:

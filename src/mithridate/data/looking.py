@@ -331,9 +331,9 @@ def rare_labels(y: IntArray, names: Sequence[str]) -> tuple[Remark, tuple[int, .
     said = listed(f"{shown(name)} ({percent(count, len(y))})" for name, count in rare.items())
     sentence = (
         f"Rare beside {shown(names[int(counts.argmax())])} ({percent(largest, len(y))}): {said}. Without class_weights "
-        f"hardly any prediction will be {'this label' if len(rare) == 1 else 'one of these labels'}. Let them follow "
-        "shares that you know from elsewhere, such as those of the population: by the shares of this file, every "
-        "certificate is conditional on them, and assumptions must say so."
+        f"few predictions, or none, may be {'this label' if len(rare) == 1 else 'one of these labels'}. Let them "
+        "follow shares that you know from elsewhere, such as those of the population: by the shares of this file, "
+        "every certificate is conditional on them, and assumptions must say so."
     )
     return Remark("rare-class", sentence), tuple(_weight(largest, int(count)) for count in counts)
 

@@ -238,6 +238,8 @@ def _as_declared(x: Array, declaration: Declaration | None) -> Array:
 def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) -> Examples:
     table = request.declaration
     if not isinstance(table, Table):
+        if isinstance(table, Images):
+            raise ConfigError(f"{frame.subject} is a table, but images are declared; give images of the same kind.")
         raise ConfigError(f"{frame.subject} is a table; {_DECLARE}.")
     name = table.label
     if labels is None and name is not None and (name in frame.names or request.training):
@@ -265,6 +267,8 @@ def _texts(frame: Frame, columns: Sequence[Column], label: str | None, *, traini
 def _images(request: _Request, origin: Any) -> Images:
     if isinstance(request.declaration, Images):
         return request.declaration
+    if isinstance(request.declaration, Table):
+        raise ConfigError(f"{origin} holds images, but a table is declared; give a table with its columns.")
     raise ConfigError(f"{origin} holds images; declare their size and channels, such as Images(size=(32, 32)).")
 
 
@@ -274,7 +278,7 @@ def _read_folder(root: Path, request: _Request) -> Examples:
     cells = None if folder.labels is None else frames.cells_of_objects(folder.labels, "The folder")
     absent = f"Training needs labels; put the images of {root} into one folder per class."
     y = request.numbered(cells, len(folder.names), lambda row: f"{root / folder.names[row]}", absent)
-    notes = [f"{folder.ignored:,} files that are no images by their names were ignored."] if folder.ignored else []
+    notes = [f"Files that are no images by their names were ignored: {folder.ignored:,}."] if folder.ignored else []
     empty = [name for name in request.classes or () if name not in (folder.labels or ())]
     if empty and y is not None:
         notes.append(f"No images were found of the classes {listed(empty)}.")

@@ -144,10 +144,16 @@ def _check_place(folder: Path, content: Mapping[str, Any]) -> None:
         before = _read(path)
     except ArtifactError as error:
         raise ConfigError(f"{folder} belongs to a run of something else; use another run_dir (--run-dir).") from error
-    names = {"recipe": "its recipe", "training": "its training data", "data_fingerprint": "its test inputs"}
+    names = {
+        "recipe": "its constants are",
+        "training": "its training data is",
+        "data_fingerprint": "its test inputs are",
+    }
     different = [words for name, words in names.items() if _compared(before[name]) != _compared(content[name])]
     if different:
-        raise ConfigError(f"{folder} belongs to another run: {different[0]} differ; use another run_dir (--run-dir).")
+        raise ConfigError(
+            f"{folder} belongs to another run: {different[0]} different; use another run_dir (--run-dir)."
+        )
 
 
 def _compared(said: Any) -> Any:
