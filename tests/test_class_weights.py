@@ -582,7 +582,7 @@ def test_flags_of_certify_stand_above_what_votes_record(capsys: pytest.CaptureFi
         assert main(["verify", "c.json"]) == 0
     for wrong in (["0", "1"], ["1", "2", "3"], ["-1", "2"]):
         assert main(["certify", "votes.npz", "--class-weights", *wrong]) == 2
-    assert "class_weights" in capsys.readouterr().err
+    assert "--class-weights" in capsys.readouterr().err
     constants = [
         "--noise-multiplier",
         "20",

@@ -451,12 +451,12 @@ def test_verify_says_where_a_certificate_is_missing(
 
 
 def test_progress_is_written_in_lines_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
-    from mithridate.cli import _shared
+    from mithridate import _progress
 
     clock = [0.0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_shared.time, "monotonic", lambda: clock[0])
-        with _shared.progress_bar("claims checked") as progress:
+        patch.setattr(_progress.time, "monotonic", lambda: clock[0])
+        with _progress.progress_bar("claims checked") as progress:
             assert progress is not None
             for second in range(40):
                 clock[0] = float(second)

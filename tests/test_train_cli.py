@@ -17,7 +17,7 @@ from test_cli import Outcome, run
 from training_doubles import SEED, TEST, TRAIN, FakeEngine, make_config, same_votes
 
 from mithridate import SampledGaussian, Subsampled, TrainConfig, Votes, train
-from mithridate.cli import _shared as command
+from mithridate import _progress as command
 from mithridate.cli import main
 from mithridate.core.conditions import Size
 from mithridate.training import task
