@@ -336,9 +336,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         cut = int((certificate.status == Status.SIZE_LIMIT.value).sum())
         if 2 * cut > len(certificate.radius) and votes.size is not None:
             _warn(
-                f"{cut} of {len(certificate.radius)} radii end at {votes.size.limit(certificate.threat)}, because nobody "
-                f"declared the number of training examples. Give num_train={votes.size.num_train}, where that number "
-                "is fixed or public."
+                f"{cut} of {len(certificate.radius)} radii end at {votes.size.limit(certificate.threat)}, because the "
+                "number of training examples was not declared. Declare num_train, where it is fixed or public."
             )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):

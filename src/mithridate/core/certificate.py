@@ -388,8 +388,8 @@ class Certificate:
             lines.append(f"correct and certified: {shares} (baseline: {_text.percent(known.count, known.total)})")
         weak = "" if is_guarantee(self) else "not a guarantee"
         ended = int((self.status == Status.SIZE_LIMIT.value).sum())
-        said = f"the size step cuts the radius of {_text.counted(ended, 'prediction')} (declare num_train)"
-        cut = said if ended else ""
+        predictions = _text.counted(ended, "prediction")
+        cut = f"the size step cuts the radius of {predictions} (declare num_train)" if ended else ""
         conditional = f"conditional on {listed_ids(self.conditions)}" if self.conditional else ""
         return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, cut, conditional]))])])
 

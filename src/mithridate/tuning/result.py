@@ -156,7 +156,7 @@ class Tuning:
         return f"Tuning by {searched}\n{self.headline}"
 
     def defence(self) -> Defence:
-        """The choice as a defence, to be trained on the training data; with the number of labels that was declared."""
+        """The choice as a defence, to be trained on the training data; the number of labels is that of the search."""
         return self.chosen.candidate.defence(classes=self.identity["classes"])
 
     @property
