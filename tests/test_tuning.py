@@ -561,7 +561,7 @@ def test_the_same_command_resumes(capsys: pytest.CaptureFixture[str], here: Path
 @pytest.mark.more
 def test_a_killed_search_resumes(here: Path) -> None:
     """SIGKILL after the second trial; then the same command, and one that was never disturbed."""
-    words = [sys.executable, "-m", "mithridate.cli", "tune", "p.toml", "--trusted", "known.csv", *SEARCH]
+    words = [sys.executable, "-m", "mithridate", "tune", "p.toml", "--trusted", "known.csv", *SEARCH]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
