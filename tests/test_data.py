@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,6 +91,9 @@ def test_inputs_alone_have_no_labels() -> None:
     ("given", "need_labels", "says"),
     [
         (np.ones((3, 2)), True, "Expected training data as a pair (inputs, labels), got ndarray"),
+        (pandas.DataFrame({"a": ["b"]}), True, "got DataFrame; read a data frame by a declaration"),
+        ((pandas.DataFrame({"a": ["b"]}), [0]), True, "got object; read a data frame by a declaration"),
+        ((np.array(["b", None]), [0, 1]), True, "got object; convert it to numbers"),
         ((np.ones((3, 2)),), False, "Expected training data as a pair (inputs, labels), got tuple"),
         ((np.ones((3, 2)), None), True, "The training data has no labels"),
         (Examples(np.ones((3, 2)), None), True, "The training data has no labels"),

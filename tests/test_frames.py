@@ -228,6 +228,8 @@ def _refused(call: Callable[[], Any], message: str) -> None:
         (FRAME[:0], INCOME[:0], {}, "no rows"),
         (polars.from_pandas(FRAME).lazy(), INCOME, {}, "give what its collect"),
         (FRAME, INCOME, {"verbose": "yes"}, "verbose as a number"),
+        (WHOLE.assign(income=[None, *INCOME[1:]]), "income", {}, "Input y contains NaN: some training labels"),
+        (FRAME, [float("nan"), *RICH[1:].astype(float)], {}, "Input y contains NaN: some training labels"),
     ],
 )
 def test_bad_frames_are_refused_in_a_sentence(x: Any, y: Any, parameters: dict[str, Any], message: str) -> None:
@@ -316,6 +318,30 @@ def test_one_warning_a_search_not_one_a_fold() -> None:
         assert "chosen by GridSearchCV" in said
     (said,) = heard(lambda: cross_val_score(search, AGE[:, None], INCOME, cv=2))
     assert "chosen by GridSearchCV" in said
+
+
+@pytest.mark.parametrize("made", [pandas.DataFrame, polars.from_pandas])
+def test_labels_that_are_among_the_inputs_are_noticed(made: Callable[[Any], Any]) -> None:
+    whole = made(WHOLE)
+    (said,) = heard(lambda: near().fit(whole, whole["income"]))
+    assert "called income, and so is an input" in said
+    for fitted, y in ((near(), "income"), (near(schema=DECLARED), whole["income"])):
+        assert heard(lambda fitted=fitted, y=y: fitted.fit(whole, y)) == []
+
+
+def test_radii_that_end_with_the_size_step_are_told_with_the_remedy() -> None:
+    """134 is the last number of its step: one more example would be another one."""
+    x, y = np.repeat([[0.0], [1.0]], 67, axis=0), np.repeat([0, 1], 67)
+    fitted = near(neighbours=None, classes=[0, 1]).fit(x, y)
+    (said,) = heard(lambda: fitted.certify(x))
+    assert said.startswith("134 of 134 radii end at 0")
+    assert "Declare num_train" in said
+    assert repr(certify(fitted.votes(x))).endswith(
+        "the size step cuts the radius of 134 predictions (declare num_train)"
+    )
+    declared = near(neighbours=None, classes=[0, 1], num_train=134).fit(x, y)
+    assert heard(lambda: declared.certify(x)) == []
+    assert "num_train" not in repr(declared.certify(x))
 
 
 @pytest.mark.parametrize("validate", [cross_val_score, cross_val_predict])

@@ -361,7 +361,7 @@ class WronglyBatched(nn.Module):
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), (4,), r"Layer 1, BatchNorm1d.*GroupNorm\(2, 2\)"),
+        (nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)), (4,), r"Layer 1, BatchNorm1d.*GroupNorm\(1, 2\)"),
         (nn.Linear(4, 2), (5,), r"The model Linear.*does not take inputs of shape \(5,\).*Compare the shape"),
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (5,), r"Layer 1, Linear.*does not take inputs of shape \(5,\)"),
         (nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2)), (3,), r"Layer 2, Linear.*shape \(3,\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from mithridate import ConfigError, Ray, certify
+from mithridate import CertifiedClassifier, ConfigError, Ray, certify
 from mithridate.data import Category, Number, Table, read
 from mithridate.data.columns import compact
 from mithridate.data.partition import content_hashes
@@ -240,6 +241,14 @@ def test_a_learner_of_the_users_own_is_given_again(table: Sets, tmp_path: Path) 
     with pytest.raises(ConfigError, match="Expected the learner of the run"):
         predict(tmp_path / "run", table[1], model=DecisionTreeClassifier(max_depth=3))
     assert np.array_equal(predict(tmp_path / "run", table[1], model=own).counts, votes.counts)
+
+
+def test_a_classifier_with_a_learner_of_the_users_own_predicts_and_certifies(table: Sets) -> None:
+    own = DecisionTreeClassifier(max_depth=2)
+    fitted = CertifiedClassifier("dpa", learner=own, partitions=5, classes=range(3), device="cpu").fit(*table[0])
+    votes = DPA(learner=own, partitions=5, classes=3).train(*table)
+    assert np.array_equal(fitted.certify(*table[1]).votes.counts, votes.counts)
+    assert np.array_equal(pickle.loads(pickle.dumps(fitted)).predict(table[1][0]), certify(votes).label)
 
 
 def test_a_run_without_its_examples_says_what_to_do(table: Sets, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def test_every_public_name_is_there() -> None:
     for name in mithridate.__all__:
         assert getattr(mithridate, name).__doc__ or name == "Mechanism", name
     assert set(mithridate.__all__) >= CONTRACT | ERRORS | TRAINING | {"Subsampled", "verify"}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert mithridate.__version__ == metadata.version("mithridate")
 
 
 def test_every_error_has_one_base() -> None:

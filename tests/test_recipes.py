@@ -233,6 +233,7 @@ def test_words_say_what_is_trained_and_what_could_be_reached() -> None:
         assert expected in words
     assert f"up to {recipe.reach[1.0]} examples added or removed where all instances agree" in words
     assert f"{recipe.reach[0.9]} where 9 of 10 do" in words
+    assert "for 670 to 1,349 examples of 4 classes" in table(num_train=670).in_words(by_step=True)
 
 
 def test_a_recipe_is_plain_json() -> None:

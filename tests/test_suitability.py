@@ -1,5 +1,7 @@
 """What is refused, where, and with which remedy."""
 
+import re
+
 import pytest
 import torch
 from reference import Scaled, general_zoo, zoo
@@ -12,7 +14,7 @@ from mithridate.training import models
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (nn.BatchNorm1d(6), r"body\.layer, BatchNorm1d.*Replace it by torch\.nn\.GroupNorm\(6, 6\)"),
+        (nn.BatchNorm1d(6), r"body\.layer, BatchNorm1d.*Replace it by torch\.nn\.GroupNorm\(1, 6\)"),
         (nn.BatchNorm2d(64), r"body\.layer, BatchNorm2d.*Replace it by torch\.nn\.GroupNorm\(32, 64\)"),
         (nn.BatchNorm3d(34), r"Replace it by torch\.nn\.GroupNorm\(17, 34\)"),
         (nn.BatchNorm2d(4, track_running_stats=False), r"Replace it by torch\.nn\.GroupNorm\(4, 4\)"),
@@ -39,6 +41,17 @@ def test_refusal_names_the_layer_and_the_remedy(layer: nn.Module, message: str) 
     module = nn.ModuleDict({"head": nn.Linear(2, 2), "body": nn.ModuleDict({"layer": layer})})
     with pytest.raises(ConfigError, match=message):
         models.check_module(module)
+
+
+def test_what_replaces_the_batch_norm_of_rows_still_sees_them() -> None:
+    """A group for each channel would turn every row into the same numbers."""
+    with pytest.raises(ConfigError) as caught:
+        models.check_module(nn.BatchNorm1d(6))
+    found = re.search(r"GroupNorm\((\d+), (\d+)\)", str(caught.value))
+    assert found is not None
+    rows = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+    normalised = nn.GroupNorm(int(found[1]), int(found[2]))(rows)
+    assert normalised.std(dim=0).min() > 0.01
 
 
 def test_the_module_itself_may_be_the_layer() -> None:

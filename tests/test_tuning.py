@@ -79,6 +79,17 @@ def test_the_training_data_changes_nothing() -> None:
         assert len(notes) == (training is few)
 
 
+def test_a_declared_number_of_labels_needs_no_second_declaration() -> None:
+    result, (x, y) = found(trials=1), linear(1000, 1)
+    votes = result.defence().train((x, y), x[:3], assumptions=[result.statement])
+    assert not certify(votes).conditional
+
+
+def test_a_search_is_told_in_a_few_words() -> None:
+    result = found(trials=2)
+    assert repr(result) == f"Tuning by 2 trials on 200 trusted examples\n{result.headline}"
+
+
 def test_the_order_of_the_trusted_examples_changes_nothing() -> None:
     order = np.random.default_rng(0).permutation(len(TRUSTED[1]))
     assert as_json(found((TRUSTED[0][order], TRUSTED[1][order]))) == as_json(found())
@@ -560,7 +571,7 @@ def test_the_same_command_resumes(capsys: pytest.CaptureFixture[str], here: Path
 @pytest.mark.more
 def test_a_killed_search_resumes(here: Path) -> None:
     """SIGKILL after the second trial; then the same command, and one that was never disturbed."""
-    words = [sys.executable, "-m", "mithridate.cli", "tune", "p.toml", "--trusted", "known.csv", *SEARCH]
+    words = [sys.executable, "-m", "mithridate", "tune", "p.toml", "--trusted", "known.csv", *SEARCH]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None

@@ -103,6 +103,10 @@ _TRAINING = {"torch": "torch", "safetensors": "safetensors", "sklearn": "scikit-
 def __getattr__(name: str) -> "Any":
     from importlib import import_module
 
+    if name == "__version__":
+        from mithridate._version import VERSION
+
+        return VERSION
     if name in _ROOMS:
         return import_module(f"mithridate.{name}")
     if name not in _HOMES:

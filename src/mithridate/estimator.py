@@ -35,7 +35,7 @@ from mithridate._io.files import PathLike
 from mithridate._progress import shown
 from mithridate._text import did_you_mean, listed
 from mithridate.certifying import certification
-from mithridate.core.certificate import Certificate
+from mithridate.core.certificate import Certificate, Status
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule, Rule
@@ -244,6 +244,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         )
         _log.info("%s", order.choice.words)
         _warn(
+            *_labels_among_inputs(X, y, fitted._label, fitted.schema_),
             *(f"The certificates will be conditional: {statement} {statement.remedy}" for statement in seen),
             *(f"Certificates will be weak: {sentence}" for sentence in order.choice.warnings),
         )
@@ -332,6 +333,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
                 on=getattr(self.defence_, "on", "votes"),
                 progress=progress,
             )
+        cut = int((certificate.status == Status.SIZE_LIMIT.value).sum())
+        if 2 * cut > len(certificate.radius) and votes.size is not None:
+            _warn(
+                f"{cut} of {len(certificate.radius)} radii end at {votes.size.limit(certificate.threat)}, because the "
+                "number of training examples was not declared. Declare num_train, where it is fixed or public."
+            )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):
             _warn(
@@ -351,7 +358,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         X, y = _apart(X, y, self._label)
         inputs = self._inputs(X, reset=False)
         labels = None if y is None else _positions(column_or_1d(_as_typed(y)), self.classes_, "The true labels")
-        model = getattr(self.defence_, "model", "auto")
+        # A run keeps what its models saw, and neither a network nor a learner of the user's own.
+        model = getattr(self.defence_, "learner", None) or getattr(self.defence_, "model", "auto")
         features = getattr(self.defence_, "features", None)
         return _with_advice(
             predict,
@@ -382,7 +390,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         inputs = self._inputs(X, reset=True, y=y)
         y = column_or_1d(_as_typed(y), warn=True)
         check_consistent_length(inputs, y)
-        assert_all_finite(y, input_name="y")
+        _require_known(y)
         check_classification_targets(y)
         declared = self.classes if self.classes is not None or schema is None else _named_by(schema.classes, y)
         classes, labels = _encoded(y, declared)
@@ -551,6 +559,31 @@ def _as_typed(y: Any) -> Any:
     plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
     may_convert = plain is not None and getattr(plain, "kind", "O") in "iub" and not y.isna().any()
     return y.to_numpy(dtype=plain) if may_convert else y
+
+
+def _require_known(labels: Array) -> None:
+    """Refuse labels that are missing; scikit-learn does not always say that it speaks of the labels."""
+    try:
+        assert_all_finite(labels, input_name="y")
+    except ValueError as error:
+        if "NaN" not in str(error):
+            raise
+        raise ConfigError(
+            "Input y contains NaN: some training labels are missing; find them, or leave these examples out."
+        ) from error
+
+
+def _labels_among_inputs(X: Any, y: Any, label: str | None, schema: Table | None) -> tuple[str, ...]:
+    """That the column which the labels were taken from is an input as well, where their name says so."""
+    frame, name = frames.as_frame(X), getattr(y, "name", None)
+    if frame is None or not isinstance(name, str) or name == label:
+        return ()
+    inputs = frames.column_names(frame) if schema is None else tuple(column.name for column in schema.columns)
+    if name not in inputs:
+        return ()
+    return (
+        f"The labels are called {name}, and so is an input, which gives them away: leave it out, or fit(X, {name!r}).",
+    )
 
 
 def _positions(labels: Array, classes: Array, what: str) -> npt.NDArray[np.int64]:

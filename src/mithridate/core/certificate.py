@@ -387,8 +387,11 @@ class Certificate:
             shares = ", ".join(f"{_text.percent(count, known.total)} at {radius:,}" for count, radius in held)
             lines.append(f"correct and certified: {shares} (baseline: {_text.percent(known.count, known.total)})")
         weak = "" if is_guarantee(self) else "not a guarantee"
+        ended = int((self.status == Status.SIZE_LIMIT.value).sum())
+        predictions = _text.counted(ended, "prediction")
+        cut = f"the size step cuts the radius of {predictions} (declare num_train)" if ended else ""
         conditional = f"conditional on {listed_ids(self.conditions)}" if self.conditional else ""
-        return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, conditional]))])])
+        return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, cut, conditional]))])])
 
     def equals(self, other: Certificate) -> bool:
         """Whether both claim the same from the same votes, whenever they were made."""

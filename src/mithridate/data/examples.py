@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from mithridate._text import counted, listed
 from mithridate.core.conditions import Statement
+from mithridate.data import frames
 from mithridate.data.declarations import Declaration
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
@@ -24,6 +25,7 @@ Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 
+_READ_FRAME = "read a data frame by a declaration first: mithridate.data.read(frame, Table(...), labels=True)"
 # When columns count as scaled on their own data: so close to the scale, over so many rows.
 _TO_ROUNDING = 1e-5
 _FEW_ROWS = 10
@@ -110,7 +112,8 @@ def _pair(given: Any, what: str, *, need_labels: bool) -> tuple[Any, Any]:
     if not isinstance(given, tuple) and not need_labels:
         return given, None
     if not isinstance(given, tuple | list) or len(given) != 2:
-        raise ConfigError(f"Expected {what} data as a pair (inputs, labels), got {type(given).__name__}.")
+        advice = f"; {_READ_FRAME}" if frames.as_frame(given) is not None else ""
+        raise ConfigError(f"Expected {what} data as a pair (inputs, labels), got {type(given).__name__}{advice}.")
     return given[0], given[1]
 
 
@@ -201,7 +204,8 @@ def _array(values: Any, name: str) -> Array:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Expected {name} as an array: {error}.") from error
     if array.dtype.hasobject or array.dtype.fields is not None:
-        raise ConfigError(f"Expected {name} as a plain array, got {array.dtype}; convert it to numbers.")
+        advice = "convert it to numbers" if frames.as_frame(values) is None else _READ_FRAME
+        raise ConfigError(f"Expected {name} as a plain array, got {array.dtype}; {advice}.")
     return array
 
 

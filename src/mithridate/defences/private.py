@@ -11,6 +11,7 @@ from typing import Any
 from mithridate import _validate
 from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
+from mithridate.core.conditions import step_of
 from mithridate.core.mechanism import SampledGaussian, Subsampled
 from mithridate.core.rule import Rule
 from mithridate.defences._trained import TrainedDefence
@@ -109,7 +110,8 @@ class PrivateDefence(TrainedDefence):
             self, model=recipe.model, features=recipe.features or "none", seconds=None, recipe=None, **constants
         )
         follows = not complete or self.divisor is None
-        return Choice(settled, follows, recipe.assumptions, recipe.in_words(), recipe.warnings, recipe.to_dict())
+        words = recipe.in_words(by_step=self.num_train is None and step_of(facts.num_train) == facts.num_train)
+        return Choice(settled, follows, recipe.assumptions, words, recipe.warnings, recipe.to_dict())
 
     def _recipe_for(self, facts: Facts, *, complete: bool) -> Recipe:
         """What `choosing.choose` makes of the constants that are given; nothing that matters is open if complete."""

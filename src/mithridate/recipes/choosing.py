@@ -27,7 +27,7 @@ from mithridate import _validate
 from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import certify, default_bounds
 from mithridate.core.bounds import bound_votes
-from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.core.conditions import Statement, next_step, tuned_constants
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.votes import Votes
 from mithridate.data.examples import check_channels
@@ -190,12 +190,17 @@ class Recipe:
     threat: Threat
     assumptions: tuple[str, ...] = ()
 
-    def in_words(self) -> str:
-        """A few short lines, to be shown before training starts."""
+    def in_words(self, *, by_step: bool = False) -> str:
+        """A few short lines, to be shown before training starts.
+
+        Args:
+            by_step: whether nobody declared `num_train`, so that it is the step of a number that may be larger.
+        """
         config = self.config
+        number = f"{self.num_train:,} to {next_step(self.num_train) - 1:,}" if by_step else f"{self.num_train:,}"
         on = "the inputs as they are" if self.features is None else f"{self.features.name} features"
         lines = [
-            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {self.num_train:,} examples of "
+            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {number} examples of "
             f"{self.classes} classes; {_duration(self.seconds)} on {self.device}.",
             f"{config.steps:,} steps each; an example enters a step with probability {config.sample_rate:g}; "
             f"noise {config.noise_multiplier:g} times the clipping norm of {config.max_grad_norm:g}.",
@@ -514,12 +519,12 @@ def _warnings(
     if reach[1.0] == 0:
         found.append(
             "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
-            f"more examples{_enough(task, config, failure_prob, 1.0)}."
+            f"more examples{_enough(task, config, failure_prob, 1.0)}, declared as num_train."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}."
+            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}, declared as num_train."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(

@@ -457,10 +457,12 @@ def _check_parameters(module: nn.Module) -> None:
 
 
 def _replacement(layer: nn.Module) -> str:
-    """What takes the place of a BatchNorm, with as many groups up to 32 as divide the channels."""
+    """What takes the place of a BatchNorm, with as many groups up to 32 as divide the channels; for rows, with one."""
     # The count of channels is not known before the first input of a lazy layer.
     channels = int(getattr(layer, "num_features", 0))
-    groups = next((number for number in range(min(32, channels), 0, -1) if channels % number == 0), 0)
+    # A channel of a row is one number, and a group of one number is always 0: the network would answer a constant.
+    most = 1 if isinstance(layer, nn.BatchNorm1d) else min(32, channels)
+    groups = next((number for number in range(most, 0, -1) if channels % number == 0), 0)
     return f"torch.nn.GroupNorm({groups}, {channels})" if channels else "torch.nn.GroupNorm"
 
 

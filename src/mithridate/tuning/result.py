@@ -151,9 +151,13 @@ class Tuning:
         """Its constants, for the declared number of training examples, which is among them."""
         return {**self.chosen.candidate.options, "num_train": self.num_train}
 
+    def __repr__(self) -> str:
+        searched = f"{counted(len(self.trials), 'trial')} on {self.examples:,} trusted examples"
+        return f"Tuning by {searched}\n{self.headline}"
+
     def defence(self) -> Defence:
-        """The choice as a defence, to be trained on the training data."""
-        return self.chosen.candidate.defence()
+        """The choice as a defence, to be trained on the training data; the number of labels is that of the search."""
+        return self.chosen.candidate.defence(classes=self.identity["classes"])
 
     @property
     def statement(self) -> Statement:
