@@ -176,6 +176,7 @@ FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("run_dir", "steps", "o
         ("its steps is 6, not 7.", "its --steps is 6, not 7."),
         # English, files of users, and Python are left alone.
         ("It goes on with fewer steps; take it out.", None),
+        ("Too many; leave out some of them.", None),
         ("There is no file run_dir/run_dir.csv; check the path.", None),
         ("a.csv has no column 'run_dir'; did you mean 'keep_models'?", None),
         ("Use another --out (run_dir = ...).", None),

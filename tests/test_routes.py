@@ -172,6 +172,7 @@ def test_the_auditor_sees_core_values_only() -> None:
     allowed = {
         "mithridate._io.artifacts",
         "mithridate._io.files",
+        "mithridate._text",
         "mithridate.accounting.rdp",
         "mithridate.auditing",
         "mithridate.certifying.certification",

@@ -115,7 +115,7 @@ _PLACES = (
     r"\b{name} \(--[a-z-]+\)",  # has both already
     r"(?<![\w.'\"/-]){name}=(?:'(?P<text>[\w.:-]*)'|(?P<value>[\w+-]*(?:\.\w+)?))(?![\w(\[])",
     r"(?<=option )'{name}'",
-    r"(?:^|(?<=Expected )|(?<=[Ll]eave )|(?<=[Rr]aise )|(?<=[Ll]ower )){name}(?![\w-]|\.\w)",
+    r"(?:^|(?<=Expected )|(?<=[Ll]eave )(?!out\b)|(?<=[Rr]aise )|(?<=[Ll]ower )){name}(?![\w-]|\.\w)",
     r"(?<=and ){name}(?= out\b)",
     r"(?<=\bits ){name}(?= is )",
     r"(?<![\w./'\"-])(?=\w+_){name}(?![\w/'\"-]|\.\w| =)",  # no English word has a line in it
