@@ -176,6 +176,7 @@ WORKING = {
     "compare": [["c.toml"]],
     "completion": [["bash"]],
     "demo": [[]],
+    "fingerprint": [["train.csv", "--project", "p.toml"], ["train.npz"]],
     "init": [["train.csv", "--label", "kind", "-o", "../out/i.toml"], ["train.npz", "-o", "../out/i.toml"]],
     "merge": [["votes.npz", "more.npz", "-o", "../out/m.npz"]],
     "plan": [[*_MECHANISM, "--instances", "200", "--classes", "3"]],
@@ -187,6 +188,7 @@ WORKING = {
         ["--train", "train.npz", "--run-dir", "../out/run"],
         [*NEAR, "--run-dir", "../out/run"],
     ],
+    "tune": [["p.toml", "-o", "../out/tuned"]],
     "verify": [["certificate.json"]],
 }
 

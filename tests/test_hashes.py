@@ -478,7 +478,7 @@ def test_verify_shows_progress_when_piped(tmp_path: Path) -> None:
         evidence={"order": np.tile(few.evidence["order"], (20_000, 1))},
     )
     certify(votes).save(tmp_path / "c.json")
-    program = [sys.executable, "-m", "mithridate.cli", "verify", str(tmp_path / "c.json")]
+    program = [sys.executable, "-m", "mithridate", "verify", str(tmp_path / "c.json")]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     assert "mithridate: claims checked: " in done.stderr
     assert " of 80,000 (" in done.stderr

@@ -148,14 +148,17 @@ TRAIN = (
         (["predict", "RUN_DIR", "data.npz"], "train"),
         (["report", "certificate.json", "-o", "report.png"], "report"),
         (["init", "table.parquet", "-o", "table.toml"], "data"),
+        (["tune", "p.toml", "--trusted", "known.npz", "--trials", "1"], "tune"),
     ],
-    ids=["train", "demo", "predict", "report-png", "init-parquet"],
+    ids=["train", "demo", "predict", "report-png", "init-parquet", "tune"],
 )
 def test_without_extras_the_rest_names_what_it_needs(
     bare: Path, run_dir: Path, tmp_path: Path, command: Sequence[str], extra: str
 ) -> None:
     np.savez(tmp_path / "data.npz", x=np.eye(2, dtype=np.float32), y=np.arange(2))
     (tmp_path / "table.parquet").write_bytes(b"PAR1PAR1")
+    np.savez(tmp_path / "known.npz", x=5 + np.arange(80.0).reshape(40, 2), y=np.arange(40) % 2)
+    (tmp_path / "p.toml").write_text('[data]\ntrain = "data.npz"\ntest = "data.npz"\n[train]\nnum_train = 40\n')
     votes = ROOT / "examples" / "digits-votes.npz"
     assert mithridate(bare, "certify", votes, "--out", "certificate.json", cwd=tmp_path).returncode == 0
     before = sorted(tmp_path.iterdir())
@@ -168,7 +171,7 @@ def test_without_extras_the_rest_names_what_it_needs(
 
 def test_every_command_was_tried_without_extras(bare: Path, tmp_path: Path) -> None:
     listed = re.findall(r"^ {4}(\w+) ", mithridate(bare, "--help", cwd=tmp_path).stdout, flags=re.MULTILINE)
-    assert sorted(listed) == sorted({*CORE, "compare", "demo", "predict", "train"})
+    assert sorted(listed) == sorted({*CORE, "compare", "demo", "predict", "train", "tune"})
 
 
 @pytest.mark.parametrize("call", ["train", "predict(RUN_DIR, [[1.0, 0.0]])", "CertifiedClassifier()"])

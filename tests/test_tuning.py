@@ -583,7 +583,7 @@ def test_a_killed_search_resumes(here: Path) -> None:
     for more in ([], ["-o", "whole"]):
         subprocess.run([*words, *more], check=True, capture_output=True, timeout=600, env=environment)
     killed, whole = ((here / name / "tuned.toml").read_text() for name in ("p-tuned", "whole"))
-    assert killed == whole.replace("whole/", "p-tuned/")
+    assert killed == whole.replace("whole", "p-tuned")
 
 
 def test_without_a_trusted_file_declared_facts_decide(capsys: pytest.CaptureFixture[str], here: Path) -> None:

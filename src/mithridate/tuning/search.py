@@ -142,6 +142,7 @@ def tune(
     )
     limit = _Limit.of(minutes, trials)
     notes = () if training is None else _overlap(search.examples, as_examples(training, "training", need_labels=False))
+    _optuna()  # before a folder is made that stays empty
     with _folder(out) as folder:
         found = search.run(limit, folder, progress or (lambda trial: None))
     result = dataclasses.replace(search.result(found), notes=notes)
@@ -587,6 +588,19 @@ class _OfTrial:
         return self.trial.suggest_categorical(name, choices)
 
 
+def _optuna() -> Any:
+    """The library that proposes trials.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import optuna
+    except ModuleNotFoundError as error:
+        raise ConfigError("tune needs Optuna; install it with: pip install 'mithridate[tune]'") from error
+    return optuna
+
+
 class _Sampler:
     """Optuna's study, in memory: what is kept of it is our own record, in plain JSON.
 
@@ -595,10 +609,7 @@ class _Sampler:
     """
 
     def __init__(self, known: Known, seed: int) -> None:
-        try:
-            import optuna
-        except ModuleNotFoundError as error:
-            raise ConfigError("tune needs Optuna; install it with: pip install 'mithridate[tune]'") from error
+        optuna = _optuna()
         self._known, self._seed, self._optuna = known, seed, optuna
         with self._quiet():
             self._study = optuna.create_study(direction="maximize")
