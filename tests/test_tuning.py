@@ -1,6 +1,7 @@
 """`tune`: the choice follows the trusted examples alone, can be resumed, and says what it rests on."""
 
 import dataclasses
+import html
 import itertools
 import json
 import math
@@ -254,8 +255,8 @@ def test_the_frontier_is_what_no_other_trial_beats(points: list[tuple[int, int]]
 
 
 EMPTY = Tuning(
-    (), {"num_train": 10, "balanced": False, "threat": "add", "seed": 0}, (0, 1), (0, 1), 4, 3, "0" * 64,
-    commonest(np.array([0, 1, 1])), "1",
+    (), {"num_train": 10, "is_step": False, "balanced": False, "threat": "add", "seed": 0}, (0, 1), (0, 1), 4, 3,
+    "0" * 64, commonest(np.array([0, 1, 1])), "1",
 )  # fmt: skip
 
 
@@ -374,7 +375,8 @@ ONE_LABEL = (TRUSTED[0], np.zeros(200, dtype=np.int64))
     ("change", "sentence"),
     [
         ({"num_train": 0}, "Expected num_train to be a whole number of at least 1"),
-        ({"num_train": None}, "Expected num_train to be a whole number"),
+        ({"num_train": None}, "declare num_train, or give size_step"),
+        ({"size_step": 670}, "not both"),
         ({"classes": 1, "trusted": ONE_LABEL}, "Expected classes of at least 2"),
         ({"methods": ["bagging"]}, "tune does not search 'bagging'"),
         ({"methods": ["rigde"]}, "did you mean 'ridge'"),
@@ -647,12 +649,21 @@ def test_a_size_that_is_not_declared_ends_the_radii(
     training, test = project.examples()
     step = step_of(len(training.x))
     assert project.options["size_step"] == step
-    assert ("step of its size" in str(project.tuned)) == bool(words)
+    assert ("except by its size step" in str(project.tuned)) == bool(words)
     order = compose(project.defence(), training, test)
     assert order.size == Size.of(len(training.x))
     fewer = dataclasses.replace(training, x=training.x[: step - 1], y=np.asarray(training.y)[: step - 1])
     with pytest.raises(ConfigError, match="chosen for the size step"):
         compose(project.defence(), fewer, test)
+
+
+def test_a_choice_for_a_size_step_says_so() -> None:
+    result = found(num_train=None, size_step=670, methods=["ridge"], trials=1)
+    assert result.options["size_step"] == 670
+    assert "num_train" not in result.options
+    assert (result.defence().num_train, result.defence().size_step) == (None, 670)
+    assert str(result.statement).endswith("except by its size step, 670, with which radii end.")
+    assert str(result.statement) in html.unescape(result.html())
 
 
 @pytest.mark.parametrize(

@@ -95,15 +95,10 @@ def run_tune(arguments: argparse.Namespace) -> int:
     if arguments.train_on_trusted:
         project = _with_trusted(project, arguments.trusted)
     _ending.kept_in(out)
-    (number,) = size.values()
-    found = tune(trusted, training, num_train=number, out=out, progress=_say, **_search_options(project, arguments))
+    found = tune(trusted, training, **size, out=out, progress=_say, **_search_options(project, arguments))
+    found = dataclasses.replace(found, trains_on_trusted=arguments.train_on_trusted)
     found.write(out)
-    sentence = str(found.statement)
-    if arguments.train_on_trusted:
-        sentence += " They are trained on, too, and no radius counts changes of these."
-    if "size_step" in size:
-        sentence += f" Nothing of it was known but the step of its size, {number:,}, with which radii end."
-    path = _write(project, out, found.method, {**found.chosen.candidate.options, **size}, sentence)
+    path = _write(project, out, found.method, found.options, str(found.statement))
     if arguments.json:
         files = {"config": str(path), "page": str(out / "trials.html"), "record": str(out / "trials.json")}
         _shared.print_json({**found.to_dict(), **files})

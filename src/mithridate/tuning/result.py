@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ class Tuning:
         baseline: the commonest label of the trusted examples, and the share of always saying it.
         label: what that label is called.
         notes: what a reader must know about the trusted examples, a sentence each.
+        trains_on_trusted: whether the choice is for the training data together with the trusted examples.
     """
 
     trials: tuple[Trial, ...]
@@ -98,11 +99,17 @@ class Tuning:
     baseline: Commonest
     label: str
     notes: tuple[str, ...] = ()
+    trains_on_trusted: bool = False
 
     @property
     def num_train(self) -> int:
-        """The declared number of training examples, which constants and radii are for."""
+        """The number of training examples that constants and radii are for: as declared, else its size step."""
         return self.identity["num_train"]
+
+    @property
+    def size(self) -> dict[str, int]:
+        """The same as a constant of a configuration."""
+        return {"size_step" if self.identity["is_step"] else "num_train": self.num_train}
 
     @property
     def is_balanced(self) -> bool:
@@ -148,8 +155,8 @@ class Tuning:
 
     @property
     def options(self) -> Options:
-        """Its constants, for the declared number of training examples, which is among them."""
-        return {**self.chosen.candidate.options, "num_train": self.num_train}
+        """Its constants, for a number of training examples or a size step, which is among them."""
+        return {**self.chosen.candidate.options, **self.size}
 
     def __repr__(self) -> str:
         searched = f"{counted(len(self.trials), 'trial')} on {self.examples:,} trusted examples"
@@ -157,16 +164,19 @@ class Tuning:
 
     def defence(self) -> Defence:
         """The choice as a defence, to be trained on the training data; the number of labels is that of the search."""
-        return self.chosen.candidate.defence(classes=self.identity["classes"])
+        made = self.chosen.candidate.defence(classes=self.identity["classes"])
+        return replace(made, num_train=None, **self.size) if self.identity["is_step"] else made
 
     @property
     def statement(self) -> Statement:
         """The sentence that every certificate of the choice repeats: an assumption, and no condition."""
         tried = counted(len(self.trials), "trial")
+        but = f", except by its size step, {self.num_train:,}, with which radii end" if self.identity["is_step"] else ""
+        too = " They are trained on, too, and no radius counts changes of these." if self.trains_on_trusted else ""
         return Statement(
             f"Method, features and constants were chosen by mithridate tune ({tried}) on {self.examples:,} trusted "
             f"examples (their SHA-256 begins with {self.fingerprint[:16]}); the user states that no attacker touched "
-            "these, and the training data had no part in the choice."
+            f"these, and the training data had no part in the choice{but}.{too}"
         )
 
     # --- in words ---------------------------------------------------------------------------------------------------
@@ -259,6 +269,7 @@ _WORDS = {
     "declaration": "how the data is read",
     "given": "what [train] of the configuration decides",
     "num_train": "num_train",
+    "is_step": "whether num_train is declared",
     "classes": "the declared classes",
     "methods": "the methods",
     "at": "the radii (--at)",

@@ -62,7 +62,8 @@ def tune(
     trusted: Any,
     training: Any = None,
     *,
-    num_train: int,
+    num_train: int | None = None,
+    size_step: int | None = None,
     classes: int | None = None,
     given: Mapping[str, Any] | None = None,
     methods: Sequence[str] | None = None,
@@ -98,6 +99,8 @@ def tune(
         trusted: `data.Examples`, or a pair of inputs and labels.
         training: the training data, likewise, to be compared with the trusted examples; None: not compared.
         num_train: the number of training examples, declared and not counted; what follows it is chosen for as many.
+        size_step: in its place, the step of a number that is not declared (`core.conditions.step_of`): what follows it
+            is chosen for that step, and certificates of the choice end with it.
         classes: the number of labels, where it is known.
         given: constants that are decided already, by the names of flags, and not searched.
         methods: those that are searched; None: `nearest-neighbours`, `kernel-vote`, `ridge` and, where torch and
@@ -131,6 +134,7 @@ def tune(
         given={} if given is None else given,
         methods=methods,
         num_train=num_train,
+        size_step=size_step,
         classes=classes,
         at=at,
         balanced=balanced,
@@ -273,7 +277,8 @@ class _Search:
         *,
         given: Mapping[str, Any],
         methods: Sequence[str] | None,
-        num_train: int,
+        num_train: int | None,
+        size_step: int | None,
         classes: int | None,
         at: Sequence[float],
         balanced: bool,
@@ -283,22 +288,28 @@ class _Search:
         seed: int,
         device: str,
     ) -> _Search:
-        _validate.positive_integer(num_train=num_train)
-        check_declared(num_train, classes)
+        check_declared(num_train, classes, size_step)
+        number = num_train or size_step
+        if number is None:
+            raise ConfigError(
+                "A search is for a number of training examples: declare num_train, or give size_step, the step of a "
+                "number that is not declared."
+            )
         _validate.one_of(tuple(Threat), threat=threat)
         _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
         _check_whole(2, 1000, folds=folds)
         _check_whole(0, 1 << 32, seed=seed)
-        asked = radii_for(at, num_train)
+        asked = radii_for(at, number)
         declared = classes if classes is not None else _declared_classes(examples)
-        constants = {name: value for name, value in given.items() if name not in ("num_train", "classes")}
-        facts, _ = facts_of(_Declared(num_train, declared), examples)
+        constants = {name: value for name, value in given.items() if name not in ("num_train", "size_step", "classes")}
+        facts, _ = facts_of(_Declared(number, declared), examples)
         known = Known.of(examples, facts, constants, methods, weigh_labels=balanced and declared is not None)
         identity = {
             "trusted": _fingerprint(examples),
             "declaration": None if examples.declaration is None else examples.declaration.to_dict(),
             "given": _plain(constants),
-            "num_train": num_train,
+            "num_train": number,
+            "is_step": num_train is None,
             "classes": facts.classes,
             "labels": len(np.unique(np.asarray(examples.y))),
             "methods": list(known.methods),
@@ -309,7 +320,7 @@ class _Search:
             "folds": folds,
             "seed": seed,
         }
-        return cls(examples, known, _folds(examples, folds, seed, asked, num_train), asked, identity, device)
+        return cls(examples, known, _folds(examples, folds, seed, asked, number), asked, identity, device)
 
     def result(self, found: Sequence[Trial]) -> Tuning:
         """What came of it."""
