@@ -51,7 +51,7 @@ browser:  ## install Chromium for the tests of the report, where apt may
 lowest:  ## run the fast tests with the lowest versions that pyproject.toml promises; KEEP=torch leaves torch as it is
 	@$(PYTHON) -m venv --clear build/lowest
 	@$(PYTHON) tests/lowest.py $(KEEP) > build/lowest.txt
-	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,tune,ray,test]'
+	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,tune,ray,onnx,test]'
 	@OMP_NUM_THREADS=1 build/lowest/bin/$(PYTEST)
 
 bench: $(DEV)  ## time certification, and training next to Opacus
@@ -99,5 +99,5 @@ $(TRAIN): $(PINS) | $(BIN)/python
 
 $(DEV): $(PINS) | $(BIN)/python
 	@echo "Installing mithridate with torch and its test, lint and documentation tools into $(VENV)"
-	@$(PIP) -e '.[train,data,report,ray,tune,test,lint,docs]'
+	@$(PIP) -e '.[train,data,report,ray,tune,vision,text,test,lint,docs]'
 	@touch $(TRAIN) $@

@@ -32,10 +32,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from mithridate._torch import products
 from mithridate.data.examples import Dataset
 from mithridate.training import models
 from mithridate.training.config import PRECISIONS, TrainConfig
-from mithridate.training.devices import products
 from mithridate.training.engine import Engine
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import plan_ranges

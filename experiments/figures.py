@@ -21,12 +21,14 @@ from aaai2023 import tables
 from aaai2023.results import ROWS, Certified, Results, Row
 from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
+from embeddings.tables import Embeddings
+from embeddings.tables import blocks as encoder_blocks
 
 from mithridate.accounting import RDP
 from mithridate.reporting.comparison import COLOURS
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "results.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "features.md", ROOT / "README.md")
 FIGURES = ROOT / "docs" / "figures"
 
 _INK, _RULE, _PAPER = "#1d2126", "#e2dfd6", "#ffffff"
@@ -238,7 +240,8 @@ def everything() -> tuple[list[Figure], dict[str, str]]:
     results = Results()
     beyond = Beyond(results)
     drawn = [*figures(results), *([beyond_figure(beyond)] if beyond.tasks else [])]
-    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **pictures(drawn)}
+    encoders = encoder_blocks(Embeddings(), beyond)
+    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **encoders, **pictures(drawn)}
 
 
 def main() -> None:

@@ -18,8 +18,9 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -43,9 +44,11 @@ from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
 from mithridate import TrainConfig
+from mithridate._torch import products
 from mithridate.data import Dataset
+from mithridate.errors import ConfigError
 from mithridate.training.clipping import Clipping
-from mithridate.training.devices import Optimiser, products
+from mithridate.training.devices import Optimiser
 from mithridate.training.engine import Engine
 from mithridate.training.layers import Conv
 from mithridate.training.models import BasicBlock, build
@@ -958,6 +961,64 @@ def check_tally(device: torch.device) -> None:
 # --- the list ---------------------------------------------------------------------------------------------------------
 
 
+# --- pretrained encoders --------------------------------------------------------------------------------------------
+
+
+def _encoded_alike(made: Any, on_cpu: Any, x: Any, others: Any) -> None:
+    """Rows do not depend on what is encoded beside them, or are refused; and they are those of the CPU to rounding."""
+    try:
+        rows = made.embeddings(x)
+    except ConfigError as error:
+        require("other bits" in str(error), str(error))
+        made = replace(made, batch=1, made_with=None)
+        rows = made.embeddings(x)
+    again = made.embeddings([*others, *x[::-1]])[len(others) :][::-1]
+    assert rows.tobytes() == again.tobytes()
+    wanted = on_cpu.embeddings(x)
+    error = np.linalg.norm(rows - wanted) / np.linalg.norm(wanted)
+    assert error < 1e-2, error
+
+
+def check_photographs_through_torchvision(device: torch.device) -> None:
+    """The real library, with weights drawn at random: it cannot be installed everywhere."""
+    from mithridate.features import encoder
+
+    torchvision = import_module("torchvision")
+
+    os.environ["MITHRIDATE_CACHE"] = "off"
+    random = np.random.default_rng(0)
+    x, others = (random.integers(0, 256, (count, 3, 40, 40), dtype=np.uint8) for count in (20, 300))
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("resnet18", "mobilenet_v3_small"):
+            torch.manual_seed(0)
+            path = f"{folder}/{name}.pth"
+            torch.save(torchvision.models.get_model(name, weights=None).state_dict(), path)
+            made, on_cpu = (encoder(f"torchvision:{name}", file=path, device=each) for each in (device.type, "cpu"))
+            _encoded_alike(made, on_cpu, x, others)
+            assert made.transform(x[:2]).shape == (2, 256)
+
+
+def check_texts_through_transformers(device: torch.device) -> None:
+    """A small network of random weights, in batches of one shape."""
+    from mithridate.features import encoder
+
+    transformers: Any = import_module("transformers")
+
+    os.environ["MITHRIDATE_CACHE"] = "off"
+    words = [f"w{number}" for number in range(500)]
+    random = np.random.default_rng(0)
+    texts, others = ([" ".join(random.choice(words, random.integers(1, 60))) for _ in range(n)] for n in (30, 200))
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/vocab.txt", "w", encoding="utf-8") as file:
+            file.write("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+        torch.manual_seed(0)
+        config = transformers.BertConfig(vocab_size=505, hidden_size=128, num_hidden_layers=4, num_attention_heads=4)
+        transformers.BertModel(config).save_pretrained(folder)
+        transformers.BertTokenizerFast(f"{folder}/vocab.txt").save_pretrained(folder)
+        made, on_cpu = (encoder(f"transformers:{folder}", device=each) for each in (device.type, "cpu"))
+        _encoded_alike(made, on_cpu, texts, others)
+
+
 def checks(*, interpret: bool) -> dict[str, Check]:
     """All checks by name; those that the interpreter cannot do are left out for it."""
     found: dict[str, Check] = {
@@ -993,6 +1054,7 @@ RESNET = "model-resnet18-narrow"
 GPU_ONLY = (
     "training-twice-is-equal-bit-for-bit", "groups-are-equal-to-rounding", "training-agrees-with-the-cpu",
     "widening-batches", "noise-of-training", "tally", "trainings-one-after-another",
+    "photographs-through-torchvision", "texts-through-transformers",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from mithridate.training.devices import products
+from mithridate._torch import products
 
 CPU = torch.device("cpu")
 

@@ -85,6 +85,7 @@ def test_the_ids_are_those_that_are_promised_and_documented() -> None:
         "instances-after-a-look",
         "seed-known",
         "trusted-encoder",
+        "encoder-rounding",
     )
     if DOCS.exists():
         text = (DOCS / "certificate.md").read_text(encoding="utf-8")

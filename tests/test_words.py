@@ -430,7 +430,7 @@ def test_init_train_and_predict_on_texts(
     texts = [(f"{text} again and more", "ab"[i % 2]) for i, text in enumerate(random_texts(5, 80))]
     train, test = written(tmp_path, "train.csv", texts), written(tmp_path, "test.csv", texts[:9])
     assert main(["init", str(train), "--test", str(test), "--label", "label"]) == 0
-    assert main(["train", "mithridate.toml", "--method", method]) == 0
+    assert main(["train", "mithridate.toml", "--method", method, "--features", "auto"]) == 0
     run = Path("runs/mithridate")
     votes = Votes.load(run / "votes.npz")
     assert votes.recipe is not None

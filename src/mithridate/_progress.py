@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import sys
 import time
@@ -69,6 +70,16 @@ class Clock:
         self.done, self.total = done, total
         self.show()
 
+    @contextlib.contextmanager
+    def stage(self, what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+        """Something that goes before the work that is counted, and is counted by itself."""
+        before = self.unit, self.begin, self.first, self.done, self.total, self.details
+        self.unit, self.first, self.details = unit, None, what
+        try:
+            yield self
+        finally:
+            self.unit, self.begin, self.first, self.done, self.total, self.details = before
+
     def detail(self, text: str) -> None:
         """What else there is to say, until the next time."""
         self.details = text
@@ -110,7 +121,31 @@ def shown(what: str = "training", unit: str = "model-steps", words: tuple[str, .
     with show(clock, what) as say, _logging(say):
         for sentence in words:
             say(sentence)
-        yield clock
+        token = _watched.set(clock)
+        try:
+            yield clock
+        finally:
+            _watched.reset(token)
+
+
+# The clock that somebody watches, if anybody does.
+_watched: contextvars.ContextVar[Clock | None] = contextvars.ContextVar("watched", default=None)
+
+
+@contextlib.contextmanager
+def stage(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Count something that goes before the work that is shown, wherever that is shown; nowhere where nothing is.
+
+    Args:
+        what: goes on.
+        unit: what is counted, in the plural.
+    """
+    clock = _watched.get()
+    if clock is None:
+        yield lambda done, total: None
+        return
+    with clock.stage(what, unit) as count:
+        yield count
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ from mithridate.defences.base import kind_of_device
 from mithridate.defences.prediction import predict
 from mithridate.defences.registry import options
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder
+from mithridate.features import Encoder, Pretrained, pick_encoder
 from mithridate.training.order import Choice, Progress, RuntimeOptions, compose
 
 Array = npt.NDArray[Any]
@@ -276,7 +276,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     def _defence(self) -> Any:
         """What the parameters ask for, by the road that every other door takes."""
         given = {name: getattr(self, name) for name in ("model", *_CONSTANTS)}
-        given["features"] = "none" if self.features is None else self.features
+        given["features"] = "none" if self.features is None else self._features()
         constants = decided({name: value for name, value in given.items() if value is not None})
         if isinstance(self.method, Rule):
             if "class_weights" in constants:
@@ -289,6 +289,13 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         for name in constants:
             raise ConfigError(f"{name} belongs into the defence that is given as method; leave it out beside it.")
         return self.method
+
+    def _features(self) -> Any:
+        """The features that are asked for; those of a pretrained encoder on the device asked for."""
+        if isinstance(self.features, str) and self.features in ("auto", "none"):
+            return self.features
+        chosen = pick_encoder(self.features)
+        return chosen.on(self.device) if isinstance(chosen, Pretrained) else self.features
 
     def _rule(self) -> Rule:
         """What certifies: the rule that is given, or that of the defence."""

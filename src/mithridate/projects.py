@@ -76,16 +76,28 @@ from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import AUTO, decided, named
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
+from mithridate.features import Pretrained, beside, pick_encoder
 from mithridate.recipes import presets
 from mithridate.training.order import Ray
 
 HOLDOUT = 0.2
 # What a project file can say beside the constants of the methods: what is wanted, and how it runs.
-_WANTED = ("method", "radius", "private")
+_WANTED = ("method", "radius", "private", "calibrate")
 RUNTIME = ("device", "in_flight", "precision", "keep_models")
 CLUSTER = ("address", "workers", "gpus_per_worker")
 BACKENDS = ("local", "ray")
-_TEXTS = ("method", "recipe", "model", "device", "precision", "optimizer", "schedule", "backend", "address")
+_TEXTS = (
+    "method",
+    "calibrate",
+    "recipe",
+    "model",
+    "device",
+    "precision",
+    "optimizer",
+    "schedule",
+    "backend",
+    "address",
+)
 _FLAGS = ("private", "keep_models", "average_iterates", "mirrored")
 _COMPARISON_TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
 _COMPARISON_KEYS = (*_COMPARISON_TEXTS, "radii", "failure_prob", "match", "assumptions", "methods", "data")
@@ -147,11 +159,27 @@ class Project:
         """
         others = (*_WANTED, *RUNTIME, *CLUSTER, "backend")
         constants = {name: value for name, value in self.options.items() if name not in others and value is not None}
+        constants |= self._pretrained()
         preset = self._preset
         if preset is not None and self.data_name == preset.data:  # whose size is known to all
             constants.setdefault("num_train", preset.config.num_train)
         wanted = {name: self.options[name] for name in ("radius", "private") if self.options.get(name) is not None}
         return named(self.options.get("method"), constants, **wanted)
+
+    def _pretrained(self) -> dict[str, Any]:
+        """The features of a pretrained encoder, where they are asked for: on the device wanted, and calibrated."""
+        features, file = self.options.get("features"), self.options.get("calibrate")
+        chosen = None if features in (None, "auto", "none") else pick_encoder(features)
+        if not isinstance(chosen, Pretrained):
+            if file is not None:
+                raise ConfigError(
+                    "calibrate is for the features of a pretrained encoder; name one, such as minilm, or leave it out."
+                )
+            return {}
+        chosen = chosen.on(self.options.get("device"))
+        if file is None:
+            return {"features": chosen}
+        return {"features": chosen.calibrated(read(file, self.declaration, labels=False).x)}
 
     def left_open(self) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         """What `tune` must not change, and the methods among which it may choose; None where all are open."""
@@ -253,6 +281,10 @@ def read_project(path: PathLike) -> Project:
     data, options = _table_of(content, "data", path), _table_of(content, "train", path)
     _refuse_unknown(options, known_options(), f"in [train] of {path}")
     _refuse_other_kinds(options, path)
+    if "features" in options:
+        options["features"] = beside(options["features"], path.parent)
+    if "calibrate" in options:
+        options["calibrate"] = str(path.parent / options["calibrate"])
     run_dir = content.get("run_dir", "")
     if not isinstance(run_dir, str):
         raise ConfigError(f"Expected run_dir in {path} to be a path in quotes, got {run_dir!r}.")
@@ -398,7 +430,10 @@ def _methods(content: dict[str, Any], path: Path) -> tuple[dict[str, Any], ...]:
     methods = content.get("methods", [])
     if not isinstance(methods, list) or not all(isinstance(each, str | dict) for each in methods):
         raise ConfigError(f"Expected methods in {path} as a list of names, or as tables [[methods]].")
-    tables = tuple({"name": each} if isinstance(each, str) else each for each in methods)
+    tables = tuple({"name": each} if isinstance(each, str) else dict(each) for each in methods)
+    for table in tables:
+        if "features" in table:
+            table["features"] = beside(table["features"], path.parent)
     for table in tables:
         if not isinstance(table.get("name"), str):
             raise ConfigError(f'Every table [[methods]] of {path} needs the name of a method, such as name = "dpa".')
@@ -504,7 +539,7 @@ _TRAIN = """
 # private = true            # the models themselves must be private: fdp
 # num_train = 10000         # examples to train on (without those held out), where their number is fixed or public; else
 #                           # a radius ends where the next step of their number begins
-{weights}# Of fdp:
+{weights}{encoder}# Of fdp:
 # instances = 1000          # models that vote: more give larger radii, and take longer
 # noise_multiplier = 10.0   # more noise: larger radii, less accuracy
 # model = "linear"          # or mlp, lenet5, opa-tut, resnet18
@@ -551,7 +586,11 @@ def _train_table(proposal: Proposal, radius: int | None) -> str:
     )
     wanted = "# radius = 20" if radius is None else f"radius = {radius}"
     weights = "" if proposal.class_weights is None else f"# class_weights = {list(proposal.class_weights)}\n"
-    return _TRAIN.format(radius=f"{few}{wanted:<28}", weights=rare + weights)
+    encoder = "".join(
+        f"{line}\n" for line in comment_lines(e.sentence for e in proposal.remarks if e.kind == "encoder")
+    )
+    encoder += "" if proposal.features is None else f"features = {toml_text(proposal.features)}\n"
+    return _TRAIN.format(radius=f"{few}{wanted:<28}", weights=rare + weights, encoder=encoder)
 
 
 # --- a project with its constants chosen ------------------------------------------------------------------------------

@@ -199,6 +199,7 @@ def run_init(arguments: argparse.Namespace) -> int:
                 "assumptions": list(map(str, declaration.assumptions)),
                 "seen": [remark.to_dict() for remark in proposal.remarks],
                 "left_out": [column.name for column in proposal.left_out],
+                "features": proposal.features,
                 "class_weights": None if proposal.class_weights is None else list(proposal.class_weights),
                 "notes": list(proposal.notes),
             }

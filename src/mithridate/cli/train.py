@@ -51,7 +51,7 @@ without --method that is the method, too. Files are what `mithridate init` was s
 and 'y' (labels; optional for --test). After an interruption of any kind the same command resumes where it ended.
 """
 # What a project file can say, too, beside the constants of the methods.
-_WANTED = ("method", "radius", "private", *RUNTIME, "backend", *CLUSTER)
+_WANTED = ("method", "radius", "private", "calibrate", *RUNTIME, "backend", *CLUSTER)
 # Test images above this size are not kept for the report.
 _PICTURE_BYTES = 1 << 26
 # Models are kept unless they would take more than this, or the user says otherwise.
@@ -83,6 +83,9 @@ def add_train(command: _shared.NewCommand) -> None:
     )
     method.add_argument("--radius", type=int, metavar="R", help="auto: how many changes predictions should withstand")
     method.add_argument("--private", action="store_true", default=None, help="auto: the models must be private")
+    method.add_argument(
+        "--calibrate", metavar="FILE", help="trusted inputs, without labels: centre and directions of --features"
+    )
     _add_constants(parser)
     _add_runtime(parser)
     _add_shards(parser)

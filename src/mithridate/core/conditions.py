@@ -65,6 +65,11 @@ _KINDS = {
         "Use features that are a formula, such as oriented-gradients or hashed-words, or make sure that no attacker "
         "could touch what the encoder was trained on.",
     ),
+    "encoder-rounding": _Kind(
+        "encode one input at a time",
+        "Give features.Frozen a batch_size of 1, so that every input is encoded alone and twice; or use an encoder by "
+        "its name, such as onnx:FILE.",
+    ),
 }
 IDS = tuple(_KINDS)
 

@@ -39,6 +39,7 @@ KINDS = {
     "gives-label-away": "Columns that give the label away, each by itself; leave out what is not known beforehand",
     "rare-class": "Rare labels",
     "few-examples": "Few examples",
+    "encoder": "Encoders",
 }
 # Fewer rows show nothing: chance makes identifiers of anything, and gives labels away.
 _LEAST_ROWS = 20

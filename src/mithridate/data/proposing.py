@@ -21,16 +21,22 @@ from mithridate.data import frames, images, looking
 from mithridate.data import labels as labelling
 from mithridate.data.columns import Category, Column, Date, Number, Text
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
+from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
 from mithridate.data.sources import TABLE_FILES, is_folder, picture_columns, read
 from mithridate.errors import ConfigError
+from mithridate.features import is_installed
 
 # Words per cell from which a column is called text.
 _WORDS_OF_TEXT = 4.0
 # Thai, Lao, Burmese, Khmer, Japanese, Chinese.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
-_LARGEST_SIDE = 64
+# Larger images cost time and memory: those of fixed formulas, and those that an encoder looks at.
+_LARGEST_SIDE, _LARGEST_ENCODED_SIDE = 64, 224
+_MOST_BYTES = 1 << 32
+_SMALLEST_PHOTOGRAPH = 24
+_FOR_PHOTOGRAPHS, _FOR_TEXT = ("efficientnet-lite2", "efficientnet-lite0"), ("minilm", "wordllama")
 _LOOKED_AT = 50
 _LARGEST = 1e300
 
@@ -44,6 +50,7 @@ class Proposal:
         remarks: what was seen.
         left_out: columns that could be declared and are not, each with a remark that says why.
         class_weights: for rare labels, by the shares of the labels in the data; None where there are none.
+        features: the name of an encoder that is installed and suits the data; None where there is none.
         count: number of examples that were looked at, where they were read.
         notes: what reading them had to say.
     """
@@ -52,6 +59,7 @@ class Proposal:
     remarks: tuple[Remark, ...] = ()
     left_out: tuple[Column, ...] = ()
     class_weights: tuple[int, ...] | None = None
+    features: str | None = None
     count: int = 0
     notes: tuple[str, ...] = ()
 
@@ -94,14 +102,32 @@ def look(source: Any, *, label: str | None = None) -> Proposal:
     assert examples.y is not None  # which reading made sure of
     names = examples.class_names or tuple(map(str, range(int(examples.y.max()) + 1)))
     rare = looking.rare_labels(examples.y, names)
+    encoder = _encoder_for(examples)
+    more = (*(() if rare is None else (rare[0],)), *(() if encoder is None else (encoder[1],)))
     return replace(
         found,
-        remarks=found.remarks if rare is None else (*found.remarks, rare[0]),
+        remarks=(*found.remarks, *more),
+        features=None if encoder is None else encoder[0],
         class_weights=None if rare is None else rare[1],
         count=len(examples.x),
         # Those of a table would say again what was left out.
         notes=() if isinstance(found.declaration, Table) else examples.notes,
     )
+
+
+def _encoder_for(examples: Examples) -> tuple[str, Remark] | None:
+    """The encoder to propose for photographs or texts, if one is installed, and what is to be said of it."""
+    x = examples.x
+    is_photograph = x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] == 3 and min(x.shape[2:]) >= _SMALLEST_PHOTOGRAPH
+    names = _FOR_TEXT if examples.kind == "text" else _FOR_PHOTOGRAPHS if is_photograph else ()
+    name = next((name for name in names if is_installed(name)), None)
+    if name is None:
+        return None
+    said = (
+        f"The encoder {name} is installed, and proposed as features: certificates then rest on what it was trained on "
+        "(trusted-encoder). Without that line, features are a formula."
+    )
+    return name, Remark("encoder", said)
 
 
 def _proposal(source: Any, label: str | None) -> Proposal:
@@ -266,18 +292,24 @@ def _of_folder(folder: images.Folder) -> Images:
             sizes.append(image.size)
             modes.add(image.mode)
     classes = None if folder.labels is None else labelling.in_order(set(folder.labels))
-    return Images(_rounded_size(sizes), 1 if modes <= {"1", "L"} else 3, classes, proposed=True)
+    channels = 1 if modes <= {"1", "L"} else 3
+    return Images(_rounded_size(sizes, len(folder.names), channels), channels, classes, proposed=True)
 
 
 def _of_pictures(source: Any, label: str) -> Images:
     column = picture_columns(source)[0]
     first = images.next_picture((source[row][column] for row in range(1)), 0, "the data set")
     classes = frames.class_names(source.features.get(label))
-    return Images(_rounded_size([first.size]), 1 if first.mode in ("1", "L") else 3, classes, proposed=True)
+    channels = 1 if first.mode in ("1", "L") else 3
+    return Images(_rounded_size([first.size], len(source), channels), channels, classes, proposed=True)
 
 
-def _rounded_size(sizes: list[tuple[int, int]]) -> tuple[int, int]:
-    """Height and width: the usual ones, not above 64 pixels, in multiples of four."""
+def _rounded_size(sizes: list[tuple[int, int]], count: int, channels: int) -> tuple[int, int]:
+    """Height and width: the usual ones, not above 64 pixels (224 where an encoder looks), in multiples of four."""
     width, height = (float(np.median(side)) for side in zip(*sizes, strict=True))
-    scale = min(1.0, _LARGEST_SIDE / max(width, height))
+    largest = _LARGEST_SIDE
+    if channels == 3 and any(map(is_installed, _FOR_PHOTOGRAPHS)):
+        fits = (_MOST_BYTES / (channels * max(1, count))) ** 0.5
+        largest = max(largest, min(_LARGEST_ENCODED_SIDE, int(fits)))
+    scale = min(1.0, largest / max(width, height))
     return max(4, 4 * round(height * scale / 4)), max(4, 4 * round(width * scale / 4))

@@ -9,7 +9,7 @@ from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored
-from mithridate.defences._trained import network_for
+from mithridate.defences._trained import FEATURES, network_for
 from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
 from mithridate.errors import ConfigError
@@ -31,7 +31,7 @@ class ExamplesDefence(Defence):
 
     features: Any = option(
         "auto",
-        "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
+        FEATURES,
         metavar="NAME",
     )
 

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from mithridate.features import (
     Frozen,
     UnitNorm,
     from_dict,
+    is_same,
     pick_encoder,
 )
 
@@ -48,11 +50,6 @@ _MOST_COLUMNS = 1 << 24
 # How many inputs are asked about at a time. It bounds memory and cannot change a result.
 CHUNK_INPUTS = 1 << 8
 _UNIT_ROWS = UnitNorm(bias=0.0)
-
-_ROUNDING_OF_TRUSTED = (
-    "The features of an example are taken to depend on that example alone, bit for bit; "
-    "rounding of the trusted encoder that depends on the other examples is not covered."
-)
 
 
 # --- the examples that vote -----------------------------------------------------------------------------------------
@@ -118,10 +115,9 @@ class StoredExamples:
         rows = _rounded(inputs)
         # Of an encoder that is trusted we know only what it does: its features count as data, too.
         trusted = inputs if isinstance(chosen, Frozen) and isinstance(inputs, np.ndarray) else None
-        said = (*statements, *([] if trusted is None else [_ROUNDING_OF_TRUSTED]))
         columns = _columns(training.declaration)
         found = TrainingData.of(x, y, trusted)
-        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), found, said, columns, sparse)
+        return cls(rows, y, classes, prepare, _scale(rows.shape[1]), found, tuple(statements), columns, sparse)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -156,7 +152,7 @@ class StoredExamples:
             raise ValueError("there are labels beyond the classes")
         if _longest(rows) > LARGEST_NORM**2:
             raise ValueError("a row is too long for exact products")
-        encoder = _encoder_of_run(run.recipe["features"], features)
+        encoder = _encoder_of_run(run.recipe["features"], features, run.folder)
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
         declared = run.recipe.get("source", {}).get("declaration")
         columns = _columns(None if declared is None else declaration_from_dict(declared))
@@ -239,13 +235,13 @@ def _mirror_images(images: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:
     return images[..., ::-1]
 
 
-def _encoder_of_run(stored: Mapping[str, Any], features: Any) -> Encoder:
+def _encoder_of_run(stored: Mapping[str, Any], features: Any, folder: Path | None) -> Encoder:
     given = pick_encoder(features)
     if given is None:
         if stored["name"] == Frozen.name:
             raise ConfigError(f"This run used a frozen encoder, {stored}; give it again as features=.")
-        return from_dict(dict(stored))
-    if given.to_dict() != stored:
+        return from_dict(dict(stored), folder=folder)
+    if not is_same(given.to_dict(), dict(stored)):
         raise ConfigError(f"Expected the features of the run, {stored}, got {features!r}.")
     return given
 

@@ -13,13 +13,19 @@ from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences.base import Defence, option
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder, pick_encoder
+from mithridate.features import Encoder, Pretrained, pick_encoder
 from mithridate.recipes import choosing
 from mithridate.training.config import OPTIMIZERS, SCHEDULES, PlainConfig, PlainRecipe, TrainConfig, ViewPlan
 from mithridate.training.learners import pick_learner
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
 
 _TUNED_ON = ("MNIST", "Fashion-MNIST", "CIFAR-10")
+# What help texts say of features.
+FEATURES = (
+    "fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, none; or those of a "
+    "trusted encoder: efficientnet-lite2, efficientnet-lite0, minilm, wordllama, onnx:FILE, torchvision:NAME, "
+    "transformers:NAME"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +40,7 @@ class TrainedDefence(Defence):
     model: Any = option("auto", "auto, linear, mlp, lenet5, opa-tut or resnet18", metavar="NAME")
     features: Any = option(
         "auto",
-        "train on fixed features: oriented-, object-, photo- or layered-gradients, unit-norm, hashed-words, or none",
+        f"train on {FEATURES}",
         metavar="NAME",
     )
     steps: int | None = option(None, "number of steps", int, "T")
@@ -89,7 +95,10 @@ class TrainedDefence(Defence):
         from mithridate.training import models
 
         encoder, x = self.encoder, order.training.x
-        shape = x.shape[1:] if encoder is None else encoder.transform(x[:1]).shape[1:]
+        if isinstance(encoder, Pretrained):
+            shape: tuple[int, ...] = (encoder.width,)
+        else:
+            shape = x.shape[1:] if encoder is None else encoder.transform(x[:1]).shape[1:]
         channel_axis = (1, *shape) if len(shape) == 2 else shape
         network = models.build(self.model, channel_axis, order.facts.classes, bias=encoder is None)
         return 4 * sum(parameter.numel() for parameter in network.parameters()) * self.models

@@ -271,7 +271,7 @@ def check_declared(num_train: Any, classes: Any, size_step: Any = None) -> None:
 def kind_of_device(name: Any) -> str:
     """`cpu`, `cuda` or `mps`, of a name that may say more or leave it open; without torch it is the CPU."""
     try:
-        from mithridate.training.devices import pick_device
+        from mithridate._torch import pick_device
     except ModuleNotFoundError:
         return "cpu"
     return pick_device(name).type

@@ -45,6 +45,7 @@ class KeptRun:
         statements: all that its certificates repeat.
         size: see `Votes.size`.
         arrays: what predictions need.
+        folder: where it was read from.
     """
 
     recipe: dict[str, Any]
@@ -53,6 +54,7 @@ class KeptRun:
     statements: tuple[str, ...]
     size: Size | None
     arrays: dict[str, npt.NDArray[Any]]
+    folder: Path | None = None
 
     def save(self, run_dir: PathLike, votes: Votes) -> None:
         """Write the run, `run.json` last: what is there then is whole.
@@ -105,6 +107,7 @@ class KeptRun:
                 from_plain(said["assumptions"]),
                 None if said["size"] is None else Size(**said["size"]),
                 arrays,
+                path,
             )
         except (TypeError, ValueError) as error:
             raise damaged(path, error) from error

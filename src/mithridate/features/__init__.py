@@ -11,27 +11,54 @@ one for training on the data. The encoders here keep to that bit for bit: they a
 depend on the number of rows. `docs/features.md` has the constants and what they reach.
 """
 
-from mithridate.features._encoder import Encoder, about_encoder, encoder, encoder_names, from_dict, pick_encoder
+from mithridate.features._encoder import (
+    Encoder,
+    about_encoder,
+    beside,
+    encoder,
+    encoder_names,
+    from_dict,
+    is_installed,
+    is_same,
+    pick_encoder,
+)
+from mithridate.features.efficientnet import EfficientNetLite0, EfficientNetLite2
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
+from mithridate.features.onnx_files import MiniLM, Onnx
+from mithridate.features.pretrained import Calibration, Pretrained
+from mithridate.features.static_words import WordLlama
 from mithridate.features.tables_and_text import HashedNgrams, UnitNorm
+from mithridate.features.torch_hubs import Torchvision, Transformers
 from mithridate.features.words import HashedWords
 
 NAMES = encoder_names()
 
 __all__ = [
     "NAMES",
+    "Calibration",
+    "EfficientNetLite0",
+    "EfficientNetLite2",
     "Encoder",
     "Frozen",
     "HashedNgrams",
     "HashedWords",
     "LayeredGradients",
+    "MiniLM",
     "ObjectGradients",
+    "Onnx",
     "OrientedGradients",
     "PhotoGradients",
+    "Pretrained",
+    "Torchvision",
+    "Transformers",
     "UnitNorm",
+    "WordLlama",
     "about_encoder",
+    "beside",
     "encoder",
     "from_dict",
+    "is_installed",
+    "is_same",
     "pick_encoder",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ class Encoder(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__module__.startswith(f"{__package__}."):
+        if cls.__module__.startswith(f"{__package__}.") and "name" in vars(cls):
             _KNOWN[cls.name] = cls
 
     @abstractmethod
@@ -49,6 +50,33 @@ class Encoder(ABC):
     def compared(self, x: Any) -> np.ndarray | csr_array:
         """Features for methods that compare examples: those of `transform`, unless there are sparse ones of norm 1."""
         return self.transform(x)
+
+    def check_here(self) -> None:
+        """Require what it computes with.
+
+        Raises:
+            ConfigError: a library is not installed.
+        """
+        return
+
+    def looks(self, x: Any) -> tuple[Statement, ...]:
+        """What a certificate on training inputs `x` has to say about looks at them when its constants were chosen."""
+        del x
+        return ()
+
+    def keep(self, folder: Path) -> None:
+        """Put into the directory of a run what its description cannot hold, for `from_dict`."""
+        del folder
+
+    @classmethod
+    def found_again(cls, values: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+        """What `to_dict` wrote, with what `keep` put into the directory of a run.
+
+        Raises:
+            ArtifactError: that is missing or damaged.
+        """
+        del folder
+        return dict(values)
 
     def to_dict(self) -> dict[str, Any]:
         """The encoder as plain JSON values, enough for `from_dict`."""
@@ -65,8 +93,8 @@ class Encoder(ABC):
     def _use_plain_numbers(self) -> None:
         """Turn checked numbers into Python's own, so that JSON takes them and equal is equal."""
         for constant in fields(self):
-            kind = {"int": int, "float": float}.get(str(constant.type))
-            if kind is not None:
+            kind = {"int": int, "float": float}.get(str(constant.type).removesuffix(" | None"))
+            if kind is not None and getattr(self, constant.name) is not None:
                 object.__setattr__(self, constant.name, kind(getattr(self, constant.name)))
 
 
@@ -84,6 +112,9 @@ def encoder(name: str, **constants: Any) -> Encoder:
     >>> encoder("unit-norm", bias=0.5)
     UnitNorm(bias=0.5, center=0.0, scale=1.0)
     """
+    family, separator, source = name.partition(":") if isinstance(name, str) else (name, "", "")
+    if separator and family in _KNOWN and "source" in {each.name for each in fields(_KNOWN[family])}:
+        name, constants = family, {"source": source, **constants}
     _validate.one_of(encoder_names(), features=name)
     kind = _KNOWN[name]
     known = [constant.name for constant in fields(kind)]
@@ -92,8 +123,18 @@ def encoder(name: str, **constants: Any) -> Encoder:
         raise ConfigError(f"The encoder {name} has no {', '.join(foreign)}; it has {', '.join(known)}.")
     missing = [each.name for each in fields(kind) if each.default is MISSING and each.name not in constants]
     if missing:
-        raise ConfigError(f"The encoder {name} needs {', '.join(missing)}; a file cannot hold its function.")
+        remedy = f"write {name}:SOURCE" if "source" in missing else "a file cannot hold its function"
+        raise ConfigError(f"The encoder {name} needs {', '.join(missing)}; {remedy}.")
     return kind(**constants)
+
+
+def is_installed(name: str) -> bool:
+    """Whether the encoder of a name can be used here: its libraries and its weights are there."""
+    try:
+        encoder(name).check_here()
+    except (ConfigError, ArtifactError):
+        return False
+    return True
 
 
 def pick_encoder(features: Any) -> Encoder | None:
@@ -119,20 +160,48 @@ def pick_encoder(features: Any) -> Encoder | None:
     return features
 
 
-def about_encoder(chosen: Encoder | None, x: np.ndarray, classes: int) -> tuple[Statement, ...]:
-    """What a certificate has to say about an encoder: that it is trusted, or what its constants were tuned on.
+def beside(features: Any, folder: Path) -> Any:
+    """Features as a file names them, in which files of encoders are looked for beside that file.
 
-    Of the raw inputs `x` the shape matters alone.
+    >>> beside("onnx:net.onnx", Path("projects"))
+    'onnx:projects/net.onnx'
     """
-    return () if chosen is None else chosen.statements(x.shape[1:], classes)
+    if isinstance(features, dict):
+        named = {"name": beside(features["name"], folder)} if isinstance(features.get("name"), str) else {}
+        files = {key: str(folder / features[key]) for key in ("file",) if isinstance(features.get(key), str)}
+        if isinstance(features.get("source"), str):
+            whole = beside(f"{features.get('name')}:{features['source']}", folder)
+            files["source"] = whole.partition(":")[2]
+        return {**features, **named, **files}
+    if not isinstance(features, str):
+        return features
+    family, separator, source = features.partition(":")
+    is_file = family == "onnx" or (family == "transformers" and (folder / source).is_dir())
+    return f"{family}:{folder / source}" if separator and is_file else features
 
 
-def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None = None) -> Encoder:
+def is_same(one: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
+    """Whether two descriptions are of one encoder, wherever its files lie: their hash is in both."""
+    places = ("source", "file")
+    return {key: value for key, value in (one or {}).items() if key not in places} == {
+        key: value for key, value in (other or {}).items() if key not in places
+    }
+
+
+def about_encoder(chosen: Encoder | None, x: np.ndarray, classes: int) -> tuple[Statement, ...]:
+    """What a certificate has to say about an encoder: that it is trusted, or what its constants were tuned on."""
+    return () if chosen is None else (*chosen.statements(x.shape[1:], classes), *chosen.looks(x))
+
+
+def from_dict(
+    values: dict[str, Any], *, function: Callable[[Any], Any] | None = None, folder: Path | None = None
+) -> Encoder:
     """Read back what `to_dict` wrote.
 
     Args:
         values: what `to_dict` wrote.
         function: the function of a frozen encoder, which no file can hold.
+        folder: the directory of the run that wrote it, where there is one.
 
     Raises:
         ArtifactError: this is not what `to_dict` wrote.
@@ -145,7 +214,8 @@ def from_dict(values: dict[str, Any], *, function: Callable[[Any], Any] | None =
         raise ArtifactError(
             f"Expected an encoder named {', '.join(encoder_names())}, got {values!r}; is the file from a newer one?"
         )
-    return encoder(**(values if function is None else {**values, "function": function}))
+    found = _KNOWN[values["name"]].found_again(values, folder)
+    return encoder(**(found if function is None else {**found, "function": function}))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------

@@ -14,18 +14,26 @@ from mithridate.core.conditions import Statement
 from mithridate.errors import ConfigError
 from mithridate.features._encoder import Encoder, scaled
 
+_ROUNDING = Statement(
+    "Inputs were encoded together, and the bits of a row may depend on the others; the certificate assumes that they "
+    "do not.",
+    "encoder-rounding",
+)
+
 
 @dataclass(frozen=True)
 class Frozen(Encoder):
     """An encoder that the user vouches for, such as a network trained elsewhere.
 
     Guarantee:
-        None of its own: the result is recorded as resting on this encoder, with `trained_on` in the user's words.
+        The result is recorded as resting on this encoder, with `trained_on` in the user's words. With a `batch_size` of
+        1 every row is computed alone and twice, and refused if a bit differs: then it is a function of its input.
 
     Assumes:
-        The function treats every row by itself and always alike, and nothing that it was trained on is open to the
-        attacker or was drawn from the training set. Of this only a sample can be checked, and is: the first rows are
-        computed again, in another order and number.
+        Nothing that it was trained on is open to the attacker or was drawn from the training set (condition
+        `trusted-encoder`). With a larger `batch_size`, the function treats every row by itself, to the last bit
+        (condition `encoder-rounding`), which libraries of matrix products do not promise; of that only the first rows
+        are tried, in another order and number, with room for rounding.
 
     Args:
         function: array [k, ...] to array [k, ...], one row for each; or a `torch.nn.Module`, which is called in
@@ -34,7 +42,7 @@ class Frozen(Encoder):
         trained_on: what it was trained on, in words; the certificate repeats it.
         version: optional, such as a release or a commit.
         digest: optional, such as the SHA-256 of the weights.
-        batch_size: most rows that the function is called with.
+        batch_size: most rows that the function is called with; 1 needs no condition about rounding.
 
     >>> halves = Frozen(lambda rows: rows / 2, title="halves", trained_on="nothing")
     >>> halves.transform(np.ones((2, 3)))
@@ -50,7 +58,7 @@ class Frozen(Encoder):
     trained_on: str
     version: str | None = None
     digest: str | None = None
-    batch_size: int = 256
+    batch_size: int = 1
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -78,8 +86,8 @@ class Frozen(Encoder):
         return {key: value for key, value in super().to_dict().items() if key != "function"}
 
     def statements(self, shape: tuple[int, ...], classes: int) -> tuple[Statement, ...]:
-        """That it is trusted."""
-        return (self.assumption,)
+        """That it is trusted, and that its rounding is, where inputs are encoded together."""
+        return (self.assumption,) if self.batch_size == 1 else (self.assumption, _ROUNDING)
 
     def transform(self, x: np.ndarray) -> np.ndarray:
         """What the function makes of the rows, checked.
@@ -101,9 +109,25 @@ class Frozen(Encoder):
             raise ConfigError(
                 "Expected an array of numbers or text, got Python objects; convert it with .astype first."
             )
+        if self.batch_size == 1:
+            # A text by itself: in an array it is as wide as the longest one. And a copy, which the function may change.
+            alone = [np.array([str(row)]) for row in rows] if rows.dtype.kind == "U" and rows.ndim == 1 else None
+            parts = alone or [rows[i : i + 1] for i in range(len(rows))]
+            once, again = (
+                np.concatenate([self._call(part.copy()) for part in order]) for order in (parts, parts[::-1])
+            )
+            self._refuse_other_bits(once, again[::-1])
+            return once
         out = np.concatenate([self._call(rows[i : i + self.batch_size]) for i in range(0, len(rows), self.batch_size)])
         self._check_repeats(rows[:8], out[:8])
         return out
+
+    def _refuse_other_bits(self, once: np.ndarray, again: np.ndarray) -> None:
+        if once.shape != again.shape or once.tobytes() != np.ascontiguousarray(again).tobytes():
+            raise ConfigError(
+                f"The encoder {self.title!r} gave other numbers when it encoded the same inputs again; it must treat "
+                "every row by itself and draw no random numbers (no dropout, no batch statistics)."
+            )
 
     def _call(self, rows: np.ndarray) -> np.ndarray:
         given = _call_module(self.function, rows) if _is_module(self.function) else self.function(rows)

@@ -39,6 +39,7 @@ from mithridate.features import (
     HashedWords,
     OrientedGradients,
     PhotoGradients,
+    Pretrained,
     UnitNorm,
     pick_encoder,
 )
@@ -93,6 +94,9 @@ _SMALL = {"linear": _Small(20, 1.4, True, 1.0, 0.5), "mlp": _Small(100, 0.5, Fal
 # more than 2 / (0.5 x 0.8 / 0.5) diverge (0.5 is the curvature of a logistic loss, and the clipping norm). Along all
 # others so short steps hardly get anywhere: momentum helps them and not the noise. Texts have less of an offset.
 _OF_ROWS = _Small(100, 1.4, False, 1.0, 0.5, momentum=0.9, largest_step=2.0)
+# Rows of an encoder that was trained on much: classes lie far apart, and gradients are short.
+_OF_ENCODED = _Small(40, 1.0, False, 1.0, 0.1)
+_SIGNAL_OF_ENCODED = 40.0
 # The expected batch, in units of (q n / s)^2: sampling then adds a few percent to the noise of a step. It is at least
 # the second number, below which a step costs as much.
 _BATCH, _LEAST_BATCH = 0.1, 256
@@ -143,6 +147,7 @@ _ROWS_TUNED_ON = (
     "the tweets of the 2016 election",
     "Reuters R8",
 )
+_ENCODED_TUNED_ON = ("CIFAR-10",)
 
 # --- warnings -------------------------------------------------------------------------------------------------------
 
@@ -304,7 +309,7 @@ def choose(
     }
     given = {name: value for name, value in asked.items() if value is not None}
     _check_given(given)
-    small = _small_for(network, task)
+    small = _small_for(network, task, chosen)
     if small is not None:
         given |= {} if momentum is None else {"momentum": momentum}
         config, taken, more = _small(task, small, _width(chosen, task), given)
@@ -335,7 +340,8 @@ def choose(
 def _tuned(small: _Small | None, task: _Task) -> tuple[Statement, ...]:
     """What the constants that were chosen here were tuned on."""
     what = "The constants of the recipe" if small else "The constants of the recipe, which are published ones,"
-    looked_at = _PUBLISHED_ON if small is None else _ROWS_TUNED_ON if small is _OF_ROWS else _TUNED_ON
+    of_small = _ROWS_TUNED_ON if small is _OF_ROWS else _ENCODED_TUNED_ON if small is _OF_ENCODED else _TUNED_ON
+    looked_at = _PUBLISHED_ON if small is None else of_small
     return (tuned_constants(what, looked_at, math.prod(task.shape), task.classes),)
 
 
@@ -392,6 +398,8 @@ def features_for(model: Any, asked: Any, shape: tuple[int, ...], kind: str) -> t
 
 def _width(chosen: Encoder | None, task: _Task) -> int:
     """Numbers per example that a linear model sees."""
+    if isinstance(chosen, Pretrained):
+        return chosen.width
     if isinstance(chosen, HashedNgrams | HashedWords):
         return chosen.dimension + (1 if getattr(chosen, "bias", 0) else 0)
     if chosen is None or isinstance(chosen, Frozen):  # what a frozen encoder gives is known once it has run
@@ -402,10 +410,12 @@ def _width(chosen: Encoder | None, task: _Task) -> int:
 # --- how it is trained ----------------------------------------------------------------------------------------------
 
 
-def _small_for(network: Any, task: _Task) -> _Small | None:
+def _small_for(network: Any, task: _Task, chosen: Encoder | None) -> _Small | None:
     """How a small model of this name trains; None for larger ones."""
     if not isinstance(network, str) or network not in _SMALL:
         return None
+    if network == "linear" and isinstance(chosen, Pretrained):
+        return _OF_ENCODED
     return _OF_ROWS if network == "linear" and not task.is_images else _SMALL[network]
 
 
@@ -414,7 +424,7 @@ def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tup
     reasons: list[str] = []
     steps, norm = given.get("steps", model.steps), given.get("max_grad_norm", model.max_grad_norm)
     momentum = given.get("momentum", model.momentum_of(steps))
-    signal, pace = _signal(task), _Pace(task, model, width, steps)
+    signal, pace = _signal(task, model), _Pace(task, model, width, steps)
     rate = given.get("sample_rate") or _sample_rate(pace, signal / math.sqrt(steps), reasons)
     noise = given.get("noise_multiplier")
     if noise is None:
@@ -431,13 +441,16 @@ def _small(task: _Task, model: _Small, width: int, given: dict[str, Any]) -> tup
     return config, pace.seconds(rate * task.num_train), tuple(reasons)
 
 
-def _signal(task: _Task) -> float:
+def _signal(task: _Task, model: _Small) -> float:
+    many = min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25)
+    if model is _OF_ENCODED:
+        return max(_LEAST_SIGNAL, _SIGNAL_OF_ENCODED * task.classes * many)
     in_colour = task.kind == "uint8" and len(task.shape) == 3 and task.shape[0] > 1
     each = _SIGNAL_OF_VARIED if task.kind == "text" or in_colour else _SIGNAL
     least, classes = _LEAST_SIGNAL, task.classes
     if not task.is_images:
         least, classes = needed_signal(task.kind, classes), counted_classes(classes)
-    return max(least, each * classes * min(1.0, (task.num_train / _MANY_EXAMPLES) ** 0.25))
+    return max(least, each * classes * many)
 
 
 @dataclass(frozen=True)

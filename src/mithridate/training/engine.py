@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from mithridate import _validate
+from mithridate._torch import pool_of, products, single_threaded
 from mithridate.data import Dataset
 from mithridate.data.partition import IndexArray
 from mithridate.errors import ConfigError
@@ -44,9 +45,6 @@ from mithridate.training.devices import (
     ReplayedStep,
     is_out_of_memory,
     on_threads,
-    pool_of,
-    products,
-    single_threaded,
 )
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.kernels import cpu

@@ -187,7 +187,11 @@ class Order:
 
     def run(self, runtime: RuntimeOptions | None = None) -> Votes:
         """Carry it out."""
-        return self.defence.run(self, runtime or RuntimeOptions())
+        options = runtime or RuntimeOptions()
+        votes = self.defence.run(self, options)
+        if options.folder is not None and self.defence.encoder is not None:
+            self.defence.encoder.keep(options.folder)
+        return votes
 
 
 def compose(

@@ -20,21 +20,20 @@ from torch import Tensor
 
 from mithridate import _validate
 from mithridate._io.files import PathLike
+from mithridate._torch import pick_device, usual_settings
 from mithridate.core.conditions import Size, to_plain
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.provenance import input_hashes
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Dataset, Examples, Preparation, as_examples
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.features import Encoder, Frozen, from_dict, pick_encoder
+from mithridate.features import Encoder, Frozen, from_dict, is_same, pick_encoder
 from mithridate.training.batch_source import TrainingRecipe
 from mithridate.training.config import PRECISIONS, TrainConfig, recipe_from_dict
 from mithridate.training.devices import (
     computer_of,
     is_out_of_memory,
-    pick_device,
     shown,
-    usual_settings,
 )
 from mithridate.training.engine import Engine
 from mithridate.training.learners import LearnerMachine, learnt_again
@@ -62,7 +61,6 @@ from mithridate.training.task import (
     check_evidence,
     data_fingerprint,
     manifest_of,
-    row_by_row,
     task_of,
     versions_here,
 )
@@ -593,7 +591,7 @@ def predict(
         assert config.classes is not None
         _ = config.gradient_rule  # what was trained has nothing left open
         _check_stored(manifest)
-        preparation = _preparation_of(manifest, config, features)
+        preparation = _preparation_of(manifest, config, features, path)
     except (KeyError, TypeError, AttributeError, AssertionError) as error:
         raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
     new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
@@ -632,15 +630,15 @@ def _evidence(manifest: Manifest) -> tuple[str, ...]:
     return tuple(manifest.recipe.get("evidence", ()))
 
 
-def _preparation_of(manifest: Manifest, config: TrainingRecipe, features: Any) -> Preparation:
+def _preparation_of(manifest: Manifest, config: TrainingRecipe, features: Any, folder: Path) -> Preparation:
     """The same scaling or encoder as in training."""
     stored, inputs = manifest.recipe["features"], manifest.inputs
-    encoder = pick_encoder(row_by_row(features) if config.is_deterministic else features)
+    encoder = pick_encoder(features)
     if encoder is None and stored is not None:
         if stored["name"] == Frozen.name:
             raise ConfigError(f"This run used a frozen encoder, {stored}; give it again as features=.")
-        encoder = from_dict(stored)
-    if (None if encoder is None else encoder.to_dict()) != stored:
+        encoder = from_dict(stored, folder=folder)
+    if not is_same(None if encoder is None else encoder.to_dict(), stored):
         raise ConfigError(f"Expected the features of the run, {stored}, got {features!r}.")
     return Preparation(
         tuple(inputs["shape"]),

@@ -149,7 +149,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     config: TrainingRecipe = defence.config.resolve(num_train=len(x), classes=order.facts.classes)
     classes = config.classes
     assert classes is not None
-    encoder = row_by_row(defence.encoder) if config.is_deterministic else defence.encoder
+    encoder = defence.encoder
     preparation = _preparation(x, defence.model, config, encoder)
     config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
     inputs, test = preparation(x, "training"), preparation(order.test.x, "test")
@@ -163,7 +163,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         trainer = LearnerTrainer(learner)
         inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
-    found = TrainingData.of(x, y, inputs if encoder is not None and encoder.trusted else None)
+    found = TrainingData.of(x, y, inputs if isinstance(encoder, Frozen) else None)
     plan = config.plan
     if plan is not None and plan.noise and inputs.dtype != np.float32:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
@@ -175,14 +175,6 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     data = Dataset(inputs, y)
     job = Job(trainer, config, data, test, evidence, members, keep_models and trainer.keeps_weights)
     return Task(order, job, preparation, found)
-
-
-def row_by_row(features: Any) -> Any:
-    """The encoder of models of parts.
-
-    How a library rounds may depend on the rows beside one; other encoders than `Frozen` are exact row by row.
-    """
-    return replace(features, batch_size=1) if isinstance(features, Frozen) else features
 
 
 def check_evidence(evidence: Sequence[str], inputs: int, classes: int) -> None:

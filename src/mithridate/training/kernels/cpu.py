@@ -21,7 +21,6 @@ import hashlib
 import itertools
 import logging
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -37,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mithridate._computer import processor
 from mithridate._io.files import cache_folder, make_private, refuse_unless_private
 from mithridate.training.kernels import Stage
 
@@ -360,16 +360,6 @@ def _key(compiler: list[str], flags: list[str], source: bytes) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:24]
-
-
-def processor() -> str:
-    """The processor's model and what it can do, so that machines may share a cache folder; else the machine's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.node()}"
-    kinds = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
 
 def _is_right(found: Library, check: Callable[[Library], bool]) -> bool:
