@@ -27,5 +27,5 @@ def test_a_large_array_lies_in_a_file_without_a_name(tmp_path: Path, monkeypatch
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="room cannot be reserved here")
 def test_no_room_is_said_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(ArtifactError, match="no room for 4,611,686,018,427,387,904 bytes.*TMPDIR"):
+    with pytest.raises(ArtifactError, match=r"no room for 4,611,686,018,427,387,904 bytes.*TMPDIR"):
         scratch((1 << 62,), np.int8)
