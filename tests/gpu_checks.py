@@ -875,7 +875,7 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
 def check_widening_batches(device: torch.device) -> None:
     # Batches of about one example: whole blocks may be empty, and a rare batch needs a wider graph than any before.
     trained = engine(device, "linear", noise_multiplier=1e-9, sample_rate=0.002, steps=3000, learning_rate=0.01)
-    from mithridate.training.batch_source import Block
+    from mithridate.training.batch_source import Block, indices_of
     from mithridate.training.devices import ReplayedStep
 
     here = trained.train(SEEDS, range(2)).cpu()
@@ -890,7 +890,7 @@ def check_widening_batches(device: torch.device) -> None:
         present = torch.arange(chosen.shape[1], device=device) < sizes.unsqueeze(1)
         total.add_(torch.where(present, chosen + 1, 0).sum(dim=1))
 
-    replayed = ReplayedStep(step, 2, device)
+    replayed = ReplayedStep(step, 2, device, lambda block: indices_of(block, device))
     generator = np.random.default_rng(0)
     expected = np.zeros(2, dtype=np.int64)
     for width in (0, 1, 5, 16, 17, 3, 60, 0, 200):

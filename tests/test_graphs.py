@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mithridate.training.batch_source import Block
+from mithridate.training.batch_source import Block, indices_of
 from mithridate.training.devices import ReplayedStep
+
+CPU = torch.device("cpu")
+ENTRIES = partial(indices_of, device=CPU)
 
 
 class Graph:
@@ -49,7 +53,7 @@ class Trainer:
     """Holds its graphs in a cycle, as whatever a step refers to may do; an allocation may collect garbage any time."""
 
     def __init__(self) -> None:
-        self.step = ReplayedStep(self.run, 1, torch.device("cpu"))
+        self.step = ReplayedStep(self.run, 1, CPU, ENTRIES)
 
     def run(self, chosen: Tensor, sizes: Tensor) -> None:
         if Graph.capturing and gc.isenabled():
@@ -81,7 +85,7 @@ def test_garbage_is_collected_again_after_a_capture_that_fails() -> None:
         if Graph.capturing:
             raise RuntimeError("not permitted")
 
-    ReplayedStep(refuse, 1, torch.device("cpu")).run(block())
+    ReplayedStep(refuse, 1, CPU, ENTRIES).run(block())
     assert gc.isenabled()
 
 

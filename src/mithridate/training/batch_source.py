@@ -1,15 +1,19 @@
 """Where batches come from: Poisson samples of the whole training set, or passes over what each instance sees of it.
 
-A source draws the batches of a group of models as numbers, and looks the examples up on the device that trains.
+A source draws the batches of a group of models as numbers, and a table looks the examples up: on the device that trains
+where there is room, else on the host, a batch at a time. The training set may be a mapped file that is larger than
+memory: on a host it is never copied as a whole.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -220,23 +224,114 @@ class Group:
         return Group(self.seeds, self.instances, start, [*self.seen, *[NOTHING] * lack])
 
 
+# --- where examples are looked up -----------------------------------------------------------------------------------
+
+# What a table needs to look up the batches of a step, models x width and whatever an entry has.
+Entries = tuple[Tensor, ...]
+# Share of a GPU's free memory that the training set may take.
+_FOR_DATA = 0.7
+
+
+def indices_of(block: Block, device: torch.device) -> Iterator[Entries]:
+    """The indices of every step, all as wide as the widest, sent together."""
+    return ((indices,) for indices in torch.from_numpy(block.indices).to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class _OnDevice:
+    """Inputs in the memory of the device that trains."""
+
+    inputs: Tensor
+
+    def take(self, places: Tensor) -> Tensor:
+        """Those at some places, in the shape of these."""
+        return self.inputs.index_select(0, places.flatten()).unflatten(0, places.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _OnHost:
+    """Inputs that stay where they are, which may be a file: only what is asked for is copied.
+
+    Attributes:
+        inputs: contiguous; nothing else is taken from without a copy of the whole.
+        pinned: whether what is taken will be sent to a GPU.
+    """
+
+    inputs: npt.NDArray[Any]
+    pinned: bool = False
+
+    def take(self, places: Tensor) -> Tensor:
+        """Those at some places, in the shape of these, in torch's own memory."""
+        shape, dtype = self.inputs.shape[1:], torch.from_numpy(self.inputs[:0].copy()).dtype
+        taken = torch.empty(places.numel(), *shape, dtype=dtype, pin_memory=self.pinned)
+        # No place is beyond the end, and with mode="raise" there would be a copy.
+        np.take(self.inputs, places.flatten().numpy(), axis=0, out=taken.numpy(), mode="clip")
+        return taken.unflatten(0, places.shape)
+
+
+def has_room(inputs: npt.NDArray[Any], device: torch.device) -> bool:
+    """Whether a device has room for the training set beside the models; a CPU looks it up where it is."""
+    return device.type != "cuda" or inputs.nbytes <= _FOR_DATA * torch.cuda.mem_get_info(device)[0]
+
+
+def _placed(
+    inputs: npt.NDArray[Any], device: torch.device, *, is_sent: bool
+) -> tuple[_OnDevice | _OnHost, torch.device]:
+    """The inputs where they will be looked up, and which device that is."""
+    if device.type == "cpu" or is_sent:
+        return _OnHost(np.ascontiguousarray(inputs), pinned=device.type == "cuda"), torch.device("cpu")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is copied at once
+        return _OnDevice(torch.from_numpy(inputs).to(device)), device
+
+
+@dataclass(frozen=True, eq=False)
+class Sent:
+    """A table on the host whose batches are sent to the device, for a training set that has no room there.
+
+    Guarantee: what `look_up` gives is, to the bit, in shape and in its place in memory, what it would be if the table
+    were on the device; so where the training set lies does not change a model.
+
+    Attributes:
+        table: on the host.
+    """
+
+    table: _WholeSet | Views
+
+    def fill(self, group: Group) -> None:
+        """See the table."""
+        self.table.fill(group)
+
+    def entries(self, block: Block) -> Iterator[Entries]:
+        """Inputs and labels of every step, on the host."""
+        for indices, _ in block:
+            yield self.table.look_up(torch.from_numpy(indices))
+
+    def look_up(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What was sent, or a piece of it, in memory of its own."""
+        return inputs.clone(memory_format=torch.contiguous_format), labels
+
+
 # --- the whole training set -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _WholeSet:
-    """The training set on the device; every model sees it."""
+    """The training set; every model sees it."""
 
-    inputs: Tensor
+    inputs: _OnDevice | _OnHost
     labels: Tensor
 
     def fill(self, group: Group) -> None:
         """Nothing to do."""
 
+    def entries(self, block: Block) -> Iterator[Entries]:
+        """Indices of every step."""
+        return indices_of(block, self.labels.device)
+
     def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Entries are indices."""
-        inputs = self.inputs.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
-        return inputs, self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+        return self.inputs.take(chosen), self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
 
 
 class PoissonSamples:
@@ -252,8 +347,11 @@ class PoissonSamples:
     width, bytes_seen, together = 0, 0, TOGETHER
 
     def __init__(self, config: TrainConfig, data: Dataset, device: torch.device) -> None:
-        self._config = config
-        self._set = _WholeSet(*(torch.from_numpy(array).to(device) for array in (data.inputs, data.labels)))
+        self._config, self._examples = config, len(data.labels)
+        is_sent = not has_room(data.inputs, device)
+        inputs, place = _placed(data.inputs, device, is_sent=is_sent)
+        whole = _WholeSet(inputs, torch.tensor(data.labels, device=place))
+        self._set = Sent(whole) if is_sent else whole
         expected = config.sample_rate * len(data.labels) * (1.0 if config.keep is None else config.keep)
         self.widest = expected + 5.0 * math.sqrt(expected) + 8.0
         # No sum could hold them with the promised rounding; twelve standard deviations are never seen.
@@ -267,7 +365,7 @@ class PoissonSamples:
         """What instances see beside the whole training set: nothing."""
         return ()
 
-    def table(self, models: int, group: Group | None = None) -> _WholeSet:
+    def table(self, models: int, group: Group | None = None) -> _WholeSet | Sent:
         """A place for what so many models see: one for all."""
         return self._set
 
@@ -275,7 +373,7 @@ class PoissonSamples:
         """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
         streams = [group.seeds.generator(instance, "batches") for instance in group.instances]
         config = self._config
-        return blocks(streams, len(self._set.labels), config.sample_rate, steps, config.keep, mapped)
+        return blocks(streams, self._examples, config.sample_rate, steps, config.keep, mapped)
 
 
 # --- what each instance sees ----------------------------------------------------------------------------------------
@@ -302,15 +400,16 @@ class Visits:
         self, recipe: PlainRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
     ) -> None:
         self._recipe, self._plan, self._labels, self._parts = recipe, recipe.plan, data.labels, parts
-        self._inputs = torch.from_numpy(data.inputs).to(device)
+        self._is_sent, self._shape = not has_room(data.inputs, device), data.inputs.shape[1:]
+        self._inputs, self._place = _placed(data.inputs, device, is_sent=self._is_sent)
         self._noise = recipe.plan.noise
-        self._ways = ways_to_move(recipe.shift) if self._inputs.dim() == 4 else 1
+        self._ways = ways_to_move(recipe.shift) if data.inputs.ndim == 4 else 1
         self.longest = self._longest()
         if self.longest * self._ways >= 2**31:
             raise ConfigError(f"There are too many images to be moved in {self._ways} ways; use a smaller shift.")
         self.width = recipe.batch_size
         self.widest = float(recipe.batch_size + 16)
-        noisy = 4 * self._inputs[0].numel() if self._noise else 0
+        noisy = 4 * math.prod(self._shape) if self._noise else 0
         self.bytes_seen = self.longest * (16 + noisy)
         if recipe.plan.is_deterministic:
             self.together = 1  # a function, whatever becomes of the others
@@ -334,13 +433,13 @@ class Visits:
         stream = partial(seeds.generator, instance)
         return Seen(*self._plan.drawn(self._labels, self._recipe.classes, self.longest, stream))
 
-    def table(self, models: int, group: Group | None = None) -> Views:
+    def table(self, models: int, group: Group | None = None) -> Views | Sent:
         """Padded to what any instance sees, or to what those of a group see; no arithmetic depends on the padding."""
         length = self.longest if group is None else max(1, *(len(seen.members) for seen in group.seen))
-        device = self._inputs.device
-        members, labels = (torch.zeros(models, length, dtype=torch.int64, device=device) for _ in range(2))
-        own = torch.zeros(models, length, *self._inputs.shape[1:], device=device) if self._noise else None
-        return Views(self._inputs, members, labels, own, self._noise, self._ways, self._recipe.shift)
+        members, labels = (torch.zeros(models, length, dtype=torch.int64, device=self._place) for _ in range(2))
+        own = torch.zeros(models, length, *self._shape, device=self._place) if self._noise else None
+        views = Views(self._inputs, members, labels, own, self._noise, self._ways, self._recipe.shift)
+        return Sent(views) if self._is_sent else views
 
     def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
         """All of what an instance sees in a random order, then again in another one."""
@@ -362,7 +461,7 @@ class Views:
         shift: by up to so many pixels.
     """
 
-    examples: Tensor
+    examples: _OnDevice | _OnHost
     members: Tensor
     labels: Tensor
     own: Tensor | None
@@ -379,8 +478,12 @@ class Views:
             getattr(self, column).copy_(torch.from_numpy(rows))
         if self.own is not None:
             for row, places, instance in zip(self.own, self.members, group.instances, strict=False):
-                row.copy_(self.examples.index_select(0, places))
+                row.copy_(self.examples.take(places))
                 add_normals(row, self.noise, group.seeds, instance)
+
+    def entries(self, block: Block) -> Iterator[Entries]:
+        """Indices of every step."""
+        return indices_of(block, self.members.device)
 
     def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         """Entries are places in what a model sees, with a way to see them; see `visits`."""
@@ -389,14 +492,14 @@ class Views:
         chosen, way = (chosen, None) if self.ways == 1 else (chosen // self.ways, chosen % self.ways)
         labels = self.labels.gather(1, chosen)
         if self.own is None:
-            rows, source = self.members.gather(1, chosen), self.examples
+            places, source = self.members.gather(1, chosen), self.examples
         else:
             firsts = torch.arange(models, device=chosen.device).mul(self.own.shape[1]).unsqueeze(1)
-            rows, source = chosen + firsts, self.own.flatten(0, 1)
-        inputs = source.index_select(0, rows.flatten())
+            places, source = chosen + firsts, _OnDevice(self.own.flatten(0, 1))
+        inputs = source.take(places)
         if way is not None:
-            inputs = moved(inputs, way.flatten(), self.shift)
-        return inputs.unflatten(0, (models, width)), labels
+            inputs = moved(inputs.flatten(0, 1), way.flatten(), self.shift).unflatten(0, (models, width))
+        return inputs, labels
 
 
 class _Order:
@@ -483,4 +586,4 @@ def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> No
 
 # --- either of them ---------------------------------------------------------------------------------------------------
 
-ExampleTable = _WholeSet | Views
+ExampleTable = _WholeSet | Views | Sent

@@ -65,11 +65,15 @@ class Clipping:
     * in single precision, which `accumulator` chooses for up to 128 examples, since 2 x 128^2 x 2^-24 = 2^-9 (TF32: d
       is 2^-23 and s is 2^-8);
     * in double precision, for up to 2^21 examples, since 2 x 2^42 x 2^-53 = 2^-10;
-    * compiled code may add up b neighbours in single precision, one after another and in one order for all entries, and
-      these sums in double precision. The b partial sums have norms of at most C, 2 C, ..., b C, so that a part loses at
-      most b (b + 1) / 2 d C, and all n / b parts, one of which may be incomplete, in both sums together
-      (n + b) (b + 1) d C. With b = 16 and n <= 1900 that is below 0.994 x 2^-9 C, and what double precision adds is
-      below 2^-30 C.
+    * compiled code may add up to b neighbours in single precision, one after another and in one order for all entries,
+      and these sums in double precision. Partial sums of k neighbours have norms of at most C, 2 C, ..., k C, so that
+      they lose at most k (k + 1) / 2 d C <= k (b + 1) / 2 d C, and all n examples in both sums together, however many
+      runs of neighbours are shorter than b, n (b + 1) d C. With b = 16 and n <= 1900 that is below 0.986 x 2^-9 C, and
+      what double precision adds is below 2^-30 C.
+
+    *Pieces.* A batch that would take too much memory is cut into pieces, and the sums of these are added up. That is
+    one more order in which the same n numbers are added, so all of the above holds with n the size of the whole batch:
+    `accumulator` and `examples_together` are asked for that, and pieces are added up in the precision of the whole.
 
     Hence |S(B + S') - S(B)| <= |S'| (1 - s) C + s C <= |S'| C where S' is not empty. (The factor (1 + n d) (1 - s) is
     below 1.)

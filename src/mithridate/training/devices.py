@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from mithridate._computer import processor
 from mithridate._torch import pool_of, single_threaded
 from mithridate.errors import ConfigError
-from mithridate.training.batch_source import Block
+from mithridate.training.batch_source import Block, Entries
 from mithridate.training.config import Learning
 from mithridate.training.kernels import cpu
 
@@ -182,48 +183,62 @@ class ReplayedStep:
     all others replay it. A wider batch than any before, however rare, gets a wider graph: no batch is ever cut.
 
     Args:
-        step: the step, from indices (models x width) and sizes (models) on the device; it changes weights in place.
+        step: the step, from entries (models x width x whatever they have) and sizes (models) on the device; it changes
+            weights in place.
         models: number of models in flight.
         device: the GPU.
+        entries: what every step of a block is given, at least as wide as its batches, on the device or on the host.
     """
 
-    def __init__(self, step: Callable[[Tensor, Tensor], None], models: int, device: torch.device) -> None:
-        self._step = step
+    def __init__(
+        self,
+        step: Callable[..., None],
+        models: int,
+        device: torch.device,
+        entries: Callable[[Block], Iterable[Entries]],
+    ) -> None:
+        self._step, self._entries = step, entries
         self._device = device
         self._models = models
         self._sizes = torch.zeros(models, dtype=torch.int32, device=device)
-        self._chosen: dict[int, Tensor] = {}
+        self._given: dict[int, Entries] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._memory = torch.cuda.graph_pool_handle()  # one for all graphs: no two run at the same time
         self._can_be_captured = True
 
     def run(self, block: Block) -> None:
         """All steps of a block. Where no batch is wider than `block.least`, all have the same shapes."""
-        indices = torch.from_numpy(block.indices).to(self._device)
-        sizes = torch.from_numpy(block.sizes).to(self._device)
-        for at, largest in enumerate(block.sizes.max(axis=1).tolist()):
+        sizes, widest = torch.from_numpy(block.sizes).to(self._device), block.sizes.max(axis=1).tolist()
+        for own, largest, entries in zip(sizes, widest, self._entries(block), strict=True):
             width = -(-max(largest, block.least, 1) // _WIDTH) * _WIDTH
-            self._sizes.copy_(sizes[at])
-            self._run_one(width, indices[at, :, :width])
+            self._sizes.copy_(own)
+            self._run_one(width, [each[:, :width] for each in entries])
 
-    def _run_one(self, width: int, indices: Tensor) -> None:
-        is_new = width not in self._chosen
+    def _run_one(self, width: int, entries: Sequence[Tensor]) -> None:
+        is_new = width not in self._given
         if is_new:
-            self._chosen[width] = torch.zeros(self._models, width, dtype=torch.int32, device=self._device)
-        chosen = self._chosen[width]
-        chosen[:, : indices.shape[1]].copy_(indices)
+            self._given[width] = tuple(self._room(at, width, each) for at, each in enumerate(entries))
+        for place, each in zip(self._given[width], entries, strict=True):
+            place[:, : each.shape[1]].copy_(each, non_blocking=True)
         if width not in self._graphs and not is_new and self._can_be_captured:
             self._capture(width)
         if width in self._graphs:
             self._graphs[width].replay()
         else:
-            self._step(chosen, self._sizes)
+            self._step(*self._given[width], self._sizes)
+
+    def _room(self, at: int, width: int, entry: Tensor) -> Tensor:
+        """A place for batches of a width, in that of wider ones where there are any: no two are used at a time."""
+        shape = (self._models, width, *entry.shape[2:])
+        if (widest := max(self._given, default=0)) > width:
+            return self._given[widest][at].flatten()[: math.prod(shape)].view(shape)
+        return torch.zeros(shape, dtype=entry.dtype, device=self._device)
 
     def _capture(self, width: int) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
             with _without_garbage(), torch.cuda.graph(graph, pool=self._memory):
-                self._step(self._chosen[width], self._sizes)
+                self._step(*self._given[width], self._sizes)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # a user's module may do what no graph can hold; nothing was computed yet

@@ -60,6 +60,13 @@ _SAMPLERS = min(8, os.cpu_count() or 1)
 # A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
 _MOST_IN_FLIGHT = 2**14
 _REHEARSED_STEPS = 3
+# Bytes of activations in one step of the models that a core, or another device, trains together. A batch that would
+# take more is cut into pieces. Constants: where a batch is cut may change how its sum is rounded, and must depend on
+# nothing that is in the data. More than ever is in flight, so that no batch is cut that need not be.
+_BYTES_OF_A_PIECE = {"cpu": 2**30, "mps": 2**32, "cuda": 2**35}
+_SHARE_OF_A_PIECE = 0.8
+# Pieces are cut at multiples of this, where that is possible: whole runs of neighbours, see `clipping`.
+_RUN = 16
 
 
 # What turns batches into clipped gradient sums.
@@ -151,6 +158,10 @@ class Engine:
         self._shapes_are_fixed = recipe.is_deterministic and device.type != "cpu"
         self._slots = self._places() if self._shapes_are_fixed else None
         self._is_rehearsed = not recipe.is_deterministic
+        self._bytes_of_a_piece = _BYTES_OF_A_PIECE[device.type]
+        if device.type == "cuda":
+            memory = (_all_memory if self._shapes_are_fixed else _free_memory)(device)
+            self._bytes_of_a_piece = min(self._bytes_of_a_piece, int(_SHARE_OF_A_PIECE * memory))
 
     @property
     def arithmetic(self) -> str:
@@ -177,6 +188,17 @@ class Engine:
             memory = _free_memory(self._device)
             each += self._source.bytes_seen
         return max(1, min(instances, int(min(memory * 0.6, _BYTES_IN_FLIGHT) / each), _MOST_IN_FLIGHT))
+
+    def examples_at_a_time(self, models: int) -> int:
+        """How many examples of each model go through the network together: a constant of the recipe and the shapes.
+
+        Args:
+            models: how many are trained together on a device other than a CPU.
+        """
+        # On a CPU not even the number of models beside it may count.
+        together = self._source.together if self._device.type == "cpu" else models
+        most = max(1, self._bytes_of_a_piece // (together * self.network.bytes_per_example))
+        return most - most % _RUN if most > _RUN else most
 
     def _places(self) -> int:
         """Number of places in a group, the same in all groups of the run."""
@@ -228,10 +250,12 @@ class Engine:
         streams = [group.seeds.generator(instance, "noise") for instance in group.instances]
         table = self._source.table(len(weights), group)
         table.fill(group)
+        most = self.examples_at_a_time(len(weights))
         for block in self._source.blocks(group, steps):
-            for indices, sizes in block:
-                chosen = torch.from_numpy(indices).to(self._device)
-                sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
+            for (indices, sizes), entries in zip(block, table.entries(block), strict=True):
+                given = [each[:, : indices.shape[1]].to(self._device) for each in entries]
+                present = torch.from_numpy(sizes).to(self._device)
+                sums = _sums(self.network, self._rule, table, weights, given, present, most)
                 if self._rule.noise:
                     # Row by row from the instances' own streams.
                     rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
@@ -279,11 +303,13 @@ class Engine:
         weights = torch.zeros(models, self.network.size, device=self._device)
         optimiser = kernels.NoisyOptimiser(self._recipe, weights, [0] * models)
         network, rule, table = self.network, self._rule, self._source.table(models)
+        most = self.examples_at_a_time(models)
 
-        def step(chosen: Tensor, sizes: Tensor) -> None:  # without the engine: graphs are freed with it, at once
-            optimiser.update(_sums(network, rule, table, weights, chosen, sizes))
+        def step(*given: Tensor) -> None:  # without the engine: graphs are freed with it, at once
+            *entries, sizes = given
+            optimiser.update(_sums(network, rule, table, weights, entries, sizes, most))
 
-        replayed = ReplayedStep(step, models, self._device)
+        replayed = ReplayedStep(step, models, self._device, table.entries)
         if width := self._source.width:
             empty = Block(np.zeros((1, models, width), np.int32), np.zeros((1, models), np.int32), least=width)
             for _ in range(2):  # the first runs as it is, the second is captured
@@ -335,7 +361,7 @@ class Engine:
             return
         weights = weights if self._shapes_are_fixed else weights[:2]
         with self._one_size(), products(self.precision, self._device):
-            piece = self._counter.pieces(inputs, len(weights))[0].to(self._device)
+            piece = _copied(inputs[self._counter.pieces(inputs, len(weights))[0]]).to(self._device)
             if self._device.type == "cuda":
                 _refuse_unrepeatable(lambda: self.network.logits(weights[:1], piece[:2]))
             expected = self.network.logits(weights, piece).cpu()
@@ -393,18 +419,35 @@ class Engine:
 
 
 def _sums(
-    network: Network, rule: GradientRule, table: ExampleTable, weights: Tensor, chosen: Tensor, sizes: Tensor
+    network: Network,
+    rule: GradientRule,
+    table: ExampleTable,
+    weights: Tensor,
+    entries: Sequence[Tensor],
+    sizes: Tensor,
+    most: int,
 ) -> Tensor:
-    """Clipped sums of the batches of entries `chosen`, models x width, as far as `sizes`, one number a model."""
-    present = torch.arange(chosen.shape[1], device=chosen.device) < sizes.unsqueeze(1)
-    inputs, labels = table.look_up(chosen)
-    return network.clipped_sums(weights, inputs, labels, present, rule.longest)
+    """Clipped sums of the batches of some entries, models x width, as far as `sizes`, one number a model.
+
+    Batches of more than `most` examples are looked up and added up a piece at a time (see `clipping`).
+    """
+    width = entries[0].shape[1]
+    whole = width if width > most else None
+    total: Tensor | None = None
+    for start in range(0, max(width, 1), most):
+        end = min(start + most, width)
+        present = torch.arange(start, end, device=weights.device) < sizes.unsqueeze(1)
+        inputs, labels = table.look_up(*(each[:, start:end] for each in entries))
+        sums = network.clipped_sums(weights, inputs, labels, present, rule.longest, whole)
+        total = sums if total is None else total.add_(sums)
+    assert total is not None
+    return total
 
 
 def _network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
     """The network that trains a module, and which of the two ways it takes, `fast` or `general`."""
     shape = data.inputs.shape[1:]
-    dtype = torch.from_numpy(data.inputs[:1]).dtype
+    dtype = torch.from_numpy(np.empty(0, data.inputs.dtype)).dtype
     try:
         return FastNetwork(module, shape, dtype), "fast"
     except NotConvertible:
@@ -518,20 +561,20 @@ class Counter:
         self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map
     ) -> TallyArrays:
         """The votes of all models on all inputs; `mapped` is `map` or that of a pool."""
-        pieces = list(mapped(partial(self._count_piece, weights), self.pieces(inputs, len(weights))))
+        pieces = list(mapped(partial(self._count_piece, weights, inputs), self.pieces(inputs, len(weights))))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
-    def pieces(self, inputs: npt.NDArray[Any], models: int) -> list[Tensor]:
-        """The inputs as they are scored together, from the first to the last."""
+    def pieces(self, inputs: npt.NDArray[Any], models: int) -> list[slice]:
+        """Which inputs are scored together, from the first to the last."""
         # Activations of a network are some hundred times as large as its inputs at most; on a CPU, those of one model.
         activations = 64 * 4 * max(int(np.prod(inputs.shape[1:])), 64) * (1 if self._device.type == "cpu" else models)
         scores = 4 * self._classes * (8 * models + self._bins)
         scores += 4 * self._classes**2 if "preferences" in self._evidence else 0
         size = max(1, _BYTES[self._device.type] // (activations + scores))
-        # In torch's own memory: how a library rounds can depend on the alignment, and numpy's is left to chance.
-        return [torch.from_numpy(inputs[at : at + size]).clone() for at in range(0, len(inputs), size)]
+        return [slice(at, at + size) for at in range(0, len(inputs), size)]
 
-    def _count_piece(self, weights: Tensor, inputs: Tensor) -> TallyArrays:
+    def _count_piece(self, weights: Tensor, all_inputs: npt.NDArray[Any], piece: slice) -> TallyArrays:
+        inputs = _copied(all_inputs[piece])
         logits = self._network.logits(weights, inputs.to(self._device)).to(self._home)
         logits = _settle_diverged(logits)
         scores = torch.softmax(logits, dim=2).clamp_(0.0, 1.0).double()
@@ -552,6 +595,11 @@ class Counter:
         bins = (scores * self._bins).long().clamp_max_(self._bins - 1).permute(1, 2, 0)
         counts = torch.zeros(*bins.shape[:2], self._bins, dtype=torch.int64, device=self._home)
         return counts.scatter_add_(2, bins, torch.ones_like(bins))
+
+
+def _copied(inputs: npt.NDArray[Any]) -> Tensor:
+    """In torch's own memory: how a library rounds can depend on the alignment, and numpy's is left to chance."""
+    return torch.tensor(inputs)
 
 
 def _settle_diverged(logits: Tensor) -> Tensor:

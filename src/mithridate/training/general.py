@@ -87,7 +87,13 @@ class GeneralNetwork:
         self._rehearse(example)
 
     def clipped_sums(
-        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
+        self,
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        present: Tensor,
+        max_grad_norm: float,
+        whole: int | None = None,
     ) -> Tensor:
         """Sum over the present examples of their gradients of the cross-entropy, each scaled to the norm bound.
 
@@ -97,12 +103,13 @@ class GeneralNetwork:
             labels: `[M, B]`, int64.
             present: `[M, B]`, bool.
             max_grad_norm: bound of each example's norm.
+            whole: examples of the whole batch, where this is a piece of one, whose sum will be added to the others.
 
         Returns:
-            `[M, P]`, in the precision that `clipping` chooses for such a batch.
+            `[M, P]`, in the precision that `clipping` chooses for such a batch, or the whole.
         """
         models, batch = labels.shape
-        sums = new_sums(weights, _CLIPPING.accumulator(batch))
+        sums = new_sums(weights, _CLIPPING.accumulator(whole or batch))
         inputs, labels = self._readable(inputs, present), labels.where(present, 0)
         for rows, columns in self._chunks(models, batch):
             self._add_clipped(

@@ -58,6 +58,7 @@ class Layout:
         kept: what a layer's forward or backward pass leaves for its gradients.
         addends: what is added to the outputs of a norm, which may do that itself.
         completed: norms that have applied the addition and the ReLU after them as well.
+        whole: examples of the whole batch, where this is a piece of one; their number decides on the precision of sums.
     """
 
     models: int
@@ -70,6 +71,7 @@ class Layout:
     kept: dict[Layer, Any] = field(default_factory=dict)
     addends: dict[Layer, Tensor] = field(default_factory=dict)
     completed: set[Layer] = field(default_factory=set)
+    whole: int | None = None
 
 
 class Pieces(ABC):
@@ -124,10 +126,13 @@ class Apart(Pieces):
         gradients: for each model, examples x entries.
         batch: number of examples with padding.
         squares: for each model, the squared norms, which may include those of a companion; None where they do.
+        whole: see `Layout`.
     """
 
-    def __init__(self, gradients: Sequence[Tensor], batch: int, squares: Sequence[Tensor] | None) -> None:
-        self._gradients, self._batch, self._known = list(gradients), batch, squares
+    def __init__(
+        self, gradients: Sequence[Tensor], batch: int, squares: Sequence[Tensor] | None, whole: int | None = None
+    ) -> None:
+        self._gradients, self._batch, self._known, self._whole = list(gradients), batch, squares, whole
 
     def squared_norms(self) -> Tensor:
         squares = torch.zeros(len(self._gradients), self._batch, dtype=torch.float64)
@@ -141,7 +146,7 @@ class Apart(Pieces):
                 torch.mv(gradients.t(), scale[: len(gradients)], out=row)
             return
         for row, gradients, scale in zip(out, self._gradients, factors.unsqueeze(2), strict=True):
-            _sum_in_double(scale[None, : len(gradients)], gradients[None], None, row[None])
+            _sum_in_double(scale[None, : len(gradients)], gradients[None], None, row[None], self._whole)
 
     def forget(self, trusted: Tensor) -> None:
         self._gradients = [
@@ -216,10 +221,12 @@ class Contraction(Pieces):
         if self._stored is not None:
             return self._stored.write_sums(factors, out)
         out.zero_()
+        whole = self._frame.whole or factors.shape[1]
         for part in self._pieces():
             inside = (self._frame.extents - part.start).clamp(0, part.stop - part.start)
             piece = torch.empty_like(out, memory_format=torch.contiguous_format)
-            Stored(self._form(part), replace(self._frame, extents=inside)).write_sums(factors[:, part], piece)
+            shared = replace(self._frame, extents=inside, whole=whole)
+            Stored(self._form(part), shared).write_sums(factors[:, part], piece)
             out.add_(piece)
         return None
 
@@ -369,10 +376,10 @@ def _sum_products(left: Tensor, right: Tensor, frame: Layout, out: Tensor) -> No
     if out.dtype == torch.float32:
         out.copy_(torch.bmm(left.transpose(1, 2), right).flatten(1))
     else:
-        _sum_in_double(left.to(out.device), right.to(out.device), frame.extents.to(out.device), out)
+        _sum_in_double(left.to(out.device), right.to(out.device), frame.extents.to(out.device), out, frame.whole)
 
 
-def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Tensor) -> None:
+def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Tensor, whole: int | None) -> None:
     """The same for `out` in double precision; beyond the extents the rows of `left` are 0.
 
     A few neighbours are first added up in single precision where compiled code does it, in an order that is known.
@@ -382,7 +389,7 @@ def _sum_in_double(left: Tensor, right: Tensor, extents: Tensor | None, out: Ten
     if compiled is not None:
         if extents is None:
             extents = torch.full((models,), batch, dtype=torch.int32)
-        compiled.sum_products(left, right, extents.int(), examples_together(batch), out)
+        compiled.sum_products(left, right, extents.int(), examples_together(whole or batch), out)
         return
     out.zero_()
     for at in range(0, batch, _WIDENED):
@@ -714,7 +721,8 @@ class Stem(Layer):
         for stage in zip(*by_model, strict=True):
             weights, biases, squares = zip(*stage, strict=True)
             lost = lost_squares(weights[0].shape[1] + biases[0].shape[1])
-            parts += [Apart(weights, batch, [values + lost for values in squares]), Apart(biases, batch, None)]
+            known = [values + lost for values in squares]
+            parts += [Apart(weights, batch, known, frame.whole), Apart(biases, batch, None, frame.whole)]
         return parts
 
     def _rows(self, inputs: Tensor, frame: Layout) -> list[slice]:

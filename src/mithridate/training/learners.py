@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import write_atomically
+from mithridate._io.scratch import scratch
 from mithridate._text import did_you_mean
 from mithridate.data.columns import compact
 from mithridate.data.declarations import Table, declaration_from_dict
@@ -57,6 +58,8 @@ _SECONDS_ALONE = 5.0
 # So many models are trained a second time, in another process, before the first group.
 _TRIED = 3
 _ROWS_TRIED = 40
+# Inputs that are changed for a learner at a time.
+_ROWS_CHANGED = 2**14
 # Learners that were tried in this process, with the number of columns and of labels.
 _tried_here: set[str] = set()
 
@@ -260,8 +263,26 @@ def inputs_for(learner: Learner, rows: npt.NDArray[Any], declaration: Any) -> np
     """
     flat = rows.reshape(rows.shape[0], -1)
     if learner.wants_counts:
-        return np.hstack([np.maximum(flat, 0), np.maximum(-flat, 0)])
-    return compact(flat, declaration.columns) if learner.splits and isinstance(declaration, Table) else flat
+        return _in_pieces(_counts, flat)
+    if learner.splits and isinstance(declaration, Table):
+        return _in_pieces(partial(compact, columns=declaration.columns), flat)
+    return flat
+
+
+def _counts(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.hstack([np.maximum(rows, 0), np.maximum(-rows, 0)])
+
+
+def _in_pieces(change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What becomes of inputs that are changed one by one; neither they nor the result need fit into memory."""
+    some = change(rows[:_ROWS_CHANGED])
+    if len(some) == len(rows):
+        return some
+    changed = scratch((len(rows), *some.shape[1:]), some.dtype)
+    for start in range(0, len(rows), _ROWS_CHANGED):
+        part = slice(start, start + _ROWS_CHANGED)
+        changed[part] = change(rows[part])
+    return changed
 
 
 def pick_learner(learner: Any) -> Learner:
@@ -333,7 +354,7 @@ class LearnerTrainer:
 
         def seen(seeds: Seeds | None, model: int) -> OwnExamples:
             members, labels = _members_of(job, seeds, model)
-            return job.data.inputs[members], labels
+            return _taken(job.data.inputs, members), labels
 
         assert job.config.classes is not None
         return LearnerMachine(
@@ -365,6 +386,14 @@ class LearnerTrainer:
         }
         with write_atomically(run.path / _EXAMPLES, durable=True) as file:
             write_npz(file, arrays)
+
+
+def _taken(inputs: npt.NDArray[Any], members: IntArray) -> npt.NDArray[Any]:
+    """Some of the inputs, which may be a mapped file: read from its start to its end, and nothing else of it."""
+    order = np.argsort(members, kind="stable")
+    taken = np.empty((len(members), *inputs.shape[1:]), inputs.dtype)
+    taken[order] = inputs[members[order]]
+    return taken
 
 
 def _members_of(job: Job, seeds: Seeds | None, model: int) -> tuple[IntArray, IntArray]:

@@ -83,7 +83,13 @@ class FastNetwork:
         _rehearse(self, module, input_shape, input_dtype)
 
     def clipped_sums(
-        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
+        self,
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        present: Tensor,
+        max_grad_norm: float,
+        whole: int | None = None,
     ) -> Tensor:
         """Sums over the present examples of their gradients of the cross-entropy, each clipped.
 
@@ -93,16 +99,17 @@ class FastNetwork:
             labels: models x batch.
             present: models x batch, False for padding.
             max_grad_norm: the largest norm of what one example adds.
+            whole: examples of the whole batch, where this is a piece of one, whose sum will be added to the others.
 
         Returns:
-            models x parameters, in the precision that `clipping.accumulator` names for such a batch.
+            models x parameters, in the precision that `clipping.accumulator` names for such a batch, or the whole.
         """
         models, batch = present.shape
         if batch == 0:
             return torch.zeros_like(weights)
         # For each model, the position in the batch from which there is only padding.
         extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
-        frame = self._frame(models, extents, recording=True)
+        frame = self._frame(models, extents, recording=True, whole=whole)
         with torch.enable_grad():
             logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
         with torch.no_grad():
@@ -126,7 +133,7 @@ class FastNetwork:
             frame = self._frame(models, extents, recording=False)
             return self._run(weights, repeated, frame, record=False)[0].unflatten(0, (models, -1))
 
-    def _frame(self, models: int, extents: Tensor, *, recording: bool) -> layers.Layout:
+    def _frame(self, models: int, extents: Tensor, *, recording: bool, whole: int | None = None) -> layers.Layout:
         on_cpu, kernels = extents.device.type == "cpu", kernels_for(extents.device)
         return layers.Layout(
             models,
@@ -136,6 +143,7 @@ class FastNetwork:
             native=cpu.library(stages=True) if on_cpu and self.has_stem else None,
             recording=recording,
             wide=self.is_wide and kernels is not None,
+            whole=whole,
         )
 
     def _run(self, weights: Tensor, inputs: Tensor, frame: layers.Layout, *, record: bool) -> tuple[Tensor, list[_Tap]]:
@@ -208,7 +216,7 @@ class FastNetwork:
         squares = torch.stack([part.squared_norms() for part, _ in parts]).sum(dim=0)
         trusted = torch.isfinite(squares)
         factors = self.clipping.factors(squares, trusted & present, max_grad_norm)
-        sums = new_sums(weights, self.clipping.accumulator(present.shape[1]))
+        sums = new_sums(weights, self.clipping.accumulator(frame.whole or present.shape[1]))
         # On a GPU the question whether any is not trusted would cost more than the cure.
         if trusted.device.type != "cpu" or not bool(trusted.all()):
             for part, _ in parts:
