@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -87,6 +87,53 @@ def test_garbage_is_collected_again_after_a_capture_that_fails() -> None:
 
     ReplayedStep(refuse, 1, CPU, ENTRIES).run(block())
     assert gc.isenabled()
+
+
+def test_entries_of_every_width_reach_their_step() -> None:
+    """Narrow batches lie in the memory of wide ones; what is replayed finds what was sent last."""
+    found: list[float] = []
+    recorded: dict[int, Callable[[], None]] = {}
+
+    class Replayed(Graph):
+        def replay(self) -> None:
+            recorded[id(self)]()
+
+    @contextmanager
+    def record(graph: Graph, pool: Any) -> Iterator[None]:
+        current.append(id(graph))
+        yield
+        current.clear()
+
+    current: list[int] = []
+
+    def step(values: Tensor, weights: Tensor, sizes: Tensor) -> None:
+        def work() -> None:
+            inside = torch.arange(values.shape[1]) < sizes.unsqueeze(1)
+            found.append(float((values.sum(dim=2) * weights * inside).sum()))
+
+        if current:
+            recorded[current[0]] = work
+        else:
+            work()
+
+    def entries(block: Block) -> Iterator[tuple[Tensor, Tensor]]:
+        for indices, _ in block:
+            chosen = torch.from_numpy(indices)
+            yield torch.stack([chosen, 2 * chosen], dim=2).double(), chosen.long()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "CUDAGraph", Replayed)
+        patch.setattr(torch.cuda, "graph", record)
+        replayed = ReplayedStep(step, 2, CPU, entries)
+        random = np.random.default_rng(0)
+        expected: list[float] = []
+        for width in (20, 5, 40, 3, 20, 33, 5, 70, 40):
+            sizes = random.integers(1, width + 1, size=(3, 2)).astype(np.int32)
+            indices = random.integers(0, 100, size=(3, 2, width)).astype(np.int32)
+            expected += (3.0 * indices**2 * (np.arange(width) < sizes[..., None])).sum(axis=(1, 2)).tolist()
+            replayed.run(Block(indices, sizes))
+    assert found == expected
+    assert len(recorded) > 2
 
 
 def test_whoever_collects_no_garbage_is_left_alone() -> None:
