@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate._io.scratch import scratch
 from mithridate._text import shown
 from mithridate.certifying.exact import (
     AnyArray,
@@ -26,23 +27,14 @@ from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voter
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
-from mithridate.defences._nearness import (
-    CHUNK_INPUTS,
-    FloatArray,
-    StoredExamples,
-    chunks_of,
-    content_hashes,
-    histograms,
-    products,
-    votes_of,
-)
+from mithridate.defences._nearness import StoredExamples, votes_of
+from mithridate.defences._search import nearest
+from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.order import Facts, Progress
 
-# How many products are held at a time. It bounds memory and cannot change a result.
-_CHUNK_NUMBERS = 1 << 23
 # How many votes a label has to be ahead: the same for all labels, or one number for each.
 Lead = int | tuple[int, ...]
 
@@ -260,27 +252,22 @@ def neighbour_votes(
         )
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=len(examples.labels))
-    digests = content_hashes(examples.rows, examples.labels)
-    by_hash = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
-    rows, labels = examples.rows[by_hash], examples.labels[by_hash]
-    order = np.empty((len(inputs), mechanism.shown), dtype=np.int64)
-    for part in chunks_of(len(order), max(1, min(CHUNK_INPUTS, _CHUNK_NUMBERS // len(labels))), progress):
-        order[part] = labels[_nearest(products(inputs.part(part), rows), order.shape[1])]
+    ranks = ranks_of(examples.rows, examples.labels)
+    labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
+    labels[ranks] = examples.labels
+    order = scratch((len(inputs), mechanism.shown), labels.dtype)
+    counts = np.empty((len(inputs), examples.classes), dtype=np.int64)
+    for part, found in nearest(inputs, examples.rows, ranks, mechanism.shown, _told(progress, len(inputs))):
+        order[part] = labels[found]
+        for at, voters in zip(range(part.start, part.stop), order[part, : mechanism.most], strict=True):
+            counts[at] = np.bincount(voters, minlength=examples.classes)
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
-    counts = histograms(order[:, : mechanism.most], examples.classes)
     return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
 
 
-def _nearest(dots: FloatArray, count: int) -> IntArray:
-    """Positions of the largest numbers of each row, the largest first, of equal ones the first first."""
-    last = dots.shape[1] - count
-    thresholds = np.partition(dots, last, axis=1)[:, last]
-    nearest = np.empty((len(dots), count), dtype=np.int64)
-    for row, threshold, out in zip(dots, thresholds, nearest, strict=True):
-        candidates = np.flatnonzero(row >= threshold)
-        out[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
-    return nearest
+def _told(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    return None if progress is None else lambda done: progress(done, total)
 
 
 # --- rule ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,161 @@
+"""The nearest examples of many inputs, exactly, whatever the memory: examples come block by block, each block once.
+
+Every input keeps the examples so far that may be among its nearest, as sortable keys. A guess at the last product that
+will count, from every sixteenth example, spares most of the others; a guess that was too high is found out, for then
+too few were kept, and the input is asked again without one. Who is nearest therefore never depends on the guess, on
+the blocks or on the threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._computer import in_shares, on_cores
+from mithridate.defences._nearness import Inputs
+from mithridate.defences._whole_rows import (
+    LARGEST_PRODUCT,
+    Block,
+    FloatArray,
+    IntArray,
+    Rows,
+    block_of,
+    compared,
+)
+
+# What follows bounds memory and changes no result.
+# Examples that are compared at a time, and bytes of keys.
+_BLOCK_EXAMPLES = 1 << 16
+_KEY_BYTES = 1 << 30
+# One example in so many is asked for a guess, and so many more than asked for are kept before the rest is dropped.
+_ASKED = 16
+_SPARE = 1 << 10
+
+# Called with the number of inputs that are done.
+Done = Callable[[int], None]
+_RANK_BITS = 32
+_RANKS = (1 << _RANK_BITS) - 1
+
+
+def nearest(
+    inputs: Inputs, rows: Rows, ranks: npt.NDArray[np.uint32], count: int, done: Done | None = None
+) -> Iterator[tuple[slice, npt.NDArray[np.uint32]]]:
+    """Ranks of the nearest examples, the nearest first: some inputs at a time, with their place.
+
+    Guarantee: of two examples that one comes first which has the larger dot product with the input, and of equal ones
+    that of the smaller rank.
+
+    Args:
+        inputs: to find them for.
+        rows: of the examples.
+        ranks: of the examples, each another number.
+        count: how many, at most as many as there are.
+        done: told about progress.
+    """
+    room = count + count // 4 + _SPARE
+    size = max(1, _KEY_BYTES // (8 * room))
+    for start in range(0, len(inputs), size):
+        part = slice(start, min(start + size, len(inputs)))
+        views = inputs.part(part)
+        kept = _Kept.guessing(views, rows, count, room)
+        for share in kept.compare(views, rows, ranks):
+            if done is not None:
+                done(start + int((part.stop - start) * share))
+        kept.ask_again(views, rows, ranks)
+        yield part, kept.ranks()
+
+
+@dataclass(eq=False)
+class _Kept:
+    """The examples so far that may be among the nearest of some inputs.
+
+    A key is smaller the nearer its example is: what the product lacks to the largest one, then the rank.
+
+    Attributes:
+        count: how many are asked for.
+        keys: inputs x room.
+        found: how many keys of each input are there; nothing is behind them.
+        least: examples with a smaller product are not kept.
+    """
+
+    count: int
+    keys: IntArray
+    found: IntArray
+    least: FloatArray
+
+    @classmethod
+    def guessing(cls, views: tuple[Block, ...], rows: Rows, count: int, room: int) -> _Kept:
+        """None so far, with a guess at the last product that counts."""
+        inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
+        least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
+        # Were the examples asked drawn by lot, four deviations would hardly ever be too few.
+        expected = count / _ASKED
+        place = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+        if place < asked:
+            every = block_of(rows, slice(0, asked * _ASKED, _ASKED))
+            for part, dots in compared(views, every):
+                least[part] = np.partition(dots, asked - place, axis=1)[:, asked - place]
+        return cls(count, np.empty((inputs, room), dtype=np.int64), np.zeros(inputs, dtype=np.int64), least)
+
+    def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
+        """Compare the inputs with all examples; tells now and then which share of it is done."""
+        total = rows.shape[0]
+        for start in range(0, total, _BLOCK_EXAMPLES):
+            block = slice(start, min(start + _BLOCK_EXAMPLES, total))
+            of_block = ranks[block].astype(np.int64)
+            for part, dots in compared(views, block_of(rows, block)):
+                self._keep(part, dots, of_block)
+                yield (start + (block.stop - start) * part.stop / len(self.found)) / total
+
+    def _keep(self, part: slice, dots: FloatArray, ranks: IntArray) -> None:
+        """Keep those of a block that may count, on all cores."""
+
+        def keep(share: slice) -> None:
+            for row in range(share.start, share.stop):
+                self._keep_of_input(part.start + row, dots[row], ranks)
+
+        list(on_cores(keep, in_shares(len(dots))))
+
+    def _keep_of_input(self, at: int, dots: FloatArray, ranks: IntArray) -> None:
+        near = np.flatnonzero(dots >= self.least[at])
+        keys = (LARGEST_PRODUCT - dots[near]).astype(np.int64)
+        keys <<= _RANK_BITS
+        keys |= ranks[near]
+        before = int(self.found[at])
+        after = before + len(keys)
+        if after > self.keys.shape[1]:
+            keys = np.concatenate([self.keys[at, :before], keys])
+            keys = np.partition(keys, self.count - 1)[: self.count]
+            before, after = 0, self.count
+            # Others with a smaller product come after all of these.
+            self.least[at] = LARGEST_PRODUCT - (int(keys.max()) >> _RANK_BITS)
+        self.keys[at, before:after] = keys
+        self.found[at] = after
+
+    def ask_again(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> None:
+        """Compare inputs without a guess, where it was too high."""
+        few = np.flatnonzero(self.found < self.count)
+        if not len(few):
+            return
+        least = np.full(len(few), -LARGEST_PRODUCT, dtype=np.float32)
+        anew = _Kept(self.count, self.keys[few], np.zeros(len(few), dtype=np.int64), least)
+        for _ in anew.compare(tuple(view[few] for view in views), rows, ranks):
+            pass
+        self.keys[few], self.found[few] = anew.keys, anew.found
+
+    def ranks(self) -> npt.NDArray[np.uint32]:
+        """The ranks of the nearest, in their order."""
+        nearest = np.empty((len(self.found), self.count), dtype=np.uint32)
+
+        def order(share: slice) -> None:
+            for row in range(share.start, share.stop):
+                keys = self.keys[row, : self.found[row]]
+                keys.sort()
+                nearest[row] = keys[: self.count] & _RANKS
+
+        list(on_cores(order, in_shares(len(nearest))))
+        return nearest
