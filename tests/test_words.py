@@ -259,11 +259,11 @@ def test_sparse_products_are_those_of_whole_numbers_and_of_dense_rows(seed: int,
     (view,) = inputs.views
     assert isinstance(view, csr_array)
     assert isinstance(examples.rows, csr_array)
-    found = _whole_rows.products([view], examples.rows)
+    found = _whole_rows.products(view, examples.rows)
     assert found.dtype == np.float32
     exact = [[dot(one, other) for other in whole(examples.rows)] for one in whole(view)]
     assert found.tolist() == exact
-    dense = _whole_rows.products([view.toarray()], examples.rows.toarray())
+    dense = _whole_rows.products(view.toarray(), examples.rows.toarray())
     assert found.tobytes() == dense.tobytes()
     assert all(dot(row, row) <= 1 << 24 for row in whole(examples.rows))
 

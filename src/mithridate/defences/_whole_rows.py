@@ -160,25 +160,26 @@ def block_of(rows: Rows, part: slice | IntArray) -> Block:
 
 
 def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, FloatArray]]:
-    """Products of inputs with a block of examples, some inputs at a time, with their place."""
+    """Products of inputs with a block of examples, some inputs at a time; of several views, the largest.
+
+    The next ones take the place in memory of those before.
+    """
     total = views[0].shape[0]
-    size = max(1, _NUMBERS // max(1, block.shape[0]))
+    size = min(total, max(1, _NUMBERS // max(1, block.shape[0])))
+    rooms = [np.empty((size, block.shape[0]), dtype=np.float32) for _ in views[:2]]
     for start in range(0, total, size):
         part = slice(start, min(start + size, total))
-        yield part, products([view[part] for view in views], block)
+        first, *others = (view[part] for view in views)
+        found = products(first, block, rooms[0][: part.stop - start])
+        for view in others:
+            np.maximum(found, products(view, block, rooms[1][: part.stop - start]), out=found)
+        yield part, found
 
 
-def products(views: Sequence[Block], block: Block) -> FloatArray:
-    """Dot products of inputs and rows, inputs x rows; of several views of an input, the largest."""
-    products = _products(views[0], block)
-    for view in views[1:]:
-        np.maximum(products, _products(view, block), out=products)
-    return products
-
-
-def _products(view: Block, block: Block) -> FloatArray:
+def products(view: Block, block: Block, out: FloatArray | None = None) -> FloatArray:
+    """Dot products of inputs and rows, inputs x rows; in `out`, where that can be."""
     if isinstance(view, np.ndarray) and isinstance(block, np.ndarray):
-        return view @ block.T
+        return np.matmul(view, block.T, out=out)
     # This way round it is the few inputs that are transposed, and sums are kept for as many.
     return np.ascontiguousarray((csr_array(block) @ csr_array(view).T.tocsr()).toarray().T)
 
