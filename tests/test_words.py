@@ -263,7 +263,7 @@ def test_sparse_products_are_those_of_whole_numbers_and_of_dense_rows(seed: int,
     assert found.dtype == np.float32
     exact = [[dot(one, other) for other in whole(examples.rows)] for one in whole(view)]
     assert found.tolist() == exact
-    dense = _whole_rows.products(view.toarray(), examples.rows.toarray())
+    dense = _whole_rows.products(view.toarray(), _whole_rows.turned(examples.rows.toarray()))
     assert found.tobytes() == dense.tobytes()
     assert all(dot(row, row) <= 1 << 24 for row in whole(examples.rows))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -32,16 +35,24 @@ def cores() -> int:
 
 
 def on_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-    """What `work` makes of every piece, in their order; numpy lets several threads compute at once."""
+    """What `work` makes of every piece, in their order; numpy lets several threads compute at once.
+
+    Matrix products have one thread each meanwhile: threads of two libraries would wait for each other.
+    """
     threads = cores()
     if threads == 1:
         yield from map(work, pieces)
         return
-    with ThreadPoolExecutor(threads) as pool:
+    with _libraries().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         yield from pool.map(work, pieces)
 
 
-def in_shares(count: int) -> list[slice]:
-    """So many items in one share for each core, without empty ones."""
-    size = max(1, -(-count // cores()))
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def in_shares(count: int, least: int = 1) -> list[slice]:
+    """So many items in a few shares for each core, each of at least so many: a core may be busy with something else."""
+    size = max(least, -(-count // (4 * cores())))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]

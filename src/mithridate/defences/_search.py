@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +26,13 @@ from mithridate.defences._whole_rows import (
     Rows,
     block_of,
     compared,
+    turned,
 )
 
 # What follows bounds memory and changes no result.
-# Examples that are compared at a time, and bytes of keys.
-_BLOCK_EXAMPLES = 1 << 16
+# Examples that are compared at a time, inputs that a core has at least, and bytes of keys.
+_BLOCK_EXAMPLES = 1 << 15
+_SHARE = 1 << 7
 _KEY_BYTES = 1 << 30
 # One example in so many is asked for a guess, and so many more than asked for are kept before the rest is dropped.
 _ASKED = 16
@@ -92,33 +95,36 @@ class _Kept:
         """None so far, with a guess at the last product that counts."""
         inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
         least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
-        # Were the examples asked drawn by lot, four deviations would hardly ever be too few.
+        # Were the examples asked drawn by lot, three deviations would seldom be too few.
         expected = count / _ASKED
-        place = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+        place = math.ceil(expected + 3 * math.sqrt(expected) + 3)
         if place < asked:
-            every = block_of(rows, slice(0, asked * _ASKED, _ASKED))
-            for part, dots in compared(views, every):
-                least[part] = np.partition(dots, asked - place, axis=1)[:, asked - place]
+            every = turned(block_of(rows, slice(0, asked * _ASKED, _ASKED)))
+
+            def guess(share: slice) -> None:
+                for part, dots in compared([view[share] for view in views], every):
+                    dots.partition(asked - place, axis=1)
+                    least[share][part] = dots[:, asked - place]
+
+            list(on_cores(guess, in_shares(inputs, _SHARE)))
         return cls(count, np.empty((inputs, room), dtype=np.int64), np.zeros(inputs, dtype=np.int64), least)
 
     def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
-        total = rows.shape[0]
+        total, inputs = rows.shape[0], len(self.found)
         for start in range(0, total, _BLOCK_EXAMPLES):
-            block = slice(start, min(start + _BLOCK_EXAMPLES, total))
-            of_block = ranks[block].astype(np.int64)
-            for part, dots in compared(views, block_of(rows, block)):
-                self._keep(part, dots, of_block)
-                yield (start + (block.stop - start) * part.stop / len(self.found)) / total
+            part = slice(start, min(start + _BLOCK_EXAMPLES, total))
+            block, of_block = turned(block_of(rows, part)), ranks[part].astype(np.int64)
+            keep = partial(self._keep, views, block, of_block)
+            for inputs_done in on_cores(keep, in_shares(inputs, _SHARE)):
+                yield (start + (part.stop - start) * inputs_done / inputs) / total
 
-    def _keep(self, part: slice, dots: FloatArray, ranks: IntArray) -> None:
-        """Keep those of a block that may count, on all cores."""
-
-        def keep(share: slice) -> None:
-            for row in range(share.start, share.stop):
-                self._keep_of_input(part.start + row, dots[row], ranks)
-
-        list(on_cores(keep, in_shares(len(dots))))
+    def _keep(self, views: tuple[Block, ...], block: Block, ranks: IntArray, share: slice) -> int:
+        """Keep those of a block that may count for a share of the inputs; where that ends."""
+        for part, dots in compared([view[share] for view in views], block):
+            for at, of_input in enumerate(dots, share.start + part.start):
+                self._keep_of_input(at, of_input, ranks)
+        return share.stop
 
     def _keep_of_input(self, at: int, dots: FloatArray, ranks: IntArray) -> None:
         near = np.flatnonzero(dots >= self.least[at])
@@ -157,5 +163,5 @@ class _Kept:
                 keys.sort()
                 nearest[row] = keys[: self.count] & _RANKS
 
-        list(on_cores(order, in_shares(len(nearest))))
+        list(on_cores(order, in_shares(len(nearest), _SHARE)))
         return nearest

@@ -159,16 +159,21 @@ def block_of(rows: Rows, part: slice | IntArray) -> Block:
     return some if isinstance(some, csr_array) else some.astype(np.float32)
 
 
+def turned(block: Block) -> Block:
+    """A block of examples as `compared` takes it: dense ones column by column, which is faster."""
+    return block if isinstance(block, csr_array) else np.ascontiguousarray(block.T)
+
+
 def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, FloatArray]]:
-    """Products of inputs with a block of examples, some inputs at a time; of several views, the largest.
+    """Products of inputs with a turned block of examples, some inputs at a time; of several views, the largest.
 
     The next ones take the place in memory of those before.
     """
-    total = views[0].shape[0]
-    size = min(total, max(1, _NUMBERS // max(1, block.shape[0])))
-    rooms = [np.empty((size, block.shape[0]), dtype=np.float32) for _ in views[:2]]
-    for start in range(0, total, size):
-        part = slice(start, min(start + size, total))
+    inputs, examples = views[0].shape[0], block.shape[0 if isinstance(block, csr_array) else 1]
+    size = min(inputs, max(1, _NUMBERS // max(1, examples)))
+    rooms = [np.empty((size, examples), dtype=np.float32) for _ in views[:2]]
+    for start in range(0, inputs, size):
+        part = slice(start, min(start + size, inputs))
         first, *others = (view[part] for view in views)
         found = products(first, block, rooms[0][: part.stop - start])
         for view in others:
@@ -177,11 +182,11 @@ def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, Floa
 
 
 def products(view: Block, block: Block, out: FloatArray | None = None) -> FloatArray:
-    """Dot products of inputs and rows, inputs x rows; in `out`, where that can be."""
-    if isinstance(view, np.ndarray) and isinstance(block, np.ndarray):
-        return np.matmul(view, block.T, out=out)
-    # This way round it is the few inputs that are transposed, and sums are kept for as many.
-    return np.ascontiguousarray((csr_array(block) @ csr_array(view).T.tocsr()).toarray().T)
+    """Dot products of inputs and a turned block of examples, inputs x examples; in `out`, where that can be."""
+    if isinstance(block, csr_array):
+        # This way round it is the few inputs that are transposed, and sums are kept for as many.
+        return np.ascontiguousarray((block @ csr_array(view).T.tocsr()).toarray().T)
+    return np.matmul(view if isinstance(view, np.ndarray) else view.toarray(), block, out=out)
 
 
 def require_exact_products() -> None:

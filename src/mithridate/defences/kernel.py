@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
-from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, block_of, compared
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, block_of, compared, turned
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -38,6 +39,8 @@ _BLOCK_EXAMPLES = 1 << 13
 Done = Callable[[int, int], None]
 # How many inputs they are weighed for in one go through all examples. It bounds memory and cannot change a result.
 _INPUTS = 1 << 16
+# How many inputs a core has at least.
+_SHARE = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -289,11 +292,25 @@ def _scores(views: Sequence[Block], examples: StoredExamples, table: FloatArray,
     scores = np.zeros((views[0].shape[0], examples.classes), dtype=np.int64)
     for block, labels in _blocks(examples, done):
         present, starts = np.unique(labels, return_index=True)
-        for part, dots in compared(views, block):
-            # At most 2^13 weights of at most 2^10: exact in single precision.
-            sums = _on_weights(dots, table, lambda weights: np.add.reduceat(weights, starts, axis=1))  # noqa: B023
-            scores[part, present] += sums.astype(np.int64)
+        add = partial(_add_weights, scores, views, turned(block), table, present, starts)
+        list(on_cores(add, in_shares(len(scores), _SHARE)))
     return scores
+
+
+def _add_weights(
+    scores: IntArray,
+    views: Sequence[Block],
+    block: Block,
+    table: FloatArray,
+    present: IntArray,
+    starts: IntArray,
+    share: slice,
+) -> None:
+    """Add the weights of a block to the scores of some inputs."""
+    for part, dots in compared([view[share] for view in views], block):
+        # At most 2^13 weights of at most 2^10: exact in single precision.
+        sums = np.add.reduceat(_weights(dots, table), starts, axis=1)
+        scores[share][part, present] += sums.astype(np.int64)
 
 
 def _own_weights(
@@ -305,9 +322,18 @@ def _own_weights(
         for label in np.intersect1d(labels, predicted).tolist():
             asking = np.flatnonzero(predicted == label)
             first, last = np.searchsorted(labels, [label, label + 1])
-            for part, dots in compared([view[asking] for view in views], block[first:last]):
-                counts[asking[part]] += _on_weights(dots, table, _histograms)
+            count = partial(_count_weights, counts, views, turned(block[first:last]), table)
+            list(on_cores(count, (asking[share] for share in in_shares(len(asking), _SHARE))))
     return counts
+
+
+def _count_weights(
+    counts: npt.NDArray[np.uint32], views: Sequence[Block], block: Block, table: FloatArray, asking: IntArray
+) -> None:
+    """Count the weights of a block for the inputs that ask."""
+    for part, dots in compared([view[asking] for view in views], block):
+        for at, weights in zip(asking[part].tolist(), _weights(dots, table).astype(np.int64), strict=True):
+            counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
 
 
 def _blocks(examples: StoredExamples, done: Done) -> Iterator[tuple[Block, IntArray]]:
@@ -321,22 +347,11 @@ def _blocks(examples: StoredExamples, done: Done) -> Iterator[tuple[Block, IntAr
         done(part.stop - part.start, total)
 
 
-def _on_weights(
-    dots: FloatArray, table: FloatArray, work: Callable[[FloatArray], npt.NDArray[Any]]
-) -> npt.NDArray[Any]:
-    """What becomes of the weights, inputs x examples, each core with inputs of its own."""
-
-    def share(part: slice) -> npt.NDArray[Any]:
-        # Divided by a power of two, whole numbers stay as exact as they were.
-        steps = (dots[part] * np.float32(1 / _STEP)).astype(np.int64)
-        return work(np.take(table, steps, mode="wrap"))
-
-    return np.concatenate(list(on_cores(share, in_shares(len(dots)))))
-
-
-def _histograms(weights: FloatArray) -> npt.NDArray[np.uint32]:
-    bins = FULL_WEIGHT + 1
-    return np.stack([np.bincount(each, minlength=bins).astype(np.uint32) for each in weights.astype(np.int64)])
+def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:
+    """Whole numbers, inputs x examples."""
+    # Divided by a power of two, whole numbers stay as exact as they were.
+    steps = (dots * np.float32(1 / _STEP)).astype(np.int64)
+    return np.take(table, steps, mode="wrap")
 
 
 # --- rule ---------------------------------------------------------------------------------------------------------

@@ -521,7 +521,7 @@ def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
             return _last_safe(_worst_shift(lead) >= radii)
 
 
-def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> IntArray:
+def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> AnyArray:
     """How many of the first m = 0, ..., 2 k have each label, labels x examples x m; all there are, beyond the last."""
     # numpy adds up single numbers of 32 bits several times as fast as those of 16.
     dtype = np.int32 if 2 * neighbours < 1 << 31 else np.int64
@@ -535,7 +535,7 @@ def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> IntArray:
 
 
 def _withstood_weighed(
-    tables: IntArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
+    tables: AnyArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
 ) -> IntArray:
     """The largest r that is safe against every rival, with weights of the labels."""
     neighbours = tables.shape[2] // 2
