@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +31,10 @@ from mithridate.defences._whole_rows import (
 )
 
 # What follows bounds memory and changes no result.
-# Examples that are compared at a time, inputs that a core has at least, and bytes of keys.
+# Examples that are compared at a time, inputs that a core has at least, and bytes of keys, most where rows are large.
 _BLOCK_EXAMPLES = 1 << 15
 _SHARE = 1 << 7
-_KEY_BYTES = 1 << 30
+_KEY_BYTES, _MOST_KEY_BYTES = 1 << 28, 1 << 31
 # One example in so many is asked for a guess, and so many more than asked for are kept before the rest is dropped.
 _ASKED = 16
 _SPARE = 1 << 10
@@ -44,32 +45,45 @@ _RANK_BITS = 32
 _RANKS = (1 << _RANK_BITS) - 1
 
 
-def nearest(
-    inputs: Inputs, rows: Rows, ranks: npt.NDArray[np.uint32], count: int, done: Done | None = None
-) -> Iterator[tuple[slice, npt.NDArray[np.uint32]]]:
-    """Ranks of the nearest examples, the nearest first: some inputs at a time, with their place.
+def fill_with_nearest(
+    order: npt.NDArray[Any],
+    inputs: Inputs,
+    rows: Rows,
+    ranks: npt.NDArray[np.uint32],
+    labels: npt.NDArray[Any],
+    done: Done | None = None,
+) -> None:
+    """Write the labels of the nearest examples of every input, the nearest first, as many as `order` is wide.
 
     Guarantee: of two examples that one comes first which has the larger dot product with the input, and of equal ones
     that of the smaller rank.
 
     Args:
+        order: inputs x number of examples that are asked for, of which there are as many.
         inputs: to find them for.
         rows: of the examples.
         ranks: of the examples, each another number.
-        count: how many, at most as many as there are.
+        labels: by rank.
         done: told about progress.
     """
+    count = order.shape[1]
     room = count + count // 4 + _SPARE
-    size = max(1, _KEY_BYTES // (8 * room))
+    # Examples that are larger than memory are to be read few times.
+    size = min(len(inputs), max(1, max(_KEY_BYTES, min(_MOST_KEY_BYTES, _bytes_of(rows) // 8)) // (8 * room)))
+    keys = np.empty((size, room), dtype=np.int64)
     for start in range(0, len(inputs), size):
         part = slice(start, min(start + size, len(inputs)))
         views = inputs.part(part)
-        kept = _Kept.guessing(views, rows, count, room)
+        kept = _Kept.guessing(views, rows, count, keys[: part.stop - start])
         for share in kept.compare(views, rows, ranks):
             if done is not None:
                 done(start + int((part.stop - start) * share))
         kept.ask_again(views, rows, ranks)
-        yield part, kept.ranks()
+        kept.write(order[part], labels)
+
+
+def _bytes_of(rows: Rows) -> int:
+    return rows.nbytes if isinstance(rows, np.ndarray) else rows.data.nbytes
 
 
 @dataclass(eq=False)
@@ -91,7 +105,7 @@ class _Kept:
     least: FloatArray
 
     @classmethod
-    def guessing(cls, views: tuple[Block, ...], rows: Rows, count: int, room: int) -> _Kept:
+    def guessing(cls, views: tuple[Block, ...], rows: Rows, count: int, keys: IntArray) -> _Kept:
         """None so far, with a guess at the last product that counts."""
         inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
         least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
@@ -107,7 +121,7 @@ class _Kept:
                     least[share][part] = dots[:, asked - place]
 
             list(on_cores(guess, in_shares(inputs, _SHARE)))
-        return cls(count, np.empty((inputs, room), dtype=np.int64), np.zeros(inputs, dtype=np.int64), least)
+        return cls(count, keys, np.zeros(inputs, dtype=np.int64), least)
 
     def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
@@ -153,15 +167,13 @@ class _Kept:
             pass
         self.keys[few], self.found[few] = anew.keys, anew.found
 
-    def ranks(self) -> npt.NDArray[np.uint32]:
-        """The ranks of the nearest, in their order."""
-        nearest = np.empty((len(self.found), self.count), dtype=np.uint32)
+    def write(self, order: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+        """Write the labels of the nearest, in their order."""
 
-        def order(share: slice) -> None:
-            for row in range(share.start, share.stop):
-                keys = self.keys[row, : self.found[row]]
+        def write(share: slice) -> None:
+            for at in range(share.start, share.stop):
+                keys = self.keys[at, : self.found[at]]
                 keys.sort()
-                nearest[row] = keys[: self.count] & _RANKS
+                np.take(labels, keys[: self.count] & _RANKS, out=order[at])
 
-        list(on_cores(order, in_shares(len(nearest), _SHARE)))
-        return nearest
+        list(on_cores(write, in_shares(len(order), _SHARE)))

@@ -29,7 +29,7 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
-from mithridate.defences._search import nearest
+from mithridate.defences._search import fill_with_nearest
 from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
@@ -257,11 +257,8 @@ def neighbour_votes(
     labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
     labels[ranks] = examples.labels
     order = scratch((len(inputs), mechanism.shown), labels.dtype)
-    counts = np.empty((len(inputs), examples.classes), dtype=np.int64)
-    for part, found in nearest(inputs, examples.rows, ranks, mechanism.shown, _told(progress, len(inputs))):
-        order[part] = labels[found]
-        for at, voters in zip(range(part.start, part.stop), order[part, : mechanism.most], strict=True):
-            counts[at] = np.bincount(voters, minlength=examples.classes)
+    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)))
+    counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
     return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
