@@ -25,7 +25,7 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Decision, ExactRule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
-from mithridate.defences import KernelVote, NearestNeighbours, _nearness
+from mithridate.defences import KernelVote, NearestNeighbours, _search, _whole_rows
 from mithridate.defences import kernel as kernel_file
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
@@ -71,9 +71,18 @@ def drawn(seed: int, rows: int, columns: int, *, coarse: bool = False) -> Array:
     return random.integers(-1, 2, (rows, columns)).astype(float) if coarse else random.normal(size=(rows, columns))
 
 
+def in_pieces(patch: pytest.MonkeyPatch, size: int) -> None:
+    """Small blocks of examples, few products, keys of few inputs, and guesses from many examples or few."""
+    patch.setattr(_search, "_BLOCK_EXAMPLES", size)
+    patch.setattr(_search, "_KEY_BYTES", 10_000 * size)
+    patch.setattr(_search, "_ASKED", 1 + size % 5)
+    patch.setattr(_search, "_SPARE", size % 3)
+    patch.setattr(_whole_rows, "_NUMBERS", 7 * size)
+
+
 def whole(x: Array) -> tuple[list[list[int]], int]:
     """Rows as the module rounds them, in Python's whole numbers."""
-    rows, scale = _nearness._whole_rows(x)
+    rows, scale = _whole_rows.whole_rows(x)
     return [[int(number) for number in row] for row in rows], scale
 
 
@@ -126,7 +135,7 @@ def extreme_rows(columns: int) -> Iterator[Array]:
 
 @pytest.mark.parametrize("columns", [2, 3, 154, 1024, 20_000])
 def test_norms_keep_the_bound_and_products_are_exact(columns: int) -> None:
-    rows, _ = _nearness._whole_rows(np.array(list(extreme_rows(columns))))
+    rows, _ = _whole_rows.whole_rows(np.array(list(extreme_rows(columns))))
     exact = rows.astype(np.int64)
     assert (exact == rows).all()
     assert (exact**2).sum(axis=1).max() <= 2**24
@@ -150,9 +159,9 @@ def test_a_row_of_zeros_is_at_a_right_angle_to_all() -> None:
 
 def test_inexact_products_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # Twice the norm needs 26 bits, more than single precision has: as on a library that computes with fewer.
-    monkeypatch.setattr(_nearness, "LARGEST_NORM", 1 << 13)
+    monkeypatch.setattr(_whole_rows, "LARGEST_NORM", 1 << 13)
     with pytest.raises(ConfigError, match="not exact"):
-        _nearness._require_exact_products()
+        _whole_rows.require_exact_products()
 
 
 # --- scores ---------------------------------------------------------------------------------------------------------
@@ -181,7 +190,7 @@ def test_scores_and_own_weights_are_those_of_whole_numbers(
     labels = np.random.default_rng(seed).integers(0, 4, 23)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
-        patch.setattr(kernel_file, "CHUNK_INPUTS", chunk)
+        patch.setattr(kernel_file, "_INPUTS", chunk)
         votes = kernel_votes((x, labels), inputs, kernel=kernel, classes=5, own=True)
     (rows, scale), (queries, _) = whole(x), whole(inputs)
     value = in_words(kernel)
@@ -250,7 +259,7 @@ def test_the_order_is_that_of_whole_numbers(seed: int, columns: int, neighbours:
     x, inputs = drawn(seed, 21, columns, coarse=coarse), drawn(seed + 1, 5, columns, coarse=coarse)
     labels = np.random.default_rng(seed).integers(0, 4, 21)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours_file, "_CHUNK_NUMBERS", chunk)
+        in_pieces(patch, chunk)
         votes = neighbour_votes((x, labels), inputs, neighbours=neighbours, classes=5)
     kept = min(2 * neighbours, 21)
     orders = [[int(labels[i]) for i in expected_order(x, labels, query)[:kept]] for query in inputs]
@@ -300,7 +309,7 @@ def test_a_weight_depends_on_its_pair_alone(source: str, seed: int, others: int,
     order = random.permutation(len(company))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
-        patch.setattr(kernel_file, "CHUNK_INPUTS", chunk)
+        patch.setattr(kernel_file, "_INPUTS", chunk)
         counts = pair_weights(company[order], inputs[asked], features=features, kernel=Exponential(0.4))
     place = np.argsort(order)  # where each of the company went
     assert counts[:, place[: len(kept)]].tolist() == reference[np.ix_(asked, kept)].tolist()
@@ -319,7 +328,7 @@ def test_which_of_two_is_nearer_depends_on_them_alone(source: str, seed: int, ot
     company = np.concatenate([x, draw(seed + 2, others)]) if others else x
     chosen = np.array([i for i in random.permutation(len(company)) if i in kept or i >= 30])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours_file, "_CHUNK_NUMBERS", chunk)
+        in_pieces(patch, chunk)
         options: dict[str, Any] = {"features": features, "neighbours": len(chosen), "classes": 100}
         found = neighbour_votes((company[chosen], chosen), inputs, **options).evidence["order"]
     for before, after in zip(reference.tolist(), found.tolist(), strict=True):
@@ -477,7 +486,7 @@ def test_the_mirrored_order_is_that_of_whole_numbers(seed: int, neighbours: int,
     x, inputs = (drawn(seed + i, count, 6, coarse=coarse).reshape(-1, 2, 3) for i, count in enumerate((21, 5)))
     labels = np.arange(21) % 4
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours_file, "_CHUNK_NUMBERS", chunk)
+        in_pieces(patch, chunk)
         votes = neighbour_votes((x, labels), inputs, neighbours=neighbours, classes=4, mirrored=True)
     flat = x.reshape(21, 6)
     for query, order in zip(inputs, votes.evidence["order"].tolist(), strict=True):
@@ -585,14 +594,17 @@ def test_a_trusted_encoder_is_named_among_the_assumptions() -> None:
     assert KernelVote(features=shifted, classes=3).train((x, y), inputs).data_fingerprint != votes.data_fingerprint
 
 
-def test_progress_counts_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for file in (kernel_file, neighbours_file):
-        monkeypatch.setattr(file, "CHUNK_INPUTS", 2)
+@pytest.mark.parametrize("vote", [kernel_votes, partial(neighbour_votes, neighbours=2)])
+def test_progress_counts_the_inputs(vote: Callable[..., Votes], monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pieces(monkeypatch, 2)
+    monkeypatch.setattr(kernel_file, "_BLOCK_EXAMPLES", 2)
+    monkeypatch.setattr(kernel_file, "_INPUTS", 2)
     seen: list[tuple[int, int]] = []
-    data = (drawn(0, 9, 3), np.arange(9) % 3)
-    kernel_votes(data, drawn(1, 5, 3), progress=lambda done, total: seen.append((done, total)))
-    neighbour_votes(data, drawn(1, 3, 3), neighbours=2, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(2, 5), (4, 5), (5, 5), (2, 3), (3, 3)]
+    vote((drawn(0, 9, 3), np.arange(9) % 3), drawn(1, 5, 3), progress=lambda done, total: seen.append((done, total)))
+    done = [each for each, _ in seen]
+    assert done == sorted(done)
+    assert set(done) >= {1, 2, 3, 4}
+    assert seen[-1] == (5, 5)
 
 
 def test_the_module_needs_no_torch() -> None:

@@ -19,7 +19,8 @@ from mithridate.data import Category, Date, Number, Ordered, Table, Text, read
 from mithridate.data.columns import Column
 from mithridate.data.examples import Examples, as_examples
 from mithridate.defences import Ridge, defence
-from mithridate.defences._nearness import LARGEST_NORM, StoredExamples
+from mithridate.defences._nearness import StoredExamples
+from mithridate.defences._whole_rows import LARGEST_NORM
 from mithridate.defences.automatic import Auto
 from mithridate.defences.ridge import ONE, LeastSquares, RidgeRule, ridge_votes
 from mithridate.errors import ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mithridate._io.scratch import scratch
+from mithridate._io.scratch import read_mapped, scratch, write_mapped
 from mithridate.errors import ArtifactError
 
 
@@ -29,3 +29,37 @@ def test_no_room_is_said_before_anything_is_computed(tmp_path: Path, monkeypatch
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ArtifactError, match=r"no room for 4,611,686,018,427,387,904 bytes.*TMPDIR"):
         scratch((1 << 62,), np.int8)
+
+
+def test_a_mapped_file_is_read_back(tmp_path: Path) -> None:
+    array = np.arange(24, dtype=np.int16).reshape(6, 4)
+    digest = write_mapped(tmp_path / "rows.npy", array)
+    found = read_mapped(tmp_path / "rows.npy", digest)
+    assert isinstance(found, np.memmap)
+    assert found.dtype == np.int16
+    assert np.array_equal(found, array)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+
+
+@pytest.mark.parametrize("place", [0, 9, 60, -1])
+def test_a_changed_byte_of_a_mapped_file_is_found(tmp_path: Path, place: int) -> None:
+    digest = write_mapped(path := tmp_path / "rows.npy", np.arange(24, dtype=np.int16).reshape(6, 4))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="again"):
+        read_mapped(path, digest)
+
+
+def test_a_mapped_file_that_is_cut_short_or_holds_objects_is_refused(tmp_path: Path) -> None:
+    digest = write_mapped(path := tmp_path / "rows.npy", np.arange(24, dtype=np.int16).reshape(6, 4))
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ArtifactError, match="Cannot read"):
+        read_mapped(path, digest)
+    np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ArtifactError, match="Cannot read"):
+        read_mapped(path, digest)
+    path.unlink()
+    with pytest.raises(ArtifactError, match="no file"):
+        read_mapped(path, digest)

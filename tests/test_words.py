@@ -31,7 +31,7 @@ from mithridate.data.declarations import Table
 from mithridate.data.examples import as_examples
 from mithridate.data.proposing import propose
 from mithridate.data.sources import LONGEST_TEXT
-from mithridate.defences import _nearness
+from mithridate.defences import _nearness, _search, _whole_rows
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
 from mithridate.defences.kernel import Exponential, KernelRule, kernel_votes
@@ -259,11 +259,11 @@ def test_sparse_products_are_those_of_whole_numbers_and_of_dense_rows(seed: int,
     (view,) = inputs.views
     assert isinstance(view, csr_array)
     assert isinstance(examples.rows, csr_array)
-    found = _nearness.products(inputs.views, examples.rows)
+    found = _whole_rows.products(view, examples.rows)
     assert found.dtype == np.float32
     exact = [[dot(one, other) for other in whole(examples.rows)] for one in whole(view)]
     assert found.tolist() == exact
-    dense = _nearness.products([view.toarray()], examples.rows.toarray())
+    dense = _whole_rows.products(view.toarray(), _whole_rows.turned(examples.rows.toarray()))
     assert found.tobytes() == dense.tobytes()
     assert all(dot(row, row) <= 1 << 24 for row in whole(examples.rows))
 
@@ -283,8 +283,8 @@ def test_rounding_makes_no_row_too_long_for_exact_products() -> None:
     dense = np.zeros((len(counts), 1 << 14), np.float32)
     for row, count in zip(dense, counts, strict=True):
         row[:count] = 1 / math.sqrt(count)
-    rows = _nearness._sparse_whole_rows(csr_array(dense))
-    assert _nearness._scale(1 << 14) == scale
+    rows = _whole_rows.sparse_whole_rows(csr_array(dense))
+    assert _whole_rows.scale_of(1 << 14) == scale
     assert scale**2 < max(dot(row, row) for row in whole(rows)) <= 1 << 24
 
 
@@ -309,7 +309,7 @@ def test_the_order_is_that_of_whole_numbers(seed: int, neighbours: int, chunk: i
     examples = stored(random_texts(seed, 21), labels, 5)
     texts = random_texts(seed + 1, 4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(neighbours_file, "_CHUNK_NUMBERS", chunk)
+        patch.setattr(_search, "_BLOCK_EXAMPLES", chunk)
         votes = neighbour_votes(examples, texts, neighbours=neighbours)
     (view,) = examples.asked(texts, mirrored=False).views
     kept = min(2 * neighbours, 21)
@@ -337,7 +337,8 @@ def test_votes_of_sparse_and_dense_rows_are_equal(seed: int, monkeypatch: pytest
     assert (first.evidence["own"] == second.evidence["own"]).all()
     # Equally near examples follow a hash of what is written; here one that both have.
     hashes = [hashlib.blake2b(f"{text} {label}".encode()).digest() for text, label in zip(texts, labels, strict=True)]
-    monkeypatch.setattr(neighbours_file, "content_hashes", lambda rows, labels: hashes)
+    ranks = np.argsort(sorted(range(60), key=hashes.__getitem__)).astype(np.uint32)
+    monkeypatch.setattr(neighbours_file, "ranks_of", lambda rows, labels: ranks)
     first, second = (neighbour_votes(each, asked, neighbours=7) for each in (sparse, dense))
     assert (first.evidence["order"] == second.evidence["order"]).all()
     assert (first.counts == second.counts).all()

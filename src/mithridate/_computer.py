@@ -1,9 +1,19 @@
-"""Which computer this is, as far as rounding is concerned."""
+"""Which computer this is, as far as rounding is concerned, and its cores for work that rounds nothing."""
 
 from __future__ import annotations
 
+import functools
+import os
 import platform
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 
 def processor() -> str:
@@ -14,3 +24,35 @@ def processor() -> str:
         return f"{platform.machine()} {platform.node()}"
     kinds = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def cores() -> int:
+    """How many threads may compute at once: what OMP_NUM_THREADS says, else the cores that this process may use."""
+    said = os.environ.get("OMP_NUM_THREADS", "")
+    if said.isascii() and said.isdigit() and int(said) > 0:
+        return int(said)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+    """What `work` makes of every piece, in their order; numpy lets several threads compute at once.
+
+    Matrix products have one thread each meanwhile: threads of two libraries would wait for each other.
+    """
+    threads = cores()
+    if threads == 1:
+        yield from map(work, pieces)
+        return
+    with _libraries().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        yield from pool.map(work, pieces)
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def in_shares(count: int, least: int = 1) -> list[slice]:
+    """So many items in a few shares for each core, each of at least so many: a core may be busy with something else."""
+    size = max(least, -(-count // (4 * cores())))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]

@@ -24,6 +24,7 @@ Hashes = npt.NDArray[np.uint8]
 HASH_BYTES = hashlib.sha256().digest_size
 _DIGITS = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")
 _ROWS = 1024  # converted at a time
+_HASHED = 1 << 16  # held as lines of text at a time
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ class TrainingData:
             raise ConfigError(f"Expected examples of the training data from 1 on, got {shown(self.examples)}.")
 
     @classmethod
-    def of(cls, x: Array, y: npt.NDArray[np.int64], features: Array | None = None) -> TrainingData:
-        """That of some inputs and labels; with what a trusted encoder made of the inputs."""
-        return cls(fingerprint(x, y), len(x), None if features is None else fingerprint(features))
+    def of(cls, x: Array, y: npt.NDArray[np.int64], features: Array | str | None = None) -> TrainingData:
+        """That of some inputs and labels; with what a trusted encoder made of the inputs, or its fingerprint."""
+        made = fingerprint(features) if isinstance(features, np.ndarray) else features
+        return cls(fingerprint(x, y), len(x), made)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values; what is None is left out."""
@@ -87,10 +89,29 @@ def fingerprint(x: Array, y: npt.NDArray[np.int64] | None = None) -> str:
     >>> fingerprint(x) == fingerprint(x.astype(np.float32)) != fingerprint(x[::-1])
     True
     """
-    lines = in_digits(input_hashes(x))
-    if y is not None:
-        lines = [f"{line} {label}" for line, label in zip(lines, y.tolist(), strict=True)]
-    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+    running = Fingerprint()
+    for start in range(0, len(x), _HASHED):
+        part = slice(start, start + _HASHED)
+        running.add(x[part], None if y is None else y[part])
+    return running.digits()
+
+
+class Fingerprint:
+    """What `fingerprint` computes, of data that comes piece by piece."""
+
+    def __init__(self) -> None:
+        self._running = hashlib.sha256()
+
+    def add(self, x: Array, y: npt.NDArray[np.int64] | None = None) -> None:
+        """The next inputs, and their labels where the others have theirs."""
+        lines = in_digits(input_hashes(x))
+        if y is not None:
+            lines = [f"{line} {label}" for line, label in zip(lines, y.tolist(), strict=True)]
+        self._running.update("".join(f"{line}\n" for line in lines).encode())
+
+    def digits(self) -> str:
+        """The fingerprint of all that came so far."""
+        return self._running.hexdigest()
 
 
 def in_digits(hashes: Hashes) -> list[str]:

@@ -6,7 +6,7 @@ the training data would be a second look at it, which no certificate accounts fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from mithridate._io.scratch import scratch
 from mithridate._text import counted, listed
 from mithridate.core.conditions import Statement
 from mithridate.data import frames
@@ -31,6 +32,8 @@ _TO_ROUNDING = 1e-5
 _FEW_ROWS = 10
 _FEW_VALUES = 10
 _MOST_LOOKED_AT = 64
+# Inputs that are prepared at a time: so many bytes, and no fewer than these. They bound memory, and change no result.
+_PIECE_BYTES, _PIECE = 1 << 26, 1 << 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +228,12 @@ class Dataset:
     labels: IntArray = field(repr=False)
 
 
+def pieces_of(x: Array) -> list[slice]:
+    """Inputs in pieces that fit into memory, whatever the whole does."""
+    size = max(_PIECE, _PIECE_BYTES * len(x) // max(x.nbytes, 1))
+    return [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
+
+
 def check_channels(shape: tuple[int, ...], kind: str) -> None:
     """Refuse images whose channels come last."""
     if kind == "uint8" and len(shape) == 3 and shape[0] > 4 >= shape[2]:
@@ -274,25 +283,53 @@ class Preparation:
     def __call__(self, x: Array, what: str) -> FloatArray | IntArray:
         """Check raw inputs, such as `training` ones, and turn them into inputs of the network.
 
+        Inputs that are larger than memory, such as mapped ones, are prepared piece by piece into a file; each is
+        prepared by itself, so that pieces change no bit.
+
         Raises:
             ConfigError: they are not of the shape and kind of the training inputs, or not finite.
         """
         self._check_alike(x, what)
-        if self.tokens:
-            return self._checked_tokens(x, what)
-        return self._checked(self._scaled(x) if self.encoder is None else self.encoder.transform(x), len(x), what)
+        parts = pieces_of(x)
+        if len(parts) == 1:
+            return self._prepared(x, 0, what)
+        prepared: Array | None = None
+        for part in parts:
+            piece = self._prepared(np.ascontiguousarray(x[part]), part.start, what)
+            if prepared is None:
+                prepared = scratch((len(x), *piece.shape[1:]), piece.dtype)
+            prepared[part] = piece
+        assert prepared is not None
+        return prepared
 
-    def compared(self, x: Array, what: str) -> FloatArray | IntArray | csr_array:
-        """The same for methods that compare examples: rows are sparse where the encoder has them so.
+    def compared(
+        self, x: Array, what: str, *, sparse: bool
+    ) -> Iterator[tuple[slice, FloatArray | IntArray | csr_array]]:
+        """The same for methods that compare examples: piece by piece, each with its place.
+
+        Args:
+            x: raw inputs; they are laid out anew, for an encoder may sum a row as it lies in memory.
+            what: they are, for errors.
+            sparse: whether rows may be sparse, where the encoder has them so.
 
         Raises:
             ConfigError: likewise.
         """
-        if self.encoder is None:
-            return self(x, what)
         self._check_alike(x, what)
-        rows = self.encoder.compared(x)
-        return rows if isinstance(rows, csr_array) else self._checked(rows, len(x), what)
+        for part in pieces_of(x):
+            piece = np.ascontiguousarray(x[part])
+            if self.encoder is None or not sparse:
+                yield part, self._prepared(piece, part.start, what)
+                continue
+            rows = self.encoder.compared(piece)
+            yield part, rows if isinstance(rows, csr_array) else self._checked(rows, len(piece), part.start, what)
+
+    def _prepared(self, x: Array, start: int, what: str) -> FloatArray | IntArray:
+        """Inputs of the network from raw ones, of which the first has the number `start`."""
+        if self.tokens:
+            return self._checked_tokens(x, start, what)
+        made = self._scaled(x) if self.encoder is None else self.encoder.transform(x)
+        return self._checked(made, len(x), start, what)
 
     def _check_alike(self, x: Array, what: str) -> None:
         # Whole numbers and others are both numbers, unless they stand for tokens.
@@ -304,24 +341,24 @@ class Preparation:
                 f"got {x.shape[1:]} and {kind}; prepare both alike."
             )
 
-    def _checked_tokens(self, x: Array, what: str) -> IntArray:
+    def _checked_tokens(self, x: Array, start: int, what: str) -> IntArray:
         tokens = np.array(x, dtype=np.int64, order="C")
         bad = ((tokens < 0) | (tokens >= self.tokens)).reshape(len(tokens), -1).any(axis=1)
         if bad.any():
             raise ConfigError(
-                f"Input {int(np.argmax(bad))} of the {what} data holds a token outside 0 to {self.tokens - 1}, those "
-                "that the network can look up; map unknown tokens to one of them."
+                f"Input {start + int(np.argmax(bad))} of the {what} data holds a token outside 0 to {self.tokens - 1}, "
+                "those that the network can look up; map unknown tokens to one of them."
             )
         return tokens
 
-    def _checked(self, made: Array, count: int, what: str) -> FloatArray:
+    def _checked(self, made: Array, count: int, start: int, what: str) -> FloatArray:
         inputs = np.ascontiguousarray(made, dtype=np.float32)
         if len(inputs) != count:
             raise ConfigError(f"The encoder made {len(inputs)} rows of {count} {what} inputs; it must keep them.")
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         if bad.any():
             raise ConfigError(
-                f"Input {int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
+                f"Input {start + int(np.argmax(bad))} of the {what} data holds NaN or infinite values; "
                 "repair or leave out such examples."
             )
         return inputs
@@ -363,7 +400,7 @@ def fitted_preprocessing(x: Any, source: Mapping[str, Any] | None = None) -> tup
         or rows.ndim != 2
         or rows.dtype.kind != "f"
         or len(rows) < _FEW_ROWS
-        or not np.isfinite(rows).all()
+        or not all(np.isfinite(rows[part]).all() for part in pieces_of(rows))
     ):
         return ()
     if (standardised := _standardised(rows)) > 0:
@@ -380,11 +417,17 @@ def fitted_preprocessing(x: Any, source: Mapping[str, Any] | None = None) -> tup
 
 def _standardised(rows: Array) -> int:
     """How many columns have mean 0 and deviation 1."""
-    candidates = np.flatnonzero(np.abs(rows.mean(axis=0, dtype=np.float64)) < _TO_ROUNDING)
+    means = rows.mean(axis=0, dtype=np.float64)
+    candidates = np.flatnonzero(np.abs(means) < _TO_ROUNDING)
+    squares, is_sign = np.zeros(len(candidates)), np.ones(len(candidates), dtype=bool)
+    for part in pieces_of(rows):
+        piece = rows[part][:, candidates]
+        squares += np.square(piece - means[candidates]).sum(axis=0)
+        is_sign &= (np.abs(piece) == 1).all(axis=0)
+    deviations = [np.sqrt(squares / (len(rows) - ddof)) for ddof in (0, 1)]
+    is_scaled = np.any([np.abs(each - 1) < _TO_ROUNDING for each in deviations], axis=0)
     # As many of 1 as of -1 have this mean and deviation, too.
-    candidates = candidates[(np.abs(rows[:, candidates]) != 1).any(axis=0)]
-    deviations = [rows[:, candidates].std(axis=0, ddof=ddof, dtype=np.float64) for ddof in (0, 1)]
-    return int(np.any([np.abs(each - 1) < _TO_ROUNDING for each in deviations], axis=0).sum())
+    return int((is_scaled & ~is_sign).sum())
 
 
 def _goes_to_one(rows: Array) -> bool:

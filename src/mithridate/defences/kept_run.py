@@ -2,6 +2,7 @@
 
     run.json        what votes, on which data, and all that is said of it; nothing secret
     examples.npz    the arrays that predictions need, such as the features and labels of the examples that vote
+    rows.npy        such an array that is large, and is therefore read from the file as it is needed
     votes.npz       the votes on the inputs of the run
 
 Nothing is random and nothing takes long, so a run that was interrupted is computed again as a whole.
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import PathLike, parse_json, read_file, write_atomically
+from mithridate._io.scratch import in_memory_bytes, read_mapped, write_mapped
 from mithridate._version import VERSION
 from mithridate.core.conditions import Size, from_plain, to_plain
 from mithridate.core.provenance import TrainingData
@@ -29,7 +31,7 @@ from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.run/1"
 KIND = "examples"
-_SAID = ("recipe", "inputs", "training", "assumptions", "size", "data_fingerprint")
+_SAID = ("recipe", "inputs", "training", "assumptions", "size", "data_fingerprint", "mapped")
 # What a recipe says of the method; methods that vote alike can share a run.
 _OF_METHOD = ("defence", "rule")
 
@@ -66,12 +68,14 @@ class KeptRun:
         folder = Path(run_dir)
         content = self._content(votes)
         _check_place(folder, content)
+        large = {name: array for name, array in self.arrays.items() if array.nbytes > in_memory_bytes()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ArtifactError(f"Cannot make the folder {folder}: {error.strerror}. Use another one.") from error
         with write_atomically(folder / "examples.npz") as file:
-            write_npz(file, self.arrays)
+            write_npz(file, {name: array for name, array in self.arrays.items() if name not in large})
+        content["mapped"] = {name: write_mapped(folder / f"{name}.npy", array) for name, array in large.items()}
         votes.save(folder / "votes.npz")
         with write_atomically(folder / "run.json", durable=True) as file:
             file.write((json.dumps(content, indent=1) + "\n").encode())
@@ -100,6 +104,10 @@ class KeptRun:
         said = _read(path / "run.json")
         arrays = read_npz(path / "examples.npz", "what the predictions of a run need")
         try:
+            for name, digest in said["mapped"].items():
+                if not name.isidentifier():
+                    raise ValueError(f"{name!r:.80} is no name of an array")
+                arrays[name] = read_mapped(path / f"{name}.npy", digest)
             return cls(
                 dict(said["recipe"]),
                 dict(said["inputs"]),
@@ -109,7 +117,7 @@ class KeptRun:
                 arrays,
                 path,
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise damaged(path, error) from error
 
     def votes_of_run(self, votes: Votes) -> Votes:

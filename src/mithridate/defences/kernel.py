@@ -5,29 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate._computer import in_shares, on_cores
+from mithridate._io.scratch import scratch
 from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, mechanism_of, most_within, winners
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
-from mithridate.defences._nearness import (
-    CHUNK_INPUTS,
-    LARGEST_NORM,
-    FloatArray,
-    Rows,
-    StoredExamples,
-    chunks_of,
-    histograms,
-    products,
-    votes_of,
-)
+from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, block_of, compared, turned
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -38,9 +32,15 @@ from mithridate.training.order import Facts, Progress
 FULL_WEIGHT = 1024
 # Dot products are rounded to multiples of this before a weight is looked up: the table then fits into a fast cache.
 _STEP = 1 << 8
-_TABLE_END = LARGEST_NORM**2 // _STEP
+_TABLE_END = LARGEST_PRODUCT // _STEP
 # How many examples are weighed at a time: their weights must sum to at most 2^24 to be exact in single precision.
 _BLOCK_EXAMPLES = 1 << 13
+# Called with a number of examples, of how many.
+Done = Callable[[int, int], None]
+# How many inputs they are weighed for in one go through all examples. It bounds memory and cannot change a result.
+_INPUTS = 1 << 16
+# How many inputs a core has at least.
+_SHARE = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -245,18 +245,19 @@ def kernel_votes(
     if kernel is None:
         kernel = _default_kernel(examples.encoder, examples.preparation.channels)
         statements = (*statements, *_about_kernel(examples))
-    table = _table(kernel, examples.scale)
-    sorted_rows = _ByLabel.of(examples.rows, examples.labels)
     rule = KernelRule(class_weights=None if class_weights is None else tuple(class_weights))
+    table = _table(kernel, examples.scale)
     scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
-    histograms = np.zeros((len(inputs), FULL_WEIGHT + 1), dtype=np.uint32) if own else None
-    for part in chunks_of(len(inputs), CHUNK_INPUTS, progress):
-        scores[part] = _scores(inputs.part(part), sorted_rows, table, examples.classes)
+    histograms = scratch((len(inputs), FULL_WEIGHT + 1), np.uint32) if own else None
+    passes = 2 if own else 1
+    for part in chunks_of(len(inputs), _INPUTS, None):
+        views, done = inputs.part(part), _told(progress, part, len(inputs), passes)
+        scores[part] = _scores(views, examples, table, done)
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
-            histograms[part] = _own_weights(inputs.part(part), sorted_rows, table, predicted)
-    recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
+            histograms[part] = _own_weights(views, examples, table, predicted, done)
     evidence = {} if histograms is None else {"own": histograms}
+    recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
 
 
@@ -273,57 +274,84 @@ def _table(kernel: Kernel, scale: int) -> FloatArray:
     return np.rint(FULL_WEIGHT * values).astype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
-class _ByLabel:
-    """Training rows sorted by label, so that a label's weights lie side by side."""
+def _told(progress: Progress | None, part: slice, total: int, passes: int) -> Done:
+    """What is told after each block of examples, of all that some inputs are compared with in some passes."""
+    seen = 0
 
-    rows: Rows
-    labels: IntArray
+    def done(examples: int, of: int) -> None:
+        nonlocal seen
+        seen += examples
+        if progress is not None:
+            progress(part.start + (part.stop - part.start) * seen // (passes * of), total)
 
-    @classmethod
-    def of(cls, rows: Rows, labels: IntArray) -> _ByLabel:
-        order = np.argsort(labels, kind="stable")
-        return cls(rows[order], labels[order])
-
-    def blocks(self) -> Iterator[tuple[Rows, IntArray, IntArray]]:
-        """Some rows at a time, where in them each label starts, and which labels these are."""
-        for start in range(0, len(self.labels), _BLOCK_EXAMPLES):
-            part = slice(start, start + _BLOCK_EXAMPLES)
-            labels, starts = np.unique(self.labels[part], return_index=True)
-            yield self.rows[part], starts, labels
-
-    def of_label(self, label: int) -> Rows:
-        """The rows of one label."""
-        first, last = np.searchsorted(self.labels, [label, label + 1])
-        return self.rows[first:last]
+    return done
 
 
-def _weights(views: Sequence[Rows], rows: Rows, table: FloatArray) -> FloatArray:
-    """Whole numbers, inputs x rows."""
-    # Divided by a power of two, whole numbers stay as exact as they were.
-    dots = products(views, rows) * np.float32(1 / _STEP)
-    return np.take(table, dots.astype(np.int64), mode="wrap")
-
-
-def _scores(views: Sequence[Rows], examples: _ByLabel, table: FloatArray, classes: int) -> IntArray:
-    scores = np.zeros((views[0].shape[0], classes), dtype=np.int64)
-    for rows, starts, labels in examples.blocks():
-        # At most 2^13 weights of at most 2^10: exact in single precision.
-        sums = np.add.reduceat(_weights(views, rows, table), starts, axis=1)
-        scores[:, labels] += sums.astype(np.int64)
+def _scores(views: Sequence[Block], examples: StoredExamples, table: FloatArray, done: Done) -> IntArray:
+    """The sum of the weights of every label, inputs x classes."""
+    scores = np.zeros((views[0].shape[0], examples.classes), dtype=np.int64)
+    for block, labels in _blocks(examples, done):
+        present, starts = np.unique(labels, return_index=True)
+        add = partial(_add_weights, scores, views, turned(block), table, present, starts)
+        list(on_cores(add, in_shares(len(scores), _SHARE)))
     return scores
 
 
-def _own_weights(views: Sequence[Rows], examples: _ByLabel, table: FloatArray, predicted: IntArray) -> IntArray:
+def _add_weights(
+    scores: IntArray,
+    views: Sequence[Block],
+    block: Block,
+    table: FloatArray,
+    present: IntArray,
+    starts: IntArray,
+    share: slice,
+) -> None:
+    """Add the weights of a block to the scores of some inputs."""
+    for part, dots in compared([view[share] for view in views], block):
+        # At most 2^13 weights of at most 2^10: exact in single precision.
+        sums = np.add.reduceat(_weights(dots, table), starts, axis=1)
+        scores[share][part, present] += sums.astype(np.int64)
+
+
+def _own_weights(
+    views: Sequence[Block], examples: StoredExamples, table: FloatArray, predicted: IntArray, done: Done
+) -> npt.NDArray[np.uint32]:
     """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
-    counts = np.zeros((views[0].shape[0], FULL_WEIGHT + 1), dtype=np.int64)
-    for label in np.unique(predicted):
-        mine = np.flatnonzero(predicted == label)
-        rows = examples.of_label(int(label))
-        for start in range(0, rows.shape[0], _BLOCK_EXAMPLES):
-            weights = _weights([view[mine] for view in views], rows[start : start + _BLOCK_EXAMPLES], table)
-            counts[mine] += histograms(weights.astype(np.int64), FULL_WEIGHT + 1)
+    counts = np.zeros((len(predicted), FULL_WEIGHT + 1), dtype=np.uint32)
+    for block, labels in _blocks(examples, done):
+        for label in np.intersect1d(labels, predicted).tolist():
+            asking = np.flatnonzero(predicted == label)
+            first, last = np.searchsorted(labels, [label, label + 1])
+            count = partial(_count_weights, counts, views, turned(block[first:last]), table)
+            list(on_cores(count, (asking[share] for share in in_shares(len(asking), _SHARE))))
     return counts
+
+
+def _count_weights(
+    counts: npt.NDArray[np.uint32], views: Sequence[Block], block: Block, table: FloatArray, asking: IntArray
+) -> None:
+    """Count the weights of a block for the inputs that ask."""
+    for part, dots in compared([view[asking] for view in views], block):
+        for at, weights in zip(asking[part].tolist(), _weights(dots, table).astype(np.int64), strict=True):
+            counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
+
+
+def _blocks(examples: StoredExamples, done: Done) -> Iterator[tuple[Block, IntArray]]:
+    """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
+    total = len(examples.labels)
+    for start in range(0, total, _BLOCK_EXAMPLES):
+        part = slice(start, min(start + _BLOCK_EXAMPLES, total))
+        by_label = np.argsort(examples.labels[part], kind="stable")
+        # A block of a mapped file is read as it lies, and sorted in memory.
+        yield block_of(examples.rows, part)[by_label], examples.labels[part][by_label]
+        done(part.stop - part.start, total)
+
+
+def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:
+    """Whole numbers, inputs x examples."""
+    # Divided by a power of two, whole numbers stay as exact as they were.
+    steps = (dots * np.float32(1 / _STEP)).astype(np.int64)
+    return np.take(table, steps, mode="wrap")
 
 
 # --- rule ---------------------------------------------------------------------------------------------------------

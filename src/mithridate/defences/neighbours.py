@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate._computer import on_cores
+from mithridate._io.scratch import scratch
 from mithridate._text import shown
 from mithridate.certifying.exact import (
     AnyArray,
@@ -26,23 +28,14 @@ from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voter
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
-from mithridate.defences._nearness import (
-    CHUNK_INPUTS,
-    FloatArray,
-    StoredExamples,
-    chunks_of,
-    content_hashes,
-    histograms,
-    products,
-    votes_of,
-)
+from mithridate.defences._nearness import StoredExamples, votes_of
+from mithridate.defences._search import fill_with_nearest
+from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.order import Facts, Progress
 
-# How many products are held at a time. It bounds memory and cannot change a result.
-_CHUNK_NUMBERS = 1 << 23
 # How many votes a label has to be ahead: the same for all labels, or one number for each.
 Lead = int | tuple[int, ...]
 
@@ -260,27 +253,19 @@ def neighbour_votes(
         )
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=len(examples.labels))
-    digests = content_hashes(examples.rows, examples.labels)
-    by_hash = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
-    rows, labels = examples.rows[by_hash], examples.labels[by_hash]
-    order = np.empty((len(inputs), mechanism.shown), dtype=np.int64)
-    for part in chunks_of(len(order), max(1, min(CHUNK_INPUTS, _CHUNK_NUMBERS // len(labels))), progress):
-        order[part] = labels[_nearest(products(inputs.part(part), rows), order.shape[1])]
+    ranks = ranks_of(examples.rows, examples.labels)
+    labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
+    labels[ranks] = examples.labels
+    order = scratch((len(inputs), mechanism.shown), labels.dtype)
+    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)))
+    counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
-    counts = histograms(order[:, : mechanism.most], examples.classes)
     return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
 
 
-def _nearest(dots: FloatArray, count: int) -> IntArray:
-    """Positions of the largest numbers of each row, the largest first, of equal ones the first first."""
-    last = dots.shape[1] - count
-    thresholds = np.partition(dots, last, axis=1)[:, last]
-    nearest = np.empty((len(dots), count), dtype=np.int64)
-    for row, threshold, out in zip(dots, thresholds, nearest, strict=True):
-        candidates = np.flatnonzero(row >= threshold)
-        out[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
-    return nearest
+def _told(progress: Progress | None, total: int) -> Callable[[int], None] | None:
+    return None if progress is None else lambda done: progress(done, total)
 
 
 # --- rule ---------------------------------------------------------------------------------------------------------
@@ -409,18 +394,22 @@ class NeighbourRule(Weighted, ExactRule):
         radius = np.empty(votes.examples, dtype=np.int64)
         # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
         complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
-        for rows in chunks(votes.examples, 2 * neighbours * votes.classes):
+
+        def certify(rows: slice) -> None:
             if self.class_weights is not None:
                 label[rows] = winners(scores[rows])
                 seen = _tables(order[rows], votes.counts[rows], neighbours)
                 radius[rows] = _withstood_weighed(seen, label[rows], weights, threat, complete=complete)
-                continue
+                return
             label[rows] = _predictions(order[rows], votes.counts[rows], scales)
-            lead = _combined_lead(order[rows], votes.counts[rows], label[rows], scales)
+            lead_of = _lead if len(scales) == 1 else _combined_lead
+            lead = lead_of(order[rows], votes.counts[rows], label[rows], scales)
             if in_counts:
                 radius[rows] = in_units(lead[:, neighbours].astype(np.int64), threat)
             else:
                 radius[rows] = _withstood(lead, threat, complete=complete)
+
+        list(on_cores(certify, chunks(votes.examples, 2 * neighbours * votes.classes)))
         if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
             # Nothing but label 0, which also wins where nothing is left.
             radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
@@ -439,6 +428,20 @@ def _predictions(order: AnyArray, counts: IntArray, scales: Scales) -> IntArray:
 
 def _histograms(labels: AnyArray, classes: int) -> IntArray:
     return np.stack([(labels == label).sum(axis=1, dtype=np.int64) for label in range(classes)], axis=1)
+
+
+def _lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
+    """The smallest lead over a rival of one scale, for d - i = -k, ..., k, before i + d is taken from it."""
+    ((neighbours, _),) = scales
+    tables = _tables(order, counts, neighbours)
+    own, lead = tables[label, np.arange(len(label))], None
+    for rival, table in enumerate(tables):
+        over = np.subtract(own, table, out=table)
+        over -= (rival < label)[:, None]
+        over[label == rival] = np.iinfo(over.dtype).max
+        lead = over if lead is None else np.minimum(lead, over, out=lead)
+    assert lead is not None
+    return lead
 
 
 def _combined_lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
@@ -515,9 +518,11 @@ def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
             return _last_safe(_worst_shift(lead) >= radii)
 
 
-def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> IntArray:
+def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> AnyArray:
     """How many of the first m = 0, ..., 2 k have each label, labels x examples x m; all there are, beyond the last."""
-    tables = np.zeros((counts.shape[1], len(order), 2 * neighbours + 1), dtype=np.int64)
+    # numpy adds up single numbers of 32 bits several times as fast as those of 16.
+    dtype = np.int32 if 2 * neighbours < 1 << 31 else np.int64
+    tables = np.zeros((counts.shape[1], len(order), 2 * neighbours + 1), dtype)
     for label, table in enumerate(tables):
         table[:, 1 : order.shape[1] + 1] = order == label
         np.cumsum(table, axis=1, out=table)
@@ -527,7 +532,7 @@ def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> IntArray:
 
 
 def _withstood_weighed(
-    tables: IntArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
+    tables: AnyArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
 ) -> IntArray:
     """The largest r that is safe against every rival, with weights of the labels."""
     neighbours = tables.shape[2] // 2

@@ -21,7 +21,8 @@ from mithridate.core.rule import Decision, ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.columns import Column, highest
 from mithridate.defences._near import ExamplesDefence
-from mithridate.defences._nearness import LARGEST_NORM, StoredExamples, chunks_of, votes_of
+from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
+from mithridate.defences._whole_rows import LARGEST_NORM
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError

@@ -1,0 +1,179 @@
+"""The nearest examples of many inputs, exactly, whatever the memory: examples come block by block, each block once.
+
+Every input keeps the examples so far that may be among its nearest, as sortable keys. A guess at the last product that
+will count, from every sixteenth example, spares most of the others; a guess that was too high is found out, for then
+too few were kept, and the input is asked again without one. Who is nearest therefore never depends on the guess, on
+the blocks or on the threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._computer import in_shares, on_cores
+from mithridate.defences._nearness import Inputs
+from mithridate.defences._whole_rows import (
+    LARGEST_PRODUCT,
+    Block,
+    FloatArray,
+    IntArray,
+    Rows,
+    block_of,
+    compared,
+    turned,
+)
+
+# What follows bounds memory and changes no result.
+# Examples that are compared at a time, inputs that a core has at least, and bytes of keys, most where rows are large.
+_BLOCK_EXAMPLES = 1 << 15
+_SHARE = 1 << 7
+_KEY_BYTES, _MOST_KEY_BYTES = 1 << 28, 1 << 31
+# One example in so many is asked for a guess, and so many more than asked for are kept before the rest is dropped.
+_ASKED = 16
+_SPARE = 1 << 10
+
+# Called with the number of inputs that are done.
+Done = Callable[[int], None]
+_RANK_BITS = 32
+_RANKS = (1 << _RANK_BITS) - 1
+
+
+def fill_with_nearest(
+    order: npt.NDArray[Any],
+    inputs: Inputs,
+    rows: Rows,
+    ranks: npt.NDArray[np.uint32],
+    labels: npt.NDArray[Any],
+    done: Done | None = None,
+) -> None:
+    """Write the labels of the nearest examples of every input, the nearest first, as many as `order` is wide.
+
+    Guarantee: of two examples that one comes first which has the larger dot product with the input, and of equal ones
+    that of the smaller rank.
+
+    Args:
+        order: inputs x number of examples that are asked for, of which there are as many.
+        inputs: to find them for.
+        rows: of the examples.
+        ranks: of the examples, each another number.
+        labels: by rank.
+        done: told about progress.
+    """
+    count = order.shape[1]
+    room = count + count // 4 + _SPARE
+    # Examples that are larger than memory are to be read few times.
+    size = min(len(inputs), max(1, max(_KEY_BYTES, min(_MOST_KEY_BYTES, _bytes_of(rows) // 8)) // (8 * room)))
+    keys = np.empty((size, room), dtype=np.int64)
+    for start in range(0, len(inputs), size):
+        part = slice(start, min(start + size, len(inputs)))
+        views = inputs.part(part)
+        kept = _Kept.guessing(views, rows, count, keys[: part.stop - start])
+        for share in kept.compare(views, rows, ranks):
+            if done is not None:
+                done(start + int((part.stop - start) * share))
+        kept.ask_again(views, rows, ranks)
+        kept.write(order[part], labels)
+
+
+def _bytes_of(rows: Rows) -> int:
+    return rows.nbytes if isinstance(rows, np.ndarray) else rows.data.nbytes
+
+
+@dataclass(eq=False)
+class _Kept:
+    """The examples so far that may be among the nearest of some inputs.
+
+    A key is smaller the nearer its example is: what the product lacks to the largest one, then the rank.
+
+    Attributes:
+        count: how many are asked for.
+        keys: inputs x room.
+        found: how many keys of each input are there; nothing is behind them.
+        least: examples with a smaller product are not kept.
+    """
+
+    count: int
+    keys: IntArray
+    found: IntArray
+    least: FloatArray
+
+    @classmethod
+    def guessing(cls, views: tuple[Block, ...], rows: Rows, count: int, keys: IntArray) -> _Kept:
+        """None so far, with a guess at the last product that counts."""
+        inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
+        least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
+        # Were the examples asked drawn by lot, three deviations would seldom be too few.
+        expected = count / _ASKED
+        place = math.ceil(expected + 3 * math.sqrt(expected) + 3)
+        if place < asked:
+            every = turned(block_of(rows, slice(0, asked * _ASKED, _ASKED)))
+
+            def guess(share: slice) -> None:
+                for part, dots in compared([view[share] for view in views], every):
+                    dots.partition(asked - place, axis=1)
+                    least[share][part] = dots[:, asked - place]
+
+            list(on_cores(guess, in_shares(inputs, _SHARE)))
+        return cls(count, keys, np.zeros(inputs, dtype=np.int64), least)
+
+    def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
+        """Compare the inputs with all examples; tells now and then which share of it is done."""
+        total, inputs = rows.shape[0], len(self.found)
+        for start in range(0, total, _BLOCK_EXAMPLES):
+            part = slice(start, min(start + _BLOCK_EXAMPLES, total))
+            block, of_block = turned(block_of(rows, part)), ranks[part].astype(np.int64)
+            keep = partial(self._keep, views, block, of_block)
+            for inputs_done in on_cores(keep, in_shares(inputs, _SHARE)):
+                yield (start + (part.stop - start) * inputs_done / inputs) / total
+
+    def _keep(self, views: tuple[Block, ...], block: Block, ranks: IntArray, share: slice) -> int:
+        """Keep those of a block that may count for a share of the inputs; where that ends."""
+        for part, dots in compared([view[share] for view in views], block):
+            for at, of_input in enumerate(dots, share.start + part.start):
+                self._keep_of_input(at, of_input, ranks)
+        return share.stop
+
+    def _keep_of_input(self, at: int, dots: FloatArray, ranks: IntArray) -> None:
+        near = np.flatnonzero(dots >= self.least[at])
+        keys = (LARGEST_PRODUCT - dots[near]).astype(np.int64)
+        keys <<= _RANK_BITS
+        keys |= ranks[near]
+        before = int(self.found[at])
+        after = before + len(keys)
+        if after > self.keys.shape[1]:
+            keys = np.concatenate([self.keys[at, :before], keys])
+            keys = np.partition(keys, self.count - 1)[: self.count]
+            before, after = 0, self.count
+            # Others with a smaller product come after all of these.
+            self.least[at] = LARGEST_PRODUCT - (int(keys.max()) >> _RANK_BITS)
+        self.keys[at, before:after] = keys
+        self.found[at] = after
+
+    def ask_again(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> None:
+        """Compare inputs without a guess, where it was too high."""
+        few = np.flatnonzero(self.found < self.count)
+        if not len(few):
+            return
+        least = np.full(len(few), -LARGEST_PRODUCT, dtype=np.float32)
+        anew = _Kept(self.count, self.keys[few], np.zeros(len(few), dtype=np.int64), least)
+        for _ in anew.compare(tuple(view[few] for view in views), rows, ranks):
+            pass
+        self.keys[few], self.found[few] = anew.keys, anew.found
+
+    def write(self, order: npt.NDArray[Any], labels: npt.NDArray[Any]) -> None:
+        """Write the labels of the nearest, in their order."""
+
+        def write(share: slice) -> None:
+            for at in range(share.start, share.stop):
+                keys = self.keys[at, : self.found[at]]
+                keys.sort()
+                np.take(labels, keys[: self.count] & _RANKS, out=order[at])
+
+        list(on_cores(write, in_shares(len(order), _SHARE)))

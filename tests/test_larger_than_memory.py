@@ -1,0 +1,115 @@
+"""Data that is larger than memory: mapped, in pieces, and the same votes bit for bit as data that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from mithridate.core.provenance import fingerprint
+from mithridate.core.votes import Votes
+from mithridate.data import examples as examples_file
+from mithridate.data.examples import Preparation, fitted_preprocessing
+from mithridate.defences import defence, predict
+from mithridate.errors import ArtifactError, ConfigError
+from mithridate.features import pick_encoder
+
+Array = npt.NDArray[Any]
+METHODS: dict[str, dict[str, Any]] = {
+    "nearest-neighbours": {"neighbours": 9},
+    "kernel-vote": {},
+    "ridge": {},
+}
+
+
+def images(seed: int, count: int) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, (count, 9, 8)).astype(np.uint8)
+
+
+def small_pieces(patch: pytest.MonkeyPatch) -> None:
+    """All arrays of more than 100 bytes in files, and pieces of seven inputs."""
+    patch.setenv("MITHRIDATE_MEMORY_BYTES", "100")
+    patch.setattr(examples_file, "_PIECE_BYTES", 1)
+    patch.setattr(examples_file, "_PIECE", 7)
+
+
+def mapped(path: Path, array: Array) -> Array:
+    np.save(path, array)
+    return np.load(path, mmap_mode="r")
+
+
+def same(one: Votes, other: Votes) -> bool:
+    """Everything that a certificate could tell them apart by."""
+    evidence = one.evidence.keys() == other.evidence.keys() and all(
+        np.array_equal(one.evidence[name], other.evidence[name]) for name in one.evidence
+    )
+    said = (one.training, one.data_fingerprint, one.recipe, one.assumptions, one.mechanism)
+    also = (other.training, other.data_fingerprint, other.recipe, other.assumptions, other.mechanism)
+    return evidence and said == also and np.array_equal(one.counts, other.counts)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_votes_are_the_same_in_pieces_from_a_mapped_file(method: str, tmp_path: Path) -> None:
+    x, y, inputs = images(0, 80), np.arange(80) % 3, images(1, 20)
+    made = defence(method, features="oriented-gradients", classes=3, num_train=80, **METHODS[method])
+    whole = made.train((x, y), inputs, run_dir=tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        small_pieces(patch)
+        in_pieces = made.train((mapped(tmp_path / "x.npy", x), y), inputs, run_dir=tmp_path / "pieces")
+        assert same(whole, in_pieces)
+        assert same(predict(tmp_path / "whole", inputs), predict(tmp_path / "pieces", inputs))
+    assert not (tmp_path / "whole/rows.npy").exists()
+    assert (tmp_path / "pieces/rows.npy").exists()
+    assert same(predict(tmp_path / "whole", inputs), predict(tmp_path / "pieces", inputs))
+
+
+def test_a_kept_file_that_was_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch)
+    made = defence("nearest-neighbours", classes=3, num_train=40, neighbours=5)
+    made.train((images(0, 40), np.arange(40) % 3), images(1, 4), run_dir=tmp_path)
+    content = bytearray((tmp_path / "rows.npy").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "rows.npy").write_bytes(content)
+    with pytest.raises(ArtifactError, match="changed after it was written"):
+        predict(tmp_path, images(1, 4))
+
+
+@pytest.mark.parametrize("features", [None, "oriented-gradients"])
+def test_inputs_are_prepared_alike_in_pieces(features: str | None, tmp_path: Path) -> None:
+    x = images(0, 30)
+    prepare = Preparation((9, 8), "uint8", (0.1,), (0.3,), encoder=pick_encoder(features))
+    whole = prepare(x, "training")
+    with pytest.MonkeyPatch.context() as patch:
+        small_pieces(patch)
+        pieces = prepare(mapped(tmp_path / "x.npy", x), "training")
+    assert isinstance(pieces, np.memmap)
+    assert whole.dtype == pieces.dtype
+    assert whole.tobytes() == pieces.tobytes()
+
+
+def test_an_error_names_the_input_and_not_its_place_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch)
+    x = np.ones((30, 2))
+    x[23, 1] = np.nan
+    with pytest.raises(ConfigError, match="Input 23 of the training data"):
+        Preparation((2,), "float")(x, "training")
+
+
+def test_the_fingerprint_does_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = images(0, 30), np.arange(30) % 3
+    whole = fingerprint(x, y)
+    monkeypatch.setattr("mithridate.core.provenance._HASHED", 7)
+    assert fingerprint(x, y) == whole
+
+
+def test_a_scaler_is_recognised_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).normal(3, 2, (50, 4))
+    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
+    signs = np.where(np.arange(50) % 2, 1.0, -1.0)[:, None]
+    small_pieces(monkeypatch)
+    assert [each.id for each in fitted_preprocessing(scaled)] == ["fitted-preprocessing"]
+    assert not fitted_preprocessing(x)
+    assert not fitted_preprocessing(np.hstack([signs, x]))
