@@ -17,7 +17,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from mithridate import CertifiedClassifier, ConfigError, Ray, certify
+from mithridate import ArtifactError, CertifiedClassifier, ConfigError, Ray, certify
 from mithridate.data import Category, Number, Table, read
 from mithridate.data.columns import compact
 from mithridate.data.partition import content_hashes
@@ -278,6 +278,28 @@ def test_constants_of_networks_do_not_go_with_a_learner() -> None:
         DPA(learner="logistic", steps=10)
     with pytest.raises(ConfigError, match="model is of networks"):
         DPA(learner="logistic", model="linear")
+
+
+def test_many_examples_are_kept_in_a_file_that_is_mapped(
+    table: Sets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = DPA(learner=TREE, partitions=5, classes=3)
+    in_memory = method.train(*table)
+    monkeypatch.setenv("MITHRIDATE_MEMORY_BYTES", "100")
+    votes = method.train(*table, run_dir=tmp_path / "run", keep_models=True)
+    assert np.array_equal(votes.counts, in_memory.counts)
+    kept = tmp_path / "run" / "examples.npy"
+    assert np.array_equal(np.load(kept), table[0][0].astype(np.float32))
+    monkeypatch.delenv("MITHRIDATE_MEMORY_BYTES")  # what is kept says where it is
+    assert np.array_equal(predict(tmp_path / "run", table[1]).counts, votes.counts)
+    changed = bytearray(kept.read_bytes())
+    changed[-3] ^= 1
+    kept.write_bytes(changed)
+    with pytest.raises(ArtifactError, match=r"examples\.npy was changed"):
+        predict(tmp_path / "run", table[1])
+    kept.unlink()
+    with pytest.raises(ArtifactError, match=r"examples\.npy"):
+        predict(tmp_path / "run", table[1])
 
 
 def test_to_a_learner_that_counts_a_number_below_0_is_one_in_another_column(table: Sets) -> None:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import write_atomically
-from mithridate._io.scratch import scratch
+from mithridate._io.scratch import in_memory_bytes, read_mapped, scratch, write_mapped
 from mithridate._text import did_you_mean
 from mithridate.data.columns import compact
 from mithridate.data.declarations import Table, declaration_from_dict
@@ -51,8 +51,8 @@ Answers = tuple[Scores, str | None]
 _log = logging.getLogger(__name__)
 # Groups are what a run resumes by.
 _GROUP = 64
-# What models saw, where their run is kept.
-_EXAMPLES = "examples.npz"
+# What models saw, where their run is kept; inputs that are large have a file of their own, which is mapped.
+_EXAMPLES, _INPUTS = "examples.npz", "examples.npy"
 # Beyond so many seconds of work, other processes are worth their start.
 _SECONDS_ALONE = 5.0
 # So many models are trained a second time, in another process, before the first group.
@@ -379,13 +379,20 @@ class LearnerTrainer:
         seen = [_members_of(job, run.seeds, model) for model in range(int(job.config.instances))]
         members, labels = (np.concatenate([one[at] for one in seen]) for at in (0, 1))
         arrays = {
-            "inputs": job.data.inputs,
+            **_kept_inputs(run.path, job.data.inputs),
             "members": members.astype(np.int64),
             "labels": labels.astype(np.int32),
             "ends": np.cumsum([len(one[0]) for one in seen]),
         }
         with write_atomically(run.path / _EXAMPLES, durable=True) as file:
             write_npz(file, arrays)
+
+
+def _kept_inputs(path: Path, inputs: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Inputs to be kept with other arrays, or the hash of their own file."""
+    if inputs.nbytes <= in_memory_bytes():
+        return {"inputs": inputs}
+    return {"digest": np.frombuffer(bytes.fromhex(write_mapped(path / _INPUTS, inputs)), np.uint8)}
 
 
 def _taken(inputs: npt.NDArray[Any], members: IntArray) -> npt.NDArray[Any]:
@@ -426,13 +433,14 @@ def learnt_again(
     if chosen.to_dict() != stored:
         raise ConfigError(f"Expected the learner of the run, {stored}, got {chosen.to_dict()}.")
     arrays = read_npz(path / _EXAMPLES, "what the models of a learner saw")
+    rows = arrays["inputs"] if "inputs" in arrays else read_mapped(path / _INPUTS, arrays["digest"].tobytes().hex())
     ends, members, labels = arrays["ends"].tolist(), arrays["members"], arrays["labels"].astype(np.int64)
     if len(ends) != manifest.instances or ends[-1] != len(members) or len(labels) != len(members):
         raise ArtifactError(f"{path / _EXAMPLES} is not of this run; train it again.")
 
     def seen(_: Any, model: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         part = slice(ends[model - 1] if model else 0, ends[model])
-        return arrays["inputs"][members[part]], labels[part]
+        return _taken(rows, members[part]), labels[part]
 
     assert config.classes is not None
     declared = manifest.recipe.get("source", {}).get("declaration")
@@ -442,7 +450,7 @@ def learnt_again(
         seen,
         models=manifest.instances,
         classes=config.classes,
-        columns=arrays["inputs"].shape[1],
+        columns=rows.shape[1],
         test=inputs,
         evidence=evidence,
         bins=config.score_bins,
