@@ -602,11 +602,11 @@ def memory_of_resnet50(case: dict[str, Any], small: list[Product], large: list[P
     return (
         f"Memory: the measured run held {each:.0f} bytes for every output of a layer and example (peak less the inputs "
         f"and six numbers a parameter). ResNet-50 has {more_numbers / 1e6:.1f} million such outputs, so an example "
-        f"would take {example:.2f} GiB and a batch of 1,024 about {1024 * example:,.0f} GiB. The engine holds the "
-        "whole batch of a step at once on its fast path, to which these speeds belong; where that does not fit it "
-        "would have to add up clipped gradients over pieces of a batch, which it does not do today. The images take "
+        f"would take {example:.2f} GiB and a batch of 1,024 about {1024 * example:,.0f} GiB. The speeds "
+        "belong to whole batches; where one does not fit, the engine adds up clipped gradients over pieces of it, "
+        "which was not measured. The images take "
         f"{4 * 3 * 224**2 * IMAGENET / _GIB:,.0f} GiB in single precision and {3 * 224**2 * IMAGENET / _GIB:,.0f} GiB "
-        "as bytes: they would have to be read step by step, which it does not do either and which is not counted."
+        "as bytes: they would stay in a mapped file on the host and be sent batch by batch, which is not counted."
     )
 
 
@@ -632,7 +632,8 @@ def imagenet_features(result: dict[str, Any]) -> str:
             "",
             "Assumed: the same operations per second at the batches of the recipe; the recipe is that of `choose`, "
             "once with the smallest batch that it allows and once with the one it prefers (here all examples, in every "
-            f"step: beside the features a copy of them and thrice the scores of all classes, {all_at_once:.0f} GiB). "
+            f"step: in one piece, beside the features, a copy of them and thrice the scores of all classes, "
+            f"{all_at_once:.0f} GiB). "
             f"Nothing is said of accuracy. {_RADIUS}",
             "",
             *markdown(names, rows),

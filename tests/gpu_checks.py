@@ -23,6 +23,7 @@ from fnmatch import fnmatch
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 if "--interpret" in sys.argv:
     os.environ["TRITON_INTERPRET"] = "1"
@@ -47,6 +48,8 @@ from mithridate import TrainConfig
 from mithridate._torch import products
 from mithridate.data import Dataset
 from mithridate.errors import ConfigError
+from mithridate.training import batch_source
+from mithridate.training import engine as engines
 from mithridate.training.clipping import Clipping
 from mithridate.training.devices import Optimiser
 from mithridate.training.engine import Engine
@@ -902,6 +905,27 @@ def check_widening_batches(device: torch.device) -> None:
     require(total.tolist() == expected.tolist(), f"{total.tolist()} instead of {expected.tolist()}")
 
 
+def check_where_the_data_lies(device: torch.device) -> None:
+    """Batches that are sent from the host, as where the training set has no room on the device: the same bits."""
+    for model in ("lenet5", "mlp"):
+        for most in (2**40, 2**17):  # whole batches, and pieces of them
+            with mock.patch.dict(engines._BYTES_OF_A_PIECE, {device.type: most}):
+                here = engine(device, model).train(SEEDS, range(8)).cpu()
+                with mock.patch.object(batch_source, "has_room", return_value=False):
+                    sent = engine(device, model).train(SEEDS, range(8)).cpu()
+            require(torch.equal(here, sent), f"{model}: off by {float((here - sent).abs().max())}")
+
+
+def check_pieces_of_a_batch(device: torch.device) -> None:
+    for model in ("lenet5", "mlp"):
+        constants: dict[str, Any] = {"noise_multiplier": 1e-9, "sample_rate": 0.5, "learning_rate": 0.1, "steps": 10}
+        whole = engine(device, model, **constants).train(SEEDS, range(4)).cpu()
+        with mock.patch.dict(engines._BYTES_OF_A_PIECE, {device.type: 2**19}):
+            trained = engine(device, model, **constants)
+            require(trained.examples_at_a_time(4) < 200, "nothing is cut")
+            torch.testing.assert_close(trained.train(SEEDS, range(4)).cpu(), whole, rtol=2e-3, atol=2e-3)
+
+
 def check_trainings_one_after_another(device: torch.device) -> None:
     """Graphs of engines that are gone are never freed while another is captured, of which CUDA warns on stderr."""
     with tempfile.TemporaryFile("w+") as log, warnings.catch_warnings(record=True) as caught:
@@ -1053,7 +1077,8 @@ def _bound(assertion: Callable[[str, torch.device, str], None], name: str, preci
 RESNET = "model-resnet18-narrow"
 GPU_ONLY = (
     "training-twice-is-equal-bit-for-bit", "groups-are-equal-to-rounding", "training-agrees-with-the-cpu",
-    "widening-batches", "noise-of-training", "tally", "trainings-one-after-another",
+    "widening-batches", "where-the-data-lies", "pieces-of-a-batch", "noise-of-training", "tally",
+    "trainings-one-after-another",
     "photographs-through-torchvision", "texts-through-transformers",
 )  # fmt: skip
 
