@@ -1,6 +1,7 @@
 """Training sets and batches that do not fit: nothing is copied as a whole, and no model changes by it."""
 
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mithridate import TrainConfig
-from mithridate.data import Dataset
+from mithridate.data import Dataset, examples
 from mithridate.data.columns import Number
 from mithridate.data.declarations import Table
 from mithridate.data.partition import content_hashes
@@ -31,7 +32,8 @@ from mithridate.training.engine import Engine
 from mithridate.training.learners import LearnerTrainer, inputs_for, pick_learner
 from mithridate.training.models import build
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
-from mithridate.training.task import Job
+from mithridate.training.run import by_hand
+from mithridate.training.task import Job, task_of
 
 CPU = torch.device("cpu")
 SEEDS = Seeds.of(PUBLIC_SEED)
@@ -206,6 +208,21 @@ def test_inputs_of_learners_are_the_same_in_pieces(name: str, monkeypatch: pytes
     assert whole.shape != rows.shape
     assert whole.dtype == pieces.dtype
     assert np.array_equal(whole, pieces)
+
+
+def test_mapped_data_is_sent_to_workers_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MITHRIDATE_MEMORY_BYTES", "100")
+    monkeypatch.setattr(examples, "_PIECE_BYTES", 1)
+    monkeypatch.setattr(examples, "_PIECE", 7)
+    data = dataset()
+    config = TrainConfig(2, 1.0, 0.3, 2, 0.7, 0.5, classes=CLASSES)
+    order = by_hand((data.inputs, data.labels), data.inputs, model="linear", config=config, features="unit-norm")
+    job = task_of(order).job
+    assert isinstance(job.data.inputs.base, np.memmap)
+    buffers: list[pickle.PickleBuffer] = []
+    sent = pickle.dumps((job.data, job.test), protocol=5, buffer_callback=buffers.append)
+    assert {job.data.inputs.nbytes, job.test.nbytes} <= {each.raw().nbytes for each in buffers}
+    assert len(sent) < 1000
 
 
 # --- pieces of a batch ------------------------------------------------------------------------------------------------

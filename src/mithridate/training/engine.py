@@ -60,9 +60,10 @@ _SAMPLERS = min(8, os.cpu_count() or 1)
 # A limit of CUDA on the number of blocks along one axis is 2^16 - 1.
 _MOST_IN_FLIGHT = 2**14
 _REHEARSED_STEPS = 3
-# Bytes of activations in one step of the models that a core, or another device, trains together. A batch that would
-# take more is cut into pieces. Constants: where a batch is cut may change how its sum is rounded, and must depend on
-# nothing that is in the data. More than ever is in flight, so that no batch is cut that need not be.
+# About so many bytes of activations are held in a step of the models that a core, or another device, trains together;
+# a batch that would take more is cut into pieces. Constants: where a batch is cut may change how its sum is rounded,
+# and must depend on nothing that is in the data. Draws may be cut by the memory of a GPU, of which this is the largest
+# share: always more than is in flight, so that no batch is cut that need not be.
 _BYTES_OF_A_PIECE = {"cpu": 2**30, "mps": 2**32, "cuda": 2**35}
 _SHARE_OF_A_PIECE = 0.8
 # Pieces are cut at multiples of this, where that is possible: whole runs of neighbours, see `clipping`.
@@ -159,9 +160,9 @@ class Engine:
         self._slots = self._places() if self._shapes_are_fixed else None
         self._is_rehearsed = not recipe.is_deterministic
         self._bytes_of_a_piece = _BYTES_OF_A_PIECE[device.type]
-        if device.type == "cuda":
-            memory = (_all_memory if self._shapes_are_fixed else _free_memory)(device)
-            self._bytes_of_a_piece = min(self._bytes_of_a_piece, int(_SHARE_OF_A_PIECE * memory))
+        if device.type == "cuda" and not recipe.is_deterministic:  # a function may not even depend on the memory
+            free = _free_memory(device)
+            self._bytes_of_a_piece = min(self._bytes_of_a_piece, int(_SHARE_OF_A_PIECE * free))
 
     @property
     def arithmetic(self) -> str:

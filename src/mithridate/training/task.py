@@ -172,8 +172,10 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
     check_evidence(evidence, len(test), classes)
     members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
-    data = Dataset(inputs, y)
-    job = Job(trainer, config, data, test, evidence, members, keep_models and trainer.keeps_weights)
+    # As plain arrays, which is no copy: a mapped one would be sent to other processes as bytes, and held by each.
+    arrays: list[npt.NDArray[Any]] = [np.asarray(each) for each in (inputs, test)]
+    data = Dataset(arrays[0], y)
+    job = Job(trainer, config, data, arrays[1], evidence, members, keep_models and trainer.keeps_weights)
     return Task(order, job, preparation, found)
 
 
