@@ -289,8 +289,9 @@ def _placed(
 class Sent:
     """A table on the host whose batches are sent to the device, for a training set that has no room there.
 
-    Guarantee: what `look_up` gives is, to the bit, in shape and in its place in memory, what it would be if the table
-    were on the device; so where the training set lies does not change a model.
+    Guarantee: what `look_up` gives is, to the bit and in shape, what it would be if the table were on the device, and
+    as there in memory of its own; so where the training set lies does not change a model. (But for noise on inputs,
+    which a host draws from another stream than a GPU: a draw as good as the other.)
 
     Attributes:
         table: on the host.

@@ -104,7 +104,7 @@ class Engine:
 
     Args:
         model: a module whose layers know `reset_parameters`, or a function that builds a new one.
-        data: the training set.
+        data: the training set; its inputs may be a mapped file that is larger than memory.
         recipe: how instances are trained, resolved: it decides where batches come from (`batch_source`) and what
             becomes of their gradients (`GradientRule`).
         device: where to compute.
