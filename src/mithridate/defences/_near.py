@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
@@ -14,7 +16,30 @@ from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
-from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions
+from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_tasks import Comparers
+
+
+@contextmanager
+def _comparers(backend: Ray | None) -> Iterator[Comparers | None]:
+    """Workers of a cluster, where there is one.
+
+    Raises:
+        ConfigError: there is none, or Ray is not installed.
+    """
+    if backend is None:
+        yield None
+        return
+    try:
+        from mithridate.training.ray_tasks import compared_by
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError("A Ray cluster needs ray; install it with: pip install 'mithridate[ray]'") from error
+    with compared_by(backend) as others:
+        yield others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +48,13 @@ class ExamplesDefence(Defence):
 
     Attributes:
         sparse_rows: whether features may come as sparse rows.
+        in_shards: whether workers of a cluster can have shards of the examples; else this process has all.
         features: `auto`: those of the private ensemble; the name of an encoder, an encoder, or `none`: inputs as they
             are.
     """
 
     sparse_rows: ClassVar[bool] = True
+    in_shards: ClassVar[bool] = True
 
     features: Any = option(
         "auto",
@@ -46,8 +73,14 @@ class ExamplesDefence(Defence):
         """The constants of its own that were left open, by the facts; all of them follow the size."""
         raise NotImplementedError
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
-        """How the examples vote on some inputs."""
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        others: Comparers | None = None,
+    ) -> Votes:
+        """How the examples vote on some inputs; `others` compare them, if not this process."""
         raise NotImplementedError
 
     def choose(self, facts: Facts) -> Choice:
@@ -65,13 +98,14 @@ class ExamplesDefence(Defence):
         return None if isinstance(self.features, str) else self.features
 
     def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Compare all inputs with all examples; the device does not matter."""
+        """Compare all inputs with all examples; neither the device nor who compares matters."""
         if runtime.shards is not None:
             raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
         examples = StoredExamples.of(
             order.training, self.encoder, order.facts.classes, order.statements, sparse=self.sparse_rows
         )
-        votes = self.votes(examples, order.test, runtime.progress)
+        with _comparers(runtime.backend if self.in_shards else None) as others:
+            votes = self.votes(examples, order.test, runtime.progress, others)
         votes = replace(votes, recipe={**(votes.recipe or {}), **order.extra}, size=order.size)
         if runtime.run_dir is not None:
             examples.as_run(votes).save(runtime.run_dir, votes)

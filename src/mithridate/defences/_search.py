@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from mithridate.defences._whole_rows import (
     compared,
     turned,
 )
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_tasks import Comparers
 
 # What follows bounds memory and changes no result.
 # Examples that are compared at a time, inputs that a core has at least, and bytes of keys, most where rows are large.
@@ -52,6 +55,7 @@ def fill_with_nearest(
     ranks: npt.NDArray[np.uint32],
     labels: npt.NDArray[Any],
     done: Done | None = None,
+    others: Comparers | None = None,
 ) -> None:
     """Write the labels of the nearest examples of every input, the nearest first, as many as `order` is wide.
 
@@ -65,6 +69,7 @@ def fill_with_nearest(
         ranks: of the examples, each another number.
         labels: by rank.
         done: told about progress.
+        others: who compares; None: this process.
     """
     count = order.shape[1]
     room = count + count // 4 + _SPARE
@@ -75,10 +80,10 @@ def fill_with_nearest(
         part = slice(start, min(start + size, len(inputs)))
         views = inputs.part(part)
         kept = _Kept.guessing(views, rows, count, keys[: part.stop - start])
-        for share in kept.compare(views, rows, ranks):
+        for share in kept.compare(views, rows, ranks, others):
             if done is not None:
                 done(start + int((part.stop - start) * share))
-        kept.ask_again(views, rows, ranks)
+        kept.ask_again(views, rows, ranks, others)
         kept.write(order[part], labels)
 
 
@@ -123,8 +128,26 @@ class _Kept:
             list(on_cores(guess, in_shares(inputs, _SHARE)))
         return cls(count, keys, np.zeros(inputs, dtype=np.int64), least)
 
-    def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
+    def compare(
+        self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32], others: Comparers | None
+    ) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
+        return self._compare_here(views, rows, ranks) if others is None else self._ask(others, views, rows, ranks)
+
+    def _ask(
+        self, others: Comparers, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]
+    ) -> Iterator[float]:
+        """Have shards of the examples compared, and keep what they keep."""
+        total, seen = rows.shape[0], 0
+        common = (self.count, self.keys.shape[1], self.least, views)
+        for examples, (found, keys) in others.each(_kept_of_shard, common, (rows, ranks), total):
+            ends = np.cumsum(found)
+            for at, (start, end) in enumerate(zip(ends - found, ends, strict=True)):
+                self._add(at, keys[start:end])
+            seen += examples
+            yield seen / total
+
+    def _compare_here(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
         total, inputs = rows.shape[0], len(self.found)
         for start in range(0, total, _BLOCK_EXAMPLES):
             part = slice(start, min(start + _BLOCK_EXAMPLES, total))
@@ -145,6 +168,10 @@ class _Kept:
         keys = (LARGEST_PRODUCT - dots[near]).astype(np.int64)
         keys <<= _RANK_BITS
         keys |= ranks[near]
+        self._add(at, keys)
+
+    def _add(self, at: int, keys: IntArray) -> None:
+        """Keep more of one input; if there is no room for all, those that are nearest."""
         before = int(self.found[at])
         after = before + len(keys)
         if after > self.keys.shape[1]:
@@ -156,14 +183,16 @@ class _Kept:
         self.keys[at, before:after] = keys
         self.found[at] = after
 
-    def ask_again(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> None:
+    def ask_again(
+        self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32], others: Comparers | None
+    ) -> None:
         """Compare inputs without a guess, where it was too high."""
         few = np.flatnonzero(self.found < self.count)
         if not len(few):
             return
         least = np.full(len(few), -LARGEST_PRODUCT, dtype=np.float32)
         anew = _Kept(self.count, self.keys[few], np.zeros(len(few), dtype=np.int64), least)
-        for _ in anew.compare(tuple(view[few] for view in views), rows, ranks):
+        for _ in anew.compare(tuple(view[few] for view in views), rows, ranks, others):
             pass
         self.keys[few], self.found[few] = anew.keys, anew.found
 
@@ -177,3 +206,15 @@ class _Kept:
                 np.take(labels, keys[: self.count] & _RANKS, out=order[at])
 
         list(on_cores(write, in_shares(len(order), _SHARE)))
+
+
+def _kept_of_shard(
+    count: int, room: int, least: FloatArray, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]
+) -> tuple[IntArray, IntArray]:
+    """What a worker keeps of its shard of the examples: how many for each input, and their keys, input by input."""
+    inputs, count = len(least), min(count, rows.shape[0])
+    keys = np.empty((inputs, room), dtype=np.int64)
+    kept = _Kept(count, keys, np.zeros(inputs, dtype=np.int64), least.copy())
+    for _ in kept.compare(views, rows, ranks, None):
+        pass
+    return kept.found, np.concatenate([row[:found] for row, found in zip(keys, kept.found, strict=True)])

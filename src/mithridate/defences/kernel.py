@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,15 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
-from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, block_of, compared, turned
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, Rows, block_of, compared, turned
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, HashedWords, OrientedGradients, PhotoGradients
 from mithridate.training.order import Facts, Progress
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_tasks import Comparers
 
 # The weight of an example whose kernel is 1.
 FULL_WEIGHT = 1024
@@ -214,6 +217,7 @@ def kernel_votes(
     own: bool = True,
     class_weights: Sequence[int] | None = None,
     progress: Progress | None = None,
+    others: Comparers | None = None,
 ) -> Votes:
     """Scores of labels: each training example adds to its label what the kernel makes of its cosine to the input.
 
@@ -236,6 +240,7 @@ def kernel_votes(
             insertions need.
         class_weights: by which the predicted label is the one with the largest weight x score.
         progress: called with the number of inputs that are done and their total.
+        others: who compares; None: this process.
 
     Raises:
         ConfigError: an argument or the data is not what it should be.
@@ -252,10 +257,10 @@ def kernel_votes(
     passes = 2 if own else 1
     for part in chunks_of(len(inputs), _INPUTS, None):
         views, done = inputs.part(part), _told(progress, part, len(inputs), passes)
-        scores[part] = _scores(views, examples, table, done)
+        scores[part] = _summed(_scores, (examples.classes, table, views), examples, done, others)
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
-            histograms[part] = _own_weights(views, examples, table, predicted, done)
+            histograms[part] = _summed(_own_weights, (predicted, table, views), examples, done, others)
     evidence = {} if histograms is None else {"own": histograms}
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
@@ -287,10 +292,31 @@ def _told(progress: Progress | None, part: slice, total: int, passes: int) -> Do
     return done
 
 
-def _scores(views: Sequence[Block], examples: StoredExamples, table: FloatArray, done: Done) -> IntArray:
+def _summed(
+    work: Callable[..., npt.NDArray[Any]],
+    common: tuple[Any, ...],
+    examples: StoredExamples,
+    done: Done,
+    others: Comparers | None,
+) -> npt.NDArray[Any]:
+    """What `work(*common, rows, labels)` makes of all examples: here, or of shards, whose results are added up."""
+    total = len(examples.labels)
+    if others is None:
+        return work(*common, examples.rows, examples.labels, done)
+    sums = None
+    for number, found in others.each(work, common, (examples.rows, examples.labels), total):
+        sums = found if sums is None else sums + found
+        done(number, total)
+    assert sums is not None
+    return sums
+
+
+def _scores(
+    classes: int, table: FloatArray, views: Sequence[Block], rows: Rows, of_rows: IntArray, done: Done | None = None
+) -> IntArray:
     """The sum of the weights of every label, inputs x classes."""
-    scores = np.zeros((views[0].shape[0], examples.classes), dtype=np.int64)
-    for block, labels in _blocks(examples, done):
+    scores = np.zeros((views[0].shape[0], classes), dtype=np.int64)
+    for block, labels in _blocks(rows, of_rows, done):
         present, starts = np.unique(labels, return_index=True)
         add = partial(_add_weights, scores, views, turned(block), table, present, starts)
         list(on_cores(add, in_shares(len(scores), _SHARE)))
@@ -314,11 +340,16 @@ def _add_weights(
 
 
 def _own_weights(
-    views: Sequence[Block], examples: StoredExamples, table: FloatArray, predicted: IntArray, done: Done
+    predicted: IntArray,
+    table: FloatArray,
+    views: Sequence[Block],
+    rows: Rows,
+    of_rows: IntArray,
+    done: Done | None = None,
 ) -> npt.NDArray[np.uint32]:
     """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
     counts = np.zeros((len(predicted), FULL_WEIGHT + 1), dtype=np.uint32)
-    for block, labels in _blocks(examples, done):
+    for block, labels in _blocks(rows, of_rows, done):
         for label in np.intersect1d(labels, predicted).tolist():
             asking = np.flatnonzero(predicted == label)
             first, last = np.searchsorted(labels, [label, label + 1])
@@ -336,15 +367,16 @@ def _count_weights(
             counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
 
 
-def _blocks(examples: StoredExamples, done: Done) -> Iterator[tuple[Block, IntArray]]:
+def _blocks(rows: Rows, labels: IntArray, done: Done | None) -> Iterator[tuple[Block, IntArray]]:
     """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
-    total = len(examples.labels)
+    total = len(labels)
     for start in range(0, total, _BLOCK_EXAMPLES):
         part = slice(start, min(start + _BLOCK_EXAMPLES, total))
-        by_label = np.argsort(examples.labels[part], kind="stable")
+        by_label = np.argsort(labels[part], kind="stable")
         # A block of a mapped file is read as it lies, and sorted in memory.
-        yield block_of(examples.rows, part)[by_label], examples.labels[part][by_label]
-        done(part.stop - part.start, total)
+        yield block_of(rows, part)[by_label], labels[part][by_label]
+        if done is not None:
+            done(part.stop - part.start, total)
 
 
 def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:
@@ -535,7 +567,13 @@ class KernelVote(NearDefence):
         """See `KernelRule`."""
         return KernelRule(class_weights=self.class_weights)
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        others: Comparers | None = None,
+    ) -> Votes:
         """How the examples vote on some inputs."""
         return kernel_votes(
             examples,
@@ -544,6 +582,7 @@ class KernelVote(NearDefence):
             mirrored=self.mirrored,
             class_weights=self.class_weights,
             progress=progress,
+            others=others,
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.order import Facts, Progress
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_tasks import Comparers
 
 # How many votes a label has to be ahead: the same for all labels, or one number for each.
 Lead = int | tuple[int, ...]
@@ -218,6 +221,7 @@ def neighbour_votes(
     leads: Sequence[int | Sequence[int]] = (),
     mirrored: bool = False,
     progress: Progress | None = None,
+    others: Comparers | None = None,
 ) -> Votes:
     """Labels of the training examples nearest to each input.
 
@@ -240,6 +244,7 @@ def neighbour_votes(
             list with one for each label.
         mirrored: see `kernel_votes`.
         progress: called with the number of inputs that are done and their total.
+        others: who compares; None: this process.
 
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
@@ -257,7 +262,7 @@ def neighbour_votes(
     labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
     labels[ranks] = examples.labels
     order = scratch((len(inputs), mechanism.shown), labels.dtype)
-    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)))
+    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)), others)
     counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
@@ -661,7 +666,13 @@ class NearestNeighbours(NearDefence):
         """See `NeighbourRule`."""
         return NeighbourRule(class_weights=self.class_weights)
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        others: Comparers | None = None,
+    ) -> Votes:
         """How the examples vote on some inputs."""
         assert self.neighbours is not None
         return neighbour_votes(
@@ -671,4 +682,5 @@ class NearestNeighbours(NearDefence):
             leads=self.leads,
             mirrored=self.mirrored,
             progress=progress,
+            others=others,
         )

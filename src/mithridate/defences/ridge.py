@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.features import UnitNorm
 from mithridate.training.order import Facts, Progress
+
+if TYPE_CHECKING:
+    from mithridate.training.ray_tasks import Comparers
 
 FloatArray = npt.NDArray[np.float64]
 # The largest product of each vector with the row of any example that there could be.
@@ -578,6 +581,7 @@ class Ridge(ExamplesDefence):
     mechanisms = (LeastSquares,)
     weighs_losses = True
     sparse_rows = False
+    in_shards = False
 
     penalty: float | None = option(None, "ridge: the penalty of the squared norm, in examples", float, "P")
 
@@ -604,7 +608,13 @@ class Ridge(ExamplesDefence):
         """See `RidgeRule`."""
         return RidgeRule()
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        others: Comparers | None = None,
+    ) -> Votes:
         """The scores of some inputs."""
         assert self.penalty is not None
         weights = self.class_weights
