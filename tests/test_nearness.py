@@ -25,7 +25,7 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Decision, ExactRule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
-from mithridate.defences import KernelVote, NearestNeighbours, _search, _whole_rows
+from mithridate.defences import KernelVote, NearestNeighbours, _kernel_sums, _search, _whole_rows
 from mithridate.defences import kernel as kernel_file
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
@@ -189,7 +189,7 @@ def test_scores_and_own_weights_are_those_of_whole_numbers(
     x, inputs = drawn(seed, 23, columns, coarse=coarse), drawn(seed + 1, 5, columns, coarse=coarse)
     labels = np.random.default_rng(seed).integers(0, 4, 23)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
+        patch.setattr(_kernel_sums, "BLOCK_EXAMPLES", block)
         patch.setattr(kernel_file, "_INPUTS", chunk)
         votes = kernel_votes((x, labels), inputs, kernel=kernel, classes=5, own=True)
     (rows, scale), (queries, _) = whole(x), whole(inputs)
@@ -308,7 +308,7 @@ def test_a_weight_depends_on_its_pair_alone(source: str, seed: int, others: int,
     company = np.concatenate([x[kept], draw(seed + 2, others)]) if others else x[kept]
     order = random.permutation(len(company))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
+        patch.setattr(_kernel_sums, "BLOCK_EXAMPLES", block)
         patch.setattr(kernel_file, "_INPUTS", chunk)
         counts = pair_weights(company[order], inputs[asked], features=features, kernel=Exponential(0.4))
     place = np.argsort(order)  # where each of the company went
@@ -597,7 +597,7 @@ def test_a_trusted_encoder_is_named_among_the_assumptions() -> None:
 @pytest.mark.parametrize("vote", [kernel_votes, partial(neighbour_votes, neighbours=2)])
 def test_progress_counts_the_inputs(vote: Callable[..., Votes], monkeypatch: pytest.MonkeyPatch) -> None:
     in_pieces(monkeypatch, 2)
-    monkeypatch.setattr(kernel_file, "_BLOCK_EXAMPLES", 2)
+    monkeypatch.setattr(_kernel_sums, "BLOCK_EXAMPLES", 2)
     monkeypatch.setattr(kernel_file, "_INPUTS", 2)
     seen: list[tuple[int, int]] = []
     vote((drawn(0, 9, 3), np.arange(9) % 3), drawn(1, 5, 3), progress=lambda done, total: seen.append((done, total)))

@@ -88,8 +88,8 @@ def test_a_worker_is_killed(
 ) -> None:
     expected = trained("nearest-neighbours")
     monkeypatch.setattr(ray_tasks, "_SHARD_EXAMPLES", 50)
-    work = partial(at_gate, _search._kept_of_shard, str(tmp_path))
-    monkeypatch.setattr(_search, "_kept_of_shard", work)
+    work = partial(at_gate, _search.keys_of_shard, str(tmp_path))
+    monkeypatch.setattr(_search, "keys_of_shard", work)
     with meanwhile(tmp_path, lambda: os.kill(waiting(tmp_path, 1)[0], signal.SIGKILL)):
         votes = trained("nearest-neighbours", backend=backend)
     assert same(votes, expected)
@@ -105,8 +105,8 @@ def test_a_node_is_lost_and_another_one_joins(
 ) -> None:
     expected = trained("nearest-neighbours")
     monkeypatch.setattr(ray_tasks, "_SHARD_EXAMPLES", 20)
-    work = partial(at_gate, _search._kept_of_shard, str(tmp_path))
-    monkeypatch.setattr(_search, "_kept_of_shard", work)
+    work = partial(at_gate, _search.keys_of_shard, str(tmp_path))
+    monkeypatch.setattr(_search, "keys_of_shard", work)
     # Ray adds nodes in the main thread only.
     with ThreadPoolExecutor(1) as pool:
         votes = pool.submit(trained, "nearest-neighbours", backend=backend)
@@ -123,12 +123,12 @@ def test_a_node_is_lost_and_another_one_joins(
 
 def test_shards_are_cut_until_there_is_room(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = trained("nearest-neighbours")
-    monkeypatch.setattr(_search, "_kept_of_shard", partial(without_room, _search._kept_of_shard, 30))
+    monkeypatch.setattr(_search, "keys_of_shard", partial(without_room, _search.keys_of_shard, 30))
     assert same(trained("nearest-neighbours", backend=backend), expected)
 
 
 def test_workers_that_fail_again_and_again_end_the_run(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_search, "_kept_of_shard", broken)
+    monkeypatch.setattr(_search, "keys_of_shard", broken)
     with pytest.raises(ClusterError, match=r"The examples 0 to 199 failed 4 times.*it is broken"):
         trained("nearest-neighbours", backend=backend)
 

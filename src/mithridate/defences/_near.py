@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored
+from mithridate.defences._places import HERE, Place, on_device, place_for
 from mithridate.defences._trained import FEATURES, network_for
 from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
-from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions
-
-if TYPE_CHECKING:
-    from mithridate.training.ray_tasks import Comparers
-
-
-@contextmanager
-def _comparers(backend: Ray | None) -> Iterator[Comparers | None]:
-    """Workers of a cluster, where there is one.
-
-    Raises:
-        ConfigError: there is none, or Ray is not installed.
-    """
-    if backend is None:
-        yield None
-        return
-    try:
-        from mithridate.training.ray_tasks import compared_by
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise ConfigError("A Ray cluster needs ray; install it with: pip install 'mithridate[ray]'") from error
-    with compared_by(backend) as others:
-        yield others
+from mithridate.training.order import Choice, Facts, Order, Progress, RuntimeOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +25,13 @@ class ExamplesDefence(Defence):
 
     Attributes:
         sparse_rows: whether features may come as sparse rows.
-        in_shards: whether workers of a cluster can have shards of the examples; else this process has all.
+        compares: whether inputs are compared with all examples, which can be done elsewhere.
         features: `auto`: those of the private ensemble; the name of an encoder, an encoder, or `none`: inputs as they
             are.
     """
 
     sparse_rows: ClassVar[bool] = True
-    in_shards: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
 
     features: Any = option(
         "auto",
@@ -78,9 +55,9 @@ class ExamplesDefence(Defence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        others: Comparers | None = None,
+        place: Place = HERE,
     ) -> Votes:
-        """How the examples vote on some inputs; `others` compare them, if not this process."""
+        """How the examples vote on some inputs."""
         raise NotImplementedError
 
     def choose(self, facts: Facts) -> Choice:
@@ -104,8 +81,8 @@ class ExamplesDefence(Defence):
         examples = StoredExamples.of(
             order.training, self.encoder, order.facts.classes, order.statements, sparse=self.sparse_rows
         )
-        with _comparers(runtime.backend if self.in_shards else None) as others:
-            votes = self.votes(examples, order.test, runtime.progress, others)
+        with place_for(runtime) if self.compares else nullcontext(HERE) as place:
+            votes = self.votes(examples, order.test, runtime.progress, place)
         votes = replace(votes, recipe={**(votes.recipe or {}), **order.extra}, size=order.size)
         if runtime.run_dir is not None:
             examples.as_run(votes).save(runtime.run_dir, votes)
@@ -123,7 +100,8 @@ class ExamplesDefence(Defence):
             if isinstance(error, ConfigError):
                 raise
             raise damaged(run_dir, error) from error
-        return run.votes_of_run(defence.votes(examples, test))
+        place = on_device(hints["device"]) if cls.compares and hints.get("device") else HERE
+        return run.votes_of_run(defence.votes(examples, test, place=place))
 
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:

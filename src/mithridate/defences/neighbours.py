@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,13 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
-from mithridate.defences._search import fill_with_nearest
+from mithridate.defences._places import HERE, Place
+from mithridate.defences._search import Search
 from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.order import Facts, Progress
-
-if TYPE_CHECKING:
-    from mithridate.training.ray_tasks import Comparers
 
 # How many votes a label has to be ahead: the same for all labels, or one number for each.
 Lead = int | tuple[int, ...]
@@ -221,7 +219,7 @@ def neighbour_votes(
     leads: Sequence[int | Sequence[int]] = (),
     mirrored: bool = False,
     progress: Progress | None = None,
-    others: Comparers | None = None,
+    place: Place = HERE,
 ) -> Votes:
     """Labels of the training examples nearest to each input.
 
@@ -244,7 +242,7 @@ def neighbour_votes(
             list with one for each label.
         mirrored: see `kernel_votes`.
         progress: called with the number of inputs that are done and their total.
-        others: who compares; None: this process.
+        place: where inputs and examples are compared.
 
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
@@ -262,7 +260,7 @@ def neighbour_votes(
     labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
     labels[ranks] = examples.labels
     order = scratch((len(inputs), mechanism.shown), labels.dtype)
-    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)), others)
+    place.fill_with_nearest(order, Search(inputs, examples.rows, ranks, labels), _told(progress, len(inputs)))
     counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
@@ -671,7 +669,7 @@ class NearestNeighbours(NearDefence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        others: Comparers | None = None,
+        place: Place = HERE,
     ) -> Votes:
         """How the examples vote on some inputs."""
         assert self.neighbours is not None
@@ -682,5 +680,5 @@ class NearestNeighbours(NearDefence):
             leads=self.leads,
             mirrored=self.mirrored,
             progress=progress,
-            others=others,
+            place=place,
         )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +22,13 @@ from mithridate.core.votes import Votes
 from mithridate.data.columns import Column, highest
 from mithridate.defences._near import ExamplesDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
+from mithridate.defences._places import HERE, Place
 from mithridate.defences._whole_rows import LARGEST_NORM
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.features import UnitNorm
 from mithridate.training.order import Facts, Progress
-
-if TYPE_CHECKING:
-    from mithridate.training.ray_tasks import Comparers
 
 FloatArray = npt.NDArray[np.float64]
 # The largest product of each vector with the row of any example that there could be.
@@ -581,7 +579,7 @@ class Ridge(ExamplesDefence):
     mechanisms = (LeastSquares,)
     weighs_losses = True
     sparse_rows = False
-    in_shards = False
+    compares = False
 
     penalty: float | None = option(None, "ridge: the penalty of the squared norm, in examples", float, "P")
 
@@ -613,7 +611,7 @@ class Ridge(ExamplesDefence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        others: Comparers | None = None,
+        place: Place = HERE,
     ) -> Votes:
         """The scores of some inputs."""
         assert self.penalty is not None
