@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._computer import in_shares, on_cores
-from mithridate.defences._whole_rows import Block, FloatArray, IntArray, Rows, block_of, compared, turned
+from mithridate.defences._whole_rows import FloatArray, IntArray, RowBlock, Rows, block_of, compared, turned
 
 # The weight of an example whose kernel is 1.
 FULL_WEIGHT = 1024
@@ -36,7 +36,7 @@ class Weighing:
     """
 
     table: FloatArray
-    views: Sequence[Block]
+    views: Sequence[RowBlock]
     rows: Rows
     labels: IntArray
 
@@ -57,7 +57,7 @@ def label_sums(asked: Weighing, classes: int, done: Done | None = None) -> IntAr
 
 
 def _add_weights(
-    sums: IntArray, asked: Weighing, block: Block, present: IntArray, starts: IntArray, share: slice
+    sums: IntArray, asked: Weighing, block: RowBlock, present: IntArray, starts: IntArray, share: slice
 ) -> None:
     """Add the weights of a block for some inputs."""
     for part, dots in compared([view[share] for view in asked.views], block):
@@ -78,14 +78,14 @@ def own_weights(asked: Weighing, predicted: IntArray, done: Done | None = None) 
     return counts
 
 
-def _count_weights(counts: npt.NDArray[np.uint32], asked: Weighing, block: Block, asking: IntArray) -> None:
+def _count_weights(counts: npt.NDArray[np.uint32], asked: Weighing, block: RowBlock, asking: IntArray) -> None:
     """Count the weights of a block for the inputs that ask."""
     for part, dots in compared([view[asking] for view in asked.views], block):
         for at, weights in zip(asking[part].tolist(), _weights(dots, asked.table).astype(np.int64), strict=True):
             counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
 
 
-def _blocks(asked: Weighing, done: Done | None) -> Iterator[tuple[Block, IntArray]]:
+def _blocks(asked: Weighing, done: Done | None) -> Iterator[tuple[RowBlock, IntArray]]:
     """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
     total = len(asked.labels)
     for start in range(0, total, BLOCK_EXAMPLES):

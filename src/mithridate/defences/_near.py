@@ -10,7 +10,7 @@ from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored
-from mithridate.defences._places import HERE, Place, on_device, place_for
+from mithridate.defences._places import HERE, Comparing, on_device, place_for
 from mithridate.defences._trained import FEATURES, network_for
 from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
@@ -55,7 +55,7 @@ class ExamplesDefence(Defence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        place: Place = HERE,
+        place: Comparing = HERE,
     ) -> Votes:
         """How the examples vote on some inputs."""
         raise NotImplementedError

@@ -22,7 +22,7 @@ from mithridate.defences import _kernel_sums
 from mithridate.defences._kernel_sums import BLOCK_EXAMPLES, FULL_WEIGHT, STEP, Done, Weighing
 from mithridate.defences._search import RANK_BITS, RANKS, Search, Told
 from mithridate.defences._search import fill_with_nearest as fill_here
-from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, Block, IntArray, Rows
+from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, IntArray, RowBlock, Rows
 from mithridate.errors import ConfigError
 
 # Examples that are compared at a time. It bounds memory and cannot change a result.
@@ -65,7 +65,7 @@ class OnGpu:
                 if told is not None:
                     told(part.stop)
 
-    def _smallest_keys(self, views: tuple[Block, ...], examples: _Examples, count: int) -> Tensor:
+    def _smallest_keys(self, views: tuple[RowBlock, ...], examples: _Examples, count: int) -> Tensor:
         """Of every input, in no order."""
         seen = self._moved(views)
         kept: Tensor | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mithridate.training.ray_tasks import Comparers
 
 
-class Place(Protocol):
+class Comparing(Protocol):
     """Compares inputs with examples."""
 
     def fill_with_nearest(self, order: npt.NDArray[Any], asked: Search, told: Told | None) -> None:
@@ -94,7 +94,7 @@ def _own_weights_of_shard(asked: Weighing, predicted: IntArray, rows: Rows, labe
 
 
 @contextmanager
-def place_for(runtime: RuntimeOptions) -> Iterator[Place]:
+def place_for(runtime: RuntimeOptions) -> Iterator[Comparing]:
     """Where an order wants it: on the workers of its cluster, on the GPU that it names or finds, or here.
 
     Raises:
@@ -107,7 +107,7 @@ def place_for(runtime: RuntimeOptions) -> Iterator[Place]:
     yield on_device(runtime.device)
 
 
-def on_device(device: Any) -> Place:
+def on_device(device: Any) -> Comparing:
     """A GPU, where the device is one; else the cores here."""
     try:
         from mithridate._torch import pick_device
@@ -122,7 +122,7 @@ def on_device(device: Any) -> Place:
 
 
 @contextmanager
-def _cluster(backend: Ray) -> Iterator[Place]:
+def _cluster(backend: Ray) -> Iterator[Comparing]:
     try:
         from mithridate.training.ray_tasks import compared_by
     except ModuleNotFoundError as error:

@@ -21,9 +21,9 @@ from mithridate._computer import in_shares, on_cores
 from mithridate.defences._nearness import Inputs
 from mithridate.defences._whole_rows import (
     LARGEST_PRODUCT,
-    Block,
     FloatArray,
     IntArray,
+    RowBlock,
     Rows,
     block_of,
     compared,
@@ -41,10 +41,10 @@ _SPARE = 1 << 10
 
 # Called with the number of inputs that are done.
 Told = Callable[[int], None]
-Views = tuple[Block, ...]
+InputViews = tuple[RowBlock, ...]
 Ranks = npt.NDArray[np.uint32]
 # Has `keys_of_shard` called with these arguments and every shard of the examples; gives their number and what it gave.
-Elsewhere = Callable[[int, int, FloatArray, Views], Iterator[tuple[int, tuple[IntArray, IntArray]]]]
+Elsewhere = Callable[[int, int, FloatArray, InputViews], Iterator[tuple[int, tuple[IntArray, IntArray]]]]
 RANK_BITS = 32
 RANKS = (1 << RANK_BITS) - 1
 
@@ -119,7 +119,7 @@ class _Kept:
     least: FloatArray
 
     @classmethod
-    def guessing(cls, views: Views, rows: Rows, count: int, keys: IntArray) -> _Kept:
+    def guessing(cls, views: InputViews, rows: Rows, count: int, keys: IntArray) -> _Kept:
         """None so far, with a guess at the last product that counts."""
         inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
         least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
@@ -137,13 +137,13 @@ class _Kept:
             list(on_cores(guess, in_shares(inputs, _SHARE)))
         return cls(count, keys, np.zeros(inputs, dtype=np.int64), least)
 
-    def compare(self, views: Views, asked: Search, elsewhere: Elsewhere | None) -> Iterator[float]:
+    def compare(self, views: InputViews, asked: Search, elsewhere: Elsewhere | None) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
         if elsewhere is None:
             return self.compare_here(views, asked.rows, asked.ranks)
         return self._compare_elsewhere(elsewhere, views, len(asked.ranks))
 
-    def _compare_elsewhere(self, elsewhere: Elsewhere, views: Views, total: int) -> Iterator[float]:
+    def _compare_elsewhere(self, elsewhere: Elsewhere, views: InputViews, total: int) -> Iterator[float]:
         """Have shards of the examples compared, and keep what they keep."""
         seen = 0
         for examples, (found, keys) in elsewhere(self.count, self.keys.shape[1], self.least, views):
@@ -153,7 +153,7 @@ class _Kept:
             seen += examples
             yield seen / total
 
-    def compare_here(self, views: Views, rows: Rows, ranks: Ranks) -> Iterator[float]:
+    def compare_here(self, views: InputViews, rows: Rows, ranks: Ranks) -> Iterator[float]:
         """The same with these examples, on the cores here."""
         total, inputs = rows.shape[0], len(self.found)
         for start in range(0, total, _BLOCK_EXAMPLES):
@@ -163,7 +163,7 @@ class _Kept:
             for inputs_done in on_cores(keep, in_shares(inputs, _SHARE)):
                 yield (start + (part.stop - start) * inputs_done / inputs) / total
 
-    def _keep(self, views: Views, block: Block, ranks: IntArray, share: slice) -> int:
+    def _keep(self, views: InputViews, block: RowBlock, ranks: IntArray, share: slice) -> int:
         """Keep those of a block that may count for a share of the inputs; where that ends."""
         for part, dots in compared([view[share] for view in views], block):
             for at, of_input in enumerate(dots, share.start + part.start):
@@ -190,7 +190,7 @@ class _Kept:
         self.keys[at, before:after] = keys
         self.found[at] = after
 
-    def ask_again(self, views: Views, asked: Search, elsewhere: Elsewhere | None) -> None:
+    def ask_again(self, views: InputViews, asked: Search, elsewhere: Elsewhere | None) -> None:
         """Compare inputs without a guess, where it was too high."""
         few = np.flatnonzero(self.found < self.count)
         if not len(few):
@@ -214,7 +214,7 @@ class _Kept:
 
 
 def keys_of_shard(
-    count: int, room: int, least: FloatArray, views: Views, rows: Rows, ranks: Ranks
+    count: int, room: int, least: FloatArray, views: InputViews, rows: Rows, ranks: Ranks
 ) -> tuple[IntArray, IntArray]:
     """What is kept of a shard of the examples: how many for each input, and their keys, input by input."""
     inputs, count = len(least), min(count, rows.shape[0])

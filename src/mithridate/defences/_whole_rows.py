@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 # Whole numbers of 16 bits, perhaps mapped to a file; or sparse, with places in order and no zeros.
 Rows = npt.NDArray[np.int16] | csr_array
 # A few rows in single precision, as they are multiplied.
-Block = FloatArray | csr_array
+RowBlock = FloatArray | csr_array
 
 # Norm that no row of whole numbers exceeds: products of two rows stay within 2^24, exact in single precision.
 LARGEST_NORM = 1 << 12
@@ -153,18 +153,18 @@ def _of_kept_sparse(arrays: Mapping[str, npt.NDArray[Any]]) -> csr_array:
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
-def block_of(rows: Rows, part: slice | IntArray) -> Block:
+def block_of(rows: Rows, part: slice | IntArray) -> RowBlock:
     """Some rows as they are multiplied."""
     some = rows[part]
     return some if isinstance(some, csr_array) else some.astype(np.float32)
 
 
-def turned(block: Block) -> Block:
+def turned(block: RowBlock) -> RowBlock:
     """A block of examples as `compared` takes it: dense ones column by column, which is faster."""
     return block if isinstance(block, csr_array) else np.ascontiguousarray(block.T)
 
 
-def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, FloatArray]]:
+def compared(views: Sequence[RowBlock], block: RowBlock) -> Iterator[tuple[slice, FloatArray]]:
     """Products of inputs with a turned block of examples, some inputs at a time; of several views, the largest.
 
     The next ones take the place in memory of those before.
@@ -181,7 +181,7 @@ def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, Floa
         yield part, found
 
 
-def products(view: Block, block: Block, out: FloatArray | None = None) -> FloatArray:
+def products(view: RowBlock, block: RowBlock, out: FloatArray | None = None) -> FloatArray:
     """Dot products of inputs and a turned block of examples, inputs x examples; in `out`, where that can be."""
     if isinstance(block, csr_array):
         # This way round it is the few inputs that are transposed, and sums are kept for as many.

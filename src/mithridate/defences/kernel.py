@@ -20,7 +20,7 @@ from mithridate.core.votes import Votes
 from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, Weighing
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
-from mithridate.defences._places import HERE, Place
+from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
@@ -204,7 +204,7 @@ def kernel_votes(
     own: bool = True,
     class_weights: Sequence[int] | None = None,
     progress: Progress | None = None,
-    place: Place = HERE,
+    place: Comparing = HERE,
 ) -> Votes:
     """Scores of labels: each training example adds to its label what the kernel makes of its cosine to the input.
 
@@ -466,7 +466,7 @@ class KernelVote(NearDefence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        place: Place = HERE,
+        place: Comparing = HERE,
     ) -> Votes:
         """How the examples vote on some inputs."""
         return kernel_votes(

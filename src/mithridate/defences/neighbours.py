@@ -29,7 +29,7 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
-from mithridate.defences._places import HERE, Place
+from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._search import Search
 from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
@@ -219,7 +219,7 @@ def neighbour_votes(
     leads: Sequence[int | Sequence[int]] = (),
     mirrored: bool = False,
     progress: Progress | None = None,
-    place: Place = HERE,
+    place: Comparing = HERE,
 ) -> Votes:
     """Labels of the training examples nearest to each input.
 
@@ -669,7 +669,7 @@ class NearestNeighbours(NearDefence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        place: Place = HERE,
+        place: Comparing = HERE,
     ) -> Votes:
         """How the examples vote on some inputs."""
         assert self.neighbours is not None

@@ -22,7 +22,7 @@ from mithridate.core.votes import Votes
 from mithridate.data.columns import Column, highest
 from mithridate.defences._near import ExamplesDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
-from mithridate.defences._places import HERE, Place
+from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._whole_rows import LARGEST_NORM
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
@@ -611,7 +611,7 @@ class Ridge(ExamplesDefence):
         examples: StoredExamples,
         test_set: Any,
         progress: Progress | None = None,
-        place: Place = HERE,
+        place: Comparing = HERE,
     ) -> Votes:
         """The scores of some inputs."""
         assert self.penalty is not None
