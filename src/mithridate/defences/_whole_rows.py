@@ -33,6 +33,8 @@ LARGEST_PRODUCT = LARGEST_NORM**2
 _MOST_COLUMNS = 1 << 24
 # Numbers of rows that are looked at together, and products. It bounds memory and cannot change a result.
 _NUMBERS = 1 << 22
+# Bytes of a hash that are kept of every example.
+_FIRST_BYTES = 8
 UNIT_ROWS = UnitNorm(bias=0.0)
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
@@ -201,20 +203,26 @@ def require_exact_products() -> None:
 
 def ranks_of(rows: Rows, labels: IntArray) -> npt.NDArray[np.uint32]:
     """The place of every example in the order of the hashes of their contents; equal contents are interchangeable."""
-    words = _content_hashes(rows, labels).view(">u8")
-    order = np.lexsort(words.T[::-1])
+    # The first bytes of a hash are kept, which decide between all but copies; others are hashed again.
+    first = np.empty(len(labels), dtype=np.uint64)
+    for part in _stretches(rows):
+        first[part] = [int.from_bytes(each[:_FIRST_BYTES], "big") for each in _content_hashes(rows[part], labels[part])]
+    order = np.argsort(first, kind="stable")
+    is_next = first[order[1:]] == first[order[:-1]]
+    tied = np.flatnonzero(np.append(is_next, False) | np.append(False, is_next))
+    if len(tied):
+        among = order[tied]
+        digests = np.frombuffer(b"".join(_content_hashes(rows[among], labels[among])), dtype=">u8").reshape(-1, 4)
+        order[tied] = among[np.lexsort(digests.T[::-1])]
     ranks = np.empty(len(labels), dtype=np.uint32)
     ranks[order] = np.arange(len(labels), dtype=np.uint32)
     return ranks
 
 
-def _content_hashes(rows: Rows, labels: IntArray) -> npt.NDArray[np.uint8]:
-    """BLAKE2b of each example, examples x 32 bytes: of its row, if sparse of places and values, and of its label."""
-    digests = bytearray()
-    for part in _stretches(rows):
-        for content, label in zip(_contents(rows[part]), labels[part].astype("<i8"), strict=True):
-            digests += hashlib.blake2b(content + label.tobytes(), digest_size=32).digest()
-    return np.frombuffer(digests, dtype=np.uint8).reshape(len(labels), 32)
+def _content_hashes(rows: Rows, labels: IntArray) -> Iterator[bytes]:
+    """BLAKE2b of each example: of its row, for a sparse one its places and what stands there, and of its label."""
+    for content, label in zip(_contents(rows), labels.astype("<i8"), strict=True):
+        yield hashlib.blake2b(content + label.tobytes(), digest_size=32).digest()
 
 
 def _contents(rows: Rows) -> Iterator[bytes]:
