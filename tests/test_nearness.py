@@ -269,6 +269,29 @@ def test_the_order_is_that_of_whole_numbers(seed: int, columns: int, neighbours:
     assert votes.mechanism == NearestExamples(neighbours, 21)
 
 
+@pytest.mark.parametrize("where", ["here", "on a GPU"])
+def test_the_order_is_exact_behind_the_input_too(where: str) -> None:
+    """Products down to -2^24, so dense that neighbours differ by 1, and many are equal."""
+    random = np.random.default_rng(0)
+    x = np.vstack([-np.abs(random.normal(size=(1500, 2))), random.normal(size=(500, 2))])
+    labels = np.arange(2000)  # the label says which example it is
+    query = np.array([[3.0, 1.0]])
+    options: dict[str, Any] = {}
+    if where != "here":
+        torch = pytest.importorskip("torch")
+        from mithridate.defences._on_gpu import OnGpu
+
+        options["place"] = OnGpu(torch.device("cpu"))
+    votes = neighbour_votes((x, labels), query, neighbours=1000, **options)
+    expected = expected_order(x, labels, query[0])
+    rows, ((view,), _) = whole(x)[0], whole(query)
+    found = [dot(view, rows[i]) for i in expected]
+    gaps = np.diff(found)
+    assert (gaps == 0).sum() > 50
+    assert ((gaps == -1) & (np.array(found[1:]) < -(2**23))).sum() > 50
+    assert votes.evidence["order"][0].tolist() == expected
+
+
 def test_many_equal_examples_are_ordered_by_hash_alone() -> None:
     x = np.tile([[1.0, 2.0]], (300, 1))
     labels = np.arange(300)

@@ -70,8 +70,9 @@ class OnGpu:
         seen = self._moved(views)
         kept: Tensor | None = None
         for block, ranks in examples.blocks():
-            lacks = LARGEST_PRODUCT - _dots(seen, block)
-            keys = lacks.long().bitwise_left_shift_(RANK_BITS).bitwise_or_(ranks)
+            # In whole numbers: of a negative product the difference is beyond what single precision holds.
+            lacks = _dots(seen, block).long().neg_().add_(LARGEST_PRODUCT)
+            keys = lacks.bitwise_left_shift_(RANK_BITS).bitwise_or_(ranks)
             kept = _smallest(keys if kept is None else torch.cat([kept, _smallest(keys, count)], dim=1), count)
         assert kept is not None
         return kept

@@ -172,7 +172,8 @@ class _Kept:
 
     def _keep_of_input(self, at: int, dots: FloatArray, ranks: IntArray) -> None:
         near = np.flatnonzero(dots >= self.least[at])
-        keys = (LARGEST_PRODUCT - dots[near]).astype(np.int64)
+        # In whole numbers: of a negative product the difference is beyond what single precision holds.
+        keys = LARGEST_PRODUCT - dots[near].astype(np.int64)
         keys <<= RANK_BITS
         keys |= ranks[near]
         self._add(at, keys)
