@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,26 @@ def test_what_a_gpu_computes_is_what_a_cpu_computes(
     monkeypatch.setattr(_near, "place_for", gpu)
     assert same(made.train((mapped(tmp_path / "x.npy", x), y), inputs), expected)
     assert used
+
+
+@pytest.mark.parametrize("method", ["nearest-neighbours", "kernel-vote"])
+def test_a_gpu_without_room_leaves_it_to_the_cpu(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _near, _on_gpu
+
+    x, y, inputs = images(0, 80), np.arange(80) % 3, images(1, 20)
+    made = defence(method, features="none", classes=3, num_train=80, **METHODS[method])
+    expected = made.train((x, y), inputs, device="cpu")
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(_on_gpu, "_dots", full)
+    monkeypatch.setattr(_near, "place_for", lambda runtime: nullcontext(_on_gpu.OnGpu(torch.device("cpu"))))
+    assert same(made.train((x, y), inputs), expected)
+    assert "too little free memory" in caplog.text
 
 
 def test_a_gpu_whose_products_are_rounded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

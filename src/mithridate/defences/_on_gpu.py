@@ -8,6 +8,7 @@ found.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,8 @@ from mithridate.defences._search import fill_with_nearest as fill_here
 from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, IntArray, RowBlock, Rows
 from mithridate.errors import ConfigError
 
+_log = logging.getLogger(__name__)
+_NO_ROOM = "The GPU has too little free memory; inputs and examples are compared on the CPU, with the same results."
 # Examples that are compared at a time. It bounds memory and cannot change a result.
 _BLOCK_EXAMPLES = 1 << 20
 # Of the memory that is free: for products and keys, and for examples that stay on the device.
@@ -54,6 +57,14 @@ class OnGpu:
         if not isinstance(asked.rows, np.ndarray):
             fill_here(order, asked, told)
             return
+        try:
+            self._fill(order, asked, told)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            fill_here(order, asked, told)
+
+    def _fill(self, order: npt.NDArray[Any], asked: Search, told: Told | None) -> None:
+        assert isinstance(asked.rows, np.ndarray)
         examples = _Examples(asked.rows, asked.ranks, min(_BLOCK_EXAMPLES, len(asked.ranks)), self._device)
         labels = torch.from_numpy(asked.labels.astype(np.int32)).to(self._device)
         total, size = len(asked.inputs), self._inputs_at_a_time(examples.size)
@@ -83,6 +94,13 @@ class OnGpu:
         """See `_kernel_sums.label_sums`."""
         if not isinstance(asked.rows, np.ndarray):
             return _kernel_sums.label_sums(asked, classes, done)
+        try:
+            return self._label_sums(asked, classes, done)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            return _kernel_sums.label_sums(asked, classes)
+
+    def _label_sums(self, asked: Weighing, classes: int, done: Done) -> IntArray:
         sums = torch.zeros(asked.inputs, classes, dtype=torch.int64, device=self._device)
         for part, weights, labels in self._weights(asked, done):
             # At most 2^13 weights of at most 2^10: exact in single precision.
@@ -93,6 +111,13 @@ class OnGpu:
         """See `_kernel_sums.own_weights`."""
         if not isinstance(asked.rows, np.ndarray):
             return _kernel_sums.own_weights(asked, predicted, done)
+        try:
+            return self._own_weights(asked, predicted, done)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            return _kernel_sums.own_weights(asked, predicted)
+
+    def _own_weights(self, asked: Weighing, predicted: IntArray, done: Done) -> npt.NDArray[np.uint32]:
         counts = torch.zeros(asked.inputs, FULL_WEIGHT + 1, dtype=torch.int64, device=self._device)
         wanted = torch.from_numpy(predicted).to(self._device)
         for part, weights, labels in self._weights(asked, done):
