@@ -80,6 +80,28 @@ class Watched:
         mark.unlink(missing_ok=True)
 
 
+def at_gate(work: Callable[..., Any], folder: str, *arguments: Any) -> Any:
+    """What `work` makes of a shard of examples, after waiting for a gate."""
+    mark = Path(folder) / f"{os.getpid()}.pid"
+    while not (Path(folder) / "open").exists():
+        mark.touch()
+        time.sleep(0.01)
+    mark.unlink(missing_ok=True)
+    return work(*arguments)
+
+
+def without_room(work: Callable[..., Any], most: int, *arguments: Any) -> Any:
+    """The same, if it is at most so many examples."""
+    if len(arguments[-1]) > most:
+        raise MemoryError
+    return work(*arguments)
+
+
+def broken(*arguments: Any) -> Any:
+    """A worker that cannot do anything."""
+    raise ZeroDivisionError("it is broken")
+
+
 def waiting(folder: Path, count: int) -> list[int]:
     """The processes that wait at the gate, when there are so many."""
     end = time.monotonic() + PATIENCE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +115,65 @@ def test_a_scaler_is_recognised_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
     assert [each.id for each in fitted_preprocessing(scaled)] == ["fitted-preprocessing"]
     assert not fitted_preprocessing(x)
     assert not fitted_preprocessing(np.hstack([signs, x]))
+
+
+# --- the arithmetic of a GPU, on a CPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("method", ["nearest-neighbours", "kernel-vote"])
+def test_what_a_gpu_computes_is_what_a_cpu_computes(
+    method: str, mirrored: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _near, _on_gpu
+
+    # Coarse inputs, of which many are equally near, and a mapped file of them.
+    x, y, inputs = images(0, 80) // 100, np.arange(80) % 3, images(1, 20) // 100
+    made = defence(method, features="none", classes=3, num_train=80, mirrored=mirrored, **METHODS[method])
+    expected = made.train((x, y), inputs, device="cpu")
+    monkeypatch.setattr(_on_gpu, "_BLOCK_EXAMPLES", block)
+    monkeypatch.setattr(_on_gpu, "BLOCK_EXAMPLES", block)
+    monkeypatch.setattr(_on_gpu, "_BYTES_OF_PRODUCT", 1 << 22)
+    monkeypatch.setattr(_on_gpu, "_FOR_EXAMPLES", block % 2)
+    used: list[_on_gpu.OnGpu] = []
+
+    @contextmanager
+    def gpu(runtime: Any) -> Iterator[_on_gpu.OnGpu]:
+        used.append(_on_gpu.OnGpu(torch.device("cpu")))
+        yield used[-1]
+
+    monkeypatch.setattr(_near, "place_for", gpu)
+    assert same(made.train((mapped(tmp_path / "x.npy", x), y), inputs), expected)
+    assert used
+
+
+@pytest.mark.parametrize("method", ["nearest-neighbours", "kernel-vote"])
+def test_a_gpu_without_room_leaves_it_to_the_cpu(
+    method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _near, _on_gpu
+
+    x, y, inputs = images(0, 80), np.arange(80) % 3, images(1, 20)
+    made = defence(method, features="none", classes=3, num_train=80, **METHODS[method])
+    expected = made.train((x, y), inputs, device="cpu")
+
+    def full(*_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(_on_gpu, "_dots", full)
+    monkeypatch.setattr(_near, "place_for", lambda runtime: nullcontext(_on_gpu.OnGpu(torch.device("cpu"))))
+    assert same(made.train((x, y), inputs), expected)
+    assert "too little free memory" in caplog.text
+
+
+def test_a_gpu_whose_products_are_rounded_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _on_gpu
+
+    # Twice the norm needs 26 bits, more than single precision has.
+    monkeypatch.setattr(_on_gpu, "LARGEST_NORM", 1 << 13)
+    with pytest.raises(ConfigError, match="not exact"):
+        _on_gpu.OnGpu(torch.device("cpu"))

@@ -25,7 +25,7 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Decision, ExactRule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
-from mithridate.defences import KernelVote, NearestNeighbours, _search, _whole_rows
+from mithridate.defences import KernelVote, NearestNeighbours, _kernel_sums, _search, _whole_rows
 from mithridate.defences import kernel as kernel_file
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
@@ -78,6 +78,7 @@ def in_pieces(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(_search, "_ASKED", 1 + size % 5)
     patch.setattr(_search, "_SPARE", size % 3)
     patch.setattr(_whole_rows, "_NUMBERS", 7 * size)
+    patch.setattr(_whole_rows, "_FIRST_BYTES", size % 3)
 
 
 def whole(x: Array) -> tuple[list[list[int]], int]:
@@ -189,7 +190,7 @@ def test_scores_and_own_weights_are_those_of_whole_numbers(
     x, inputs = drawn(seed, 23, columns, coarse=coarse), drawn(seed + 1, 5, columns, coarse=coarse)
     labels = np.random.default_rng(seed).integers(0, 4, 23)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
+        patch.setattr(_kernel_sums, "BLOCK_EXAMPLES", block)
         patch.setattr(kernel_file, "_INPUTS", chunk)
         votes = kernel_votes((x, labels), inputs, kernel=kernel, classes=5, own=True)
     (rows, scale), (queries, _) = whole(x), whole(inputs)
@@ -268,6 +269,29 @@ def test_the_order_is_that_of_whole_numbers(seed: int, columns: int, neighbours:
     assert votes.mechanism == NearestExamples(neighbours, 21)
 
 
+@pytest.mark.parametrize("where", ["here", "on a GPU"])
+def test_the_order_is_exact_behind_the_input_too(where: str) -> None:
+    """Products down to -2^24, so dense that neighbours differ by 1, and many are equal."""
+    random = np.random.default_rng(0)
+    x = np.vstack([-np.abs(random.normal(size=(1500, 2))), random.normal(size=(500, 2))])
+    labels = np.arange(2000)  # the label says which example it is
+    query = np.array([[3.0, 1.0]])
+    options: dict[str, Any] = {}
+    if where != "here":
+        torch = pytest.importorskip("torch")
+        from mithridate.defences._on_gpu import OnGpu
+
+        options["place"] = OnGpu(torch.device("cpu"))
+    votes = neighbour_votes((x, labels), query, neighbours=1000, **options)
+    expected = expected_order(x, labels, query[0])
+    rows, ((view,), _) = whole(x)[0], whole(query)
+    found = [dot(view, rows[i]) for i in expected]
+    gaps = np.diff(found)
+    assert (gaps == 0).sum() > 50
+    assert ((gaps == -1) & (np.array(found[1:]) < -(2**23))).sum() > 50
+    assert votes.evidence["order"][0].tolist() == expected
+
+
 def test_many_equal_examples_are_ordered_by_hash_alone() -> None:
     x = np.tile([[1.0, 2.0]], (300, 1))
     labels = np.arange(300)
@@ -308,7 +332,7 @@ def test_a_weight_depends_on_its_pair_alone(source: str, seed: int, others: int,
     company = np.concatenate([x[kept], draw(seed + 2, others)]) if others else x[kept]
     order = random.permutation(len(company))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel_file, "_BLOCK_EXAMPLES", block)
+        patch.setattr(_kernel_sums, "BLOCK_EXAMPLES", block)
         patch.setattr(kernel_file, "_INPUTS", chunk)
         counts = pair_weights(company[order], inputs[asked], features=features, kernel=Exponential(0.4))
     place = np.argsort(order)  # where each of the company went
@@ -597,7 +621,7 @@ def test_a_trusted_encoder_is_named_among_the_assumptions() -> None:
 @pytest.mark.parametrize("vote", [kernel_votes, partial(neighbour_votes, neighbours=2)])
 def test_progress_counts_the_inputs(vote: Callable[..., Votes], monkeypatch: pytest.MonkeyPatch) -> None:
     in_pieces(monkeypatch, 2)
-    monkeypatch.setattr(kernel_file, "_BLOCK_EXAMPLES", 2)
+    monkeypatch.setattr(_kernel_sums, "BLOCK_EXAMPLES", 2)
     monkeypatch.setattr(kernel_file, "_INPUTS", 2)
     seen: list[tuple[int, int]] = []
     vote((drawn(0, 9, 3), np.arange(9) % 3), drawn(1, 5, 3), progress=lambda done, total: seen.append((done, total)))

@@ -36,7 +36,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray_doubles import MAIN, PATIENCE, command_line, meanwhile, train_watched, waiting, weight_seed  # noqa: E402
 from ray_watch import MARK, watched  # noqa: E402
 
-from mithridate.training import ray_cluster  # noqa: E402
+from mithridate.training import ray_cluster, ray_tasks  # noqa: E402
 
 pytestmark = [pytest.mark.more, pytest.mark.filterwarnings("default", "ignore:unclosed file")]
 
@@ -57,7 +57,7 @@ import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import ray
 from mithridate import Ray
-from mithridate.training.ray_cluster import connected
+from mithridate.training.ray_connection import connected
 from ray_watch import MARK, listening
 
 with connected(Ray(workers=2)):
@@ -214,7 +214,7 @@ def test_few_tasks_are_submitted_at_a_time(backend: Ray, tmp_path: Path, monkeyp
 
 
 def test_a_worker_of_another_version_is_refused(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "VERSION", "0.0.1")
+    monkeypatch.setattr(ray_tasks, "VERSION", "0.0.1")
     with pytest.raises(ConfigError, match=r"has mithridate .* and this program 0\.0\.1; install the same version"):
         train(TRAIN, TEST, model="linear", config=make_config(), device="cpu", backend=backend)
 
@@ -286,8 +286,8 @@ def test_groups_are_halved_where_ray_ends_their_workers_for_memory(
 
 def test_what_follows_from_a_failure() -> None:
     group, other = range(4), range(4, 8)
-    failed = ray_cluster.Failed
-    trouble = ray_cluster._Trouble(retries=1)
+    failed = ray_tasks.Failed
+    trouble = ray_tasks.Trouble(retries=1)
     assert trouble.is_tried_again(group, failed("crashed", "died"))
     assert trouble.is_tried_again(other, failed("error", "wrong"))
     assert all(trouble.is_tried_again(group, failed("lost", "node")) for _ in range(50))
@@ -295,21 +295,21 @@ def test_what_follows_from_a_failure() -> None:
     assert not trouble.is_tried_again(group, failed("crashed", "died"))
     assert isinstance(trouble.cause, ClusterError)
     assert not trouble.stops
-    trouble = ray_cluster._Trouble(retries=1)
+    trouble = ray_tasks.Trouble(retries=1)
     assert trouble.is_tried_again(group, failed("killed", "memory of the node"))
     assert not trouble.is_tried_again(group, failed("killed", "memory of the node"))
     assert (trouble.too_many, trouble.cause) == (4, None)
-    trouble = ray_cluster._Trouble(retries=3)
+    trouble = ray_tasks.Trouble(retries=3)
     assert not trouble.is_tried_again(group, failed("final", "The model mixes examples.", "ConfigError"))
     assert isinstance(trouble.cause, ConfigError)
     assert trouble.stops
 
 
 def test_where_every_group_fails_few_are_tried() -> None:
-    trouble = ray_cluster._Trouble(retries=0)
+    trouble = ray_tasks.Trouble(retries=0)
     groups = iter(range(first, first + 1) for first in range(100))
     while not trouble.stops:
-        assert not trouble.is_tried_again(next(groups), ray_cluster.Failed("error", "wrong"))
+        assert not trouble.is_tried_again(next(groups), ray_tasks.Failed("error", "wrong"))
     assert next(groups) == range(3, 4)
     assert "instances 0 to 0" in str(trouble.cause)
 
@@ -317,14 +317,14 @@ def test_where_every_group_fails_few_are_tried() -> None:
 def test_devices_of_several_kinds_are_written_down(
     backend: Ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = ray_cluster._result
+    result = ray_tasks.result
 
     def by_turns(task: Any) -> Any:
         found = result(task)
         is_even = isinstance(found, ray_cluster.Trained) and found.group.start % 4 == 0
         return replace(found, device="an abacus") if is_even else found
 
-    monkeypatch.setattr(ray_cluster, "_result", by_turns)
+    monkeypatch.setattr(ray_tasks, "result", by_turns)
     (tmp_path / "open").touch()
     devices = dict(train_watched(tmp_path / "run", tmp_path, backend=backend).devices)
     assert devices.pop("an abacus") == 6
@@ -378,8 +378,9 @@ def test_ray_is_imported_by_those_who_use_it_alone() -> None:
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "mithridate.training.ray_cluster", raising=False)
-    monkeypatch.delattr("mithridate.training.ray_cluster", raising=False)
+    for name in ("ray_cluster", "ray_tasks", "ray_connection"):
+        monkeypatch.delitem(sys.modules, f"mithridate.training.{name}", raising=False)
+        monkeypatch.delattr(f"mithridate.training.{name}", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'mithridate\[ray\]'"):
         train(TRAIN, TEST, model="linear", config=make_config(), backend=Ray())
 

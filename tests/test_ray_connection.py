@@ -27,7 +27,7 @@ from mithridate.data.examples import Dataset
 
 ray = pytest.importorskip("ray", reason="needs: pip install 'mithridate[ray]'")
 grpc = pytest.importorskip("grpc", reason="needs: pip install 'mithridate[ray]'")
-from mithridate.training import ray_cluster  # noqa: E402
+from mithridate.training import ray_cluster, ray_connection, ray_tasks  # noqa: E402
 from mithridate.training.task import Job, NetworkTrainer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -89,7 +89,7 @@ def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(address: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words), ray_cluster.connected(Ray(address=address)):
+    with pytest.raises(ConfigError, match=words), ray_connection.connected(Ray(address=address)):
         pass
 
 
@@ -144,8 +144,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, *outcomes: Exception | None) -> list
 def test_a_client_port_is_pinged_once_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, service = opened(monkeypatch, None), ClientPort()
     with server_of(service) as port:
-        monkeypatch.setattr(ray_cluster, "_CLIENT_PORT", port)
-        with ray_cluster.connected(Ray(address="ray://127.0.0.1")):  # the port may be left out
+        monkeypatch.setattr(ray_connection, "_CLIENT_PORT", port)
+        with ray_connection.connected(Ray(address="ray://127.0.0.1")):  # the port may be left out
             pass
     assert service.pings == [6]
     assert [call["address"] for call in calls] == [f"ray://127.0.0.1:{port}"]
@@ -169,7 +169,7 @@ def test_a_head_node_that_fails_to_serve_is_asked_again(monkeypatch: pytest.Monk
     trouble = ConnectionAbortedError("Initialization failure from server:\nTraceback (most recent call last):\nno luck")
     calls = opened(monkeypatch, trouble, trouble, None)
     with server_of(ClientPort()) as port:
-        with ray_cluster.connected(Ray(address=f"ray://127.0.0.1:{port}")):
+        with ray_connection.connected(Ray(address=f"ray://127.0.0.1:{port}")):
             pass
         assert len(calls) == 3
         opened(monkeypatch, trouble, trouble, trouble)
@@ -205,7 +205,7 @@ def test_the_token_is_private_at_every_moment(tmp_path: Path) -> None:
 
     sys.addaudithook(watch)  # for good, so it is told when to rest
     try:
-        ray_cluster.make_token_private(tmp_path / ".ray" / "auth_token")
+        ray_connection.make_token_private(tmp_path / ".ray" / "auth_token")
     finally:
         is_watched = False
     assert len(seen) >= 3
@@ -220,12 +220,12 @@ def test_an_old_token_stays_and_becomes_private(tmp_path: Path, caplog: pytest.L
     path = tmp_path / ".ray" / "auth_token"
     path.parent.mkdir()
     path.write_text("known")
-    ray_cluster.make_token_private(path)
+    ray_connection.make_token_private(path)
     assert modes(path.parent) == {".ray": 0o700, "auth_token": 0o600}
     assert path.read_text() == "known"
     assert "could read Ray's token" in caplog.text
     caplog.clear()
-    ray_cluster.make_token_private(path)
+    ray_connection.make_token_private(path)
     assert caplog.text == ""
 
 
@@ -234,7 +234,7 @@ def test_without_hard_links_there_is_a_token_too(tmp_path: Path, monkeypatch: py
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    ray_cluster.make_token_private(tmp_path / ".ray" / "auth_token")
+    ray_connection.make_token_private(tmp_path / ".ray" / "auth_token")
     assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
 
 
@@ -246,7 +246,7 @@ def test_of_two_that_make_a_token_one_wins(tmp_path: Path, monkeypatch: pytest.M
         link(*arguments)
 
     monkeypatch.setattr(os, "link", late)
-    ray_cluster.make_token_private(path)
+    ray_connection.make_token_private(path)
     assert path.read_text() == "of the other one"
     assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
 
@@ -254,10 +254,10 @@ def test_of_two_that_make_a_token_one_wins(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.skipif(os.name != "posix", reason="needs the rights of POSIX")
 def test_a_token_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / ".ray" / "auth_token"
-    ray_cluster.make_token_private(path)
+    ray_connection.make_token_private(path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match=r"belongs to another user; remove it, or set RAY_AUTH_TOKEN_PATH"):
-        ray_cluster.make_token_private(path)
+        ray_connection.make_token_private(path)
 
 
 def test_a_ray_that_listens_elsewhere_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_a_ray_that_listens_elsewhere_is_not_used(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
         pytest.raises(ConfigError, match=r"would listen on 192\.0\.2\.7, where others may reach it"),
-        ray_cluster.connected(Ray()),
+        ray_connection.connected(Ray()),
     ):
         pytest.fail("it is used")
     assert ended == [None]
@@ -294,10 +294,10 @@ def test_whoever_handles_the_end_goes_on_to(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("HOME", str(tmp_path))
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        with ray_cluster.connected(Ray()):
+        with ray_connection.connected(Ray()):
             assert signal.getsignal(signal.SIGTERM) is handler
         is_terminated = True
-        with pytest.raises(SystemExit), ray_cluster.connected(Ray()):
+        with pytest.raises(SystemExit), ray_connection.connected(Ray()):
             pytest.fail("it went on")
         assert handled == [signal.SIGTERM]
         assert signal.getsignal(signal.SIGTERM) is handler
@@ -312,7 +312,7 @@ def test_without_a_connection_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) 
     """Ray would start a cluster on this machine and ask that."""
     asked = opened(monkeypatch)
     with pytest.raises(ClusterError, match=r"connection to the Ray cluster was lost.*goes on from there"):
-        ray_cluster._done([])
+        ray_tasks.done([])
     assert asked == []
 
 
@@ -321,14 +321,14 @@ def test_without_a_connection_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_errors_of_the_network_are_said_in_words(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    with pytest.raises(ClusterError, match=r"lost \(gone\)"), ray_cluster.asking():
+    with pytest.raises(ClusterError, match=r"lost \(gone\)"), ray_connection.asking():
         raise error
 
 
 def test_whatever_is_raised_when_there_is_no_connection_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     there = iter([True, False])
     monkeypatch.setattr(ray, "is_initialized", lambda: next(there))
-    with pytest.raises(ClusterError, match=r"lost \(Ray Client is not connected\)"), ray_cluster.asking():
+    with pytest.raises(ClusterError, match=r"lost \(Ray Client is not connected\)"), ray_connection.asking():
         raise Exception("Ray Client is not connected.")
 
 
@@ -337,7 +337,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     broken = ray.exceptions.RayTaskError("train_group", "", ConnectionError("of a worker")).as_instanceof_cause()
     assert isinstance(broken, ConnectionError)
     for error in (ray.exceptions.WorkerCrashedError(), broken, ZeroDivisionError(), ConfigError("no")):
-        with pytest.raises(type(error)), ray_cluster.asking():
+        with pytest.raises(type(error)), ray_connection.asking():
             raise error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -9,6 +10,7 @@ from mithridate._io.files import PathLike
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored
+from mithridate.defences._places import HERE, Comparing, on_device, place_for
 from mithridate.defences._trained import FEATURES, network_for
 from mithridate.defences.base import Defence, option
 from mithridate.defences.kept_run import KeptRun, damaged
@@ -23,11 +25,13 @@ class ExamplesDefence(Defence):
 
     Attributes:
         sparse_rows: whether features may come as sparse rows.
+        compares: whether inputs are compared with all examples, which can be done elsewhere.
         features: `auto`: those of the private ensemble; the name of an encoder, an encoder, or `none`: inputs as they
             are.
     """
 
     sparse_rows: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
 
     features: Any = option(
         "auto",
@@ -46,7 +50,13 @@ class ExamplesDefence(Defence):
         """The constants of its own that were left open, by the facts; all of them follow the size."""
         raise NotImplementedError
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        place: Comparing = HERE,
+    ) -> Votes:
         """How the examples vote on some inputs."""
         raise NotImplementedError
 
@@ -65,13 +75,14 @@ class ExamplesDefence(Defence):
         return None if isinstance(self.features, str) else self.features
 
     def run(self, order: Order, runtime: RuntimeOptions) -> Votes:
-        """Compare all inputs with all examples; the device does not matter."""
+        """Compare all inputs with all examples; neither the device nor who compares matters."""
         if runtime.shards is not None:
             raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
         examples = StoredExamples.of(
             order.training, self.encoder, order.facts.classes, order.statements, sparse=self.sparse_rows
         )
-        votes = self.votes(examples, order.test, runtime.progress)
+        with place_for(runtime) if self.compares else nullcontext(HERE) as place:
+            votes = self.votes(examples, order.test, runtime.progress, place)
         votes = replace(votes, recipe={**(votes.recipe or {}), **order.extra}, size=order.size)
         if runtime.run_dir is not None:
             examples.as_run(votes).save(runtime.run_dir, votes)
@@ -89,7 +100,8 @@ class ExamplesDefence(Defence):
             if isinstance(error, ConfigError):
                 raise
             raise damaged(run_dir, error) from error
-        return run.votes_of_run(defence.votes(examples, test))
+        place = on_device(hints["device"]) if cls.compares and hints.get("device") else HERE
+        return run.votes_of_run(defence.votes(examples, test, place=place))
 
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:

@@ -25,8 +25,8 @@ from mithridate.data.declarations import Table, declaration_from_dict
 from mithridate.data.examples import Examples, Preparation, as_examples
 from mithridate.defences._whole_rows import (
     UNIT_ROWS,
-    Block,
     IntArray,
+    RowBlock,
     Rows,
     block_of,
     kept,
@@ -200,7 +200,7 @@ class Inputs:
     def __len__(self) -> int:
         return self.views[0].shape[0]
 
-    def part(self, which: slice | IntArray) -> tuple[Block, ...]:
+    def part(self, which: slice | IntArray) -> tuple[RowBlock, ...]:
         """The views of some inputs, as they are multiplied."""
         return tuple(block_of(view, which) for view in self.views)
 

@@ -21,9 +21,9 @@ from mithridate._computer import in_shares, on_cores
 from mithridate.defences._nearness import Inputs
 from mithridate.defences._whole_rows import (
     LARGEST_PRODUCT,
-    Block,
     FloatArray,
     IntArray,
+    RowBlock,
     Rows,
     block_of,
     compared,
@@ -40,18 +40,34 @@ _ASKED = 16
 _SPARE = 1 << 10
 
 # Called with the number of inputs that are done.
-Done = Callable[[int], None]
-_RANK_BITS = 32
-_RANKS = (1 << _RANK_BITS) - 1
+Told = Callable[[int], None]
+InputViews = tuple[RowBlock, ...]
+Ranks = npt.NDArray[np.uint32]
+# Has `keys_of_shard` called with these arguments and every shard of the examples; gives their number and what it gave.
+Elsewhere = Callable[[int, int, FloatArray, InputViews], Iterator[tuple[int, tuple[IntArray, IntArray]]]]
+RANK_BITS = 32
+RANKS = (1 << RANK_BITS) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Which examples are compared with which inputs.
+
+    Attributes:
+        inputs: to find the nearest examples for.
+        rows: of the examples.
+        ranks: of the examples, each another number: of equally near ones, the smaller comes first.
+        labels: by rank.
+    """
+
+    inputs: Inputs
+    rows: Rows
+    ranks: Ranks
+    labels: npt.NDArray[Any]
 
 
 def fill_with_nearest(
-    order: npt.NDArray[Any],
-    inputs: Inputs,
-    rows: Rows,
-    ranks: npt.NDArray[np.uint32],
-    labels: npt.NDArray[Any],
-    done: Done | None = None,
+    order: npt.NDArray[Any], asked: Search, told: Told | None = None, elsewhere: Elsewhere | None = None
 ) -> None:
     """Write the labels of the nearest examples of every input, the nearest first, as many as `order` is wide.
 
@@ -60,26 +76,24 @@ def fill_with_nearest(
 
     Args:
         order: inputs x number of examples that are asked for, of which there are as many.
-        inputs: to find them for.
-        rows: of the examples.
-        ranks: of the examples, each another number.
-        labels: by rank.
-        done: told about progress.
+        asked: inputs and examples.
+        told: about progress.
+        elsewhere: where shards of the examples are compared; None: here.
     """
-    count = order.shape[1]
+    count, total = order.shape[1], len(asked.inputs)
     room = count + count // 4 + _SPARE
     # Examples that are larger than memory are to be read few times.
-    size = min(len(inputs), max(1, max(_KEY_BYTES, min(_MOST_KEY_BYTES, _bytes_of(rows) // 8)) // (8 * room)))
+    size = min(total, max(1, max(_KEY_BYTES, min(_MOST_KEY_BYTES, _bytes_of(asked.rows) // 8)) // (8 * room)))
     keys = np.empty((size, room), dtype=np.int64)
-    for start in range(0, len(inputs), size):
-        part = slice(start, min(start + size, len(inputs)))
-        views = inputs.part(part)
-        kept = _Kept.guessing(views, rows, count, keys[: part.stop - start])
-        for share in kept.compare(views, rows, ranks):
-            if done is not None:
-                done(start + int((part.stop - start) * share))
-        kept.ask_again(views, rows, ranks)
-        kept.write(order[part], labels)
+    for start in range(0, total, size):
+        part = slice(start, min(start + size, total))
+        views = asked.inputs.part(part)
+        kept = _Kept.guessing(views, asked.rows, count, keys[: part.stop - start])
+        for share in kept.compare(views, asked, elsewhere):
+            if told is not None:
+                told(start + int((part.stop - start) * share))
+        kept.ask_again(views, asked, elsewhere)
+        kept.write(order[part], asked.labels)
 
 
 def _bytes_of(rows: Rows) -> int:
@@ -105,7 +119,7 @@ class _Kept:
     least: FloatArray
 
     @classmethod
-    def guessing(cls, views: tuple[Block, ...], rows: Rows, count: int, keys: IntArray) -> _Kept:
+    def guessing(cls, views: InputViews, rows: Rows, count: int, keys: IntArray) -> _Kept:
         """None so far, with a guess at the last product that counts."""
         inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
         least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
@@ -123,8 +137,24 @@ class _Kept:
             list(on_cores(guess, in_shares(inputs, _SHARE)))
         return cls(count, keys, np.zeros(inputs, dtype=np.int64), least)
 
-    def compare(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> Iterator[float]:
+    def compare(self, views: InputViews, asked: Search, elsewhere: Elsewhere | None) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
+        if elsewhere is None:
+            return self.compare_here(views, asked.rows, asked.ranks)
+        return self._compare_elsewhere(elsewhere, views, len(asked.ranks))
+
+    def _compare_elsewhere(self, elsewhere: Elsewhere, views: InputViews, total: int) -> Iterator[float]:
+        """Have shards of the examples compared, and keep what they keep."""
+        seen = 0
+        for examples, (found, keys) in elsewhere(self.count, self.keys.shape[1], self.least, views):
+            ends = np.cumsum(found)
+            for at, (start, end) in enumerate(zip(ends - found, ends, strict=True)):
+                self._add(at, keys[start:end])
+            seen += examples
+            yield seen / total
+
+    def compare_here(self, views: InputViews, rows: Rows, ranks: Ranks) -> Iterator[float]:
+        """The same with these examples, on the cores here."""
         total, inputs = rows.shape[0], len(self.found)
         for start in range(0, total, _BLOCK_EXAMPLES):
             part = slice(start, min(start + _BLOCK_EXAMPLES, total))
@@ -133,7 +163,7 @@ class _Kept:
             for inputs_done in on_cores(keep, in_shares(inputs, _SHARE)):
                 yield (start + (part.stop - start) * inputs_done / inputs) / total
 
-    def _keep(self, views: tuple[Block, ...], block: Block, ranks: IntArray, share: slice) -> int:
+    def _keep(self, views: InputViews, block: RowBlock, ranks: IntArray, share: slice) -> int:
         """Keep those of a block that may count for a share of the inputs; where that ends."""
         for part, dots in compared([view[share] for view in views], block):
             for at, of_input in enumerate(dots, share.start + part.start):
@@ -142,9 +172,14 @@ class _Kept:
 
     def _keep_of_input(self, at: int, dots: FloatArray, ranks: IntArray) -> None:
         near = np.flatnonzero(dots >= self.least[at])
-        keys = (LARGEST_PRODUCT - dots[near]).astype(np.int64)
-        keys <<= _RANK_BITS
+        # In whole numbers: of a negative product the difference is beyond what single precision holds.
+        keys = LARGEST_PRODUCT - dots[near].astype(np.int64)
+        keys <<= RANK_BITS
         keys |= ranks[near]
+        self._add(at, keys)
+
+    def _add(self, at: int, keys: IntArray) -> None:
+        """Keep more of one input; if there is no room for all, those that are nearest."""
         before = int(self.found[at])
         after = before + len(keys)
         if after > self.keys.shape[1]:
@@ -152,18 +187,18 @@ class _Kept:
             keys = np.partition(keys, self.count - 1)[: self.count]
             before, after = 0, self.count
             # Others with a smaller product come after all of these.
-            self.least[at] = LARGEST_PRODUCT - (int(keys.max()) >> _RANK_BITS)
+            self.least[at] = LARGEST_PRODUCT - (int(keys.max()) >> RANK_BITS)
         self.keys[at, before:after] = keys
         self.found[at] = after
 
-    def ask_again(self, views: tuple[Block, ...], rows: Rows, ranks: npt.NDArray[np.uint32]) -> None:
+    def ask_again(self, views: InputViews, asked: Search, elsewhere: Elsewhere | None) -> None:
         """Compare inputs without a guess, where it was too high."""
         few = np.flatnonzero(self.found < self.count)
         if not len(few):
             return
         least = np.full(len(few), -LARGEST_PRODUCT, dtype=np.float32)
         anew = _Kept(self.count, self.keys[few], np.zeros(len(few), dtype=np.int64), least)
-        for _ in anew.compare(tuple(view[few] for view in views), rows, ranks):
+        for _ in anew.compare(tuple(view[few] for view in views), asked, elsewhere):
             pass
         self.keys[few], self.found[few] = anew.keys, anew.found
 
@@ -174,6 +209,18 @@ class _Kept:
             for at in range(share.start, share.stop):
                 keys = self.keys[at, : self.found[at]]
                 keys.sort()
-                np.take(labels, keys[: self.count] & _RANKS, out=order[at])
+                np.take(labels, keys[: self.count] & RANKS, out=order[at])
 
         list(on_cores(write, in_shares(len(order), _SHARE)))
+
+
+def keys_of_shard(
+    count: int, room: int, least: FloatArray, views: InputViews, rows: Rows, ranks: Ranks
+) -> tuple[IntArray, IntArray]:
+    """What is kept of a shard of the examples: how many for each input, and their keys, input by input."""
+    inputs, count = len(least), min(count, rows.shape[0])
+    keys = np.empty((inputs, room), dtype=np.int64)
+    kept = _Kept(count, keys, np.zeros(inputs, dtype=np.int64), least.copy())
+    for _ in kept.compare_here(views, rows, ranks):
+        pass
+    return kept.found, np.concatenate([row[:found] for row, found in zip(keys, kept.found, strict=True)])

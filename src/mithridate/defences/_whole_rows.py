@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 # Whole numbers of 16 bits, perhaps mapped to a file; or sparse, with places in order and no zeros.
 Rows = npt.NDArray[np.int16] | csr_array
 # A few rows in single precision, as they are multiplied.
-Block = FloatArray | csr_array
+RowBlock = FloatArray | csr_array
 
 # Norm that no row of whole numbers exceeds: products of two rows stay within 2^24, exact in single precision.
 LARGEST_NORM = 1 << 12
@@ -33,6 +33,8 @@ LARGEST_PRODUCT = LARGEST_NORM**2
 _MOST_COLUMNS = 1 << 24
 # Numbers of rows that are looked at together, and products. It bounds memory and cannot change a result.
 _NUMBERS = 1 << 22
+# Bytes of a hash that are kept of every example.
+_FIRST_BYTES = 8
 UNIT_ROWS = UnitNorm(bias=0.0)
 
 # --- rounding ---------------------------------------------------------------------------------------------------------
@@ -153,18 +155,18 @@ def _of_kept_sparse(arrays: Mapping[str, npt.NDArray[Any]]) -> csr_array:
 # --- products ---------------------------------------------------------------------------------------------------------
 
 
-def block_of(rows: Rows, part: slice | IntArray) -> Block:
+def block_of(rows: Rows, part: slice | IntArray) -> RowBlock:
     """Some rows as they are multiplied."""
     some = rows[part]
     return some if isinstance(some, csr_array) else some.astype(np.float32)
 
 
-def turned(block: Block) -> Block:
+def turned(block: RowBlock) -> RowBlock:
     """A block of examples as `compared` takes it: dense ones column by column, which is faster."""
     return block if isinstance(block, csr_array) else np.ascontiguousarray(block.T)
 
 
-def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, FloatArray]]:
+def compared(views: Sequence[RowBlock], block: RowBlock) -> Iterator[tuple[slice, FloatArray]]:
     """Products of inputs with a turned block of examples, some inputs at a time; of several views, the largest.
 
     The next ones take the place in memory of those before.
@@ -181,7 +183,7 @@ def compared(views: Sequence[Block], block: Block) -> Iterator[tuple[slice, Floa
         yield part, found
 
 
-def products(view: Block, block: Block, out: FloatArray | None = None) -> FloatArray:
+def products(view: RowBlock, block: RowBlock, out: FloatArray | None = None) -> FloatArray:
     """Dot products of inputs and a turned block of examples, inputs x examples; in `out`, where that can be."""
     if isinstance(block, csr_array):
         # This way round it is the few inputs that are transposed, and sums are kept for as many.
@@ -201,20 +203,26 @@ def require_exact_products() -> None:
 
 def ranks_of(rows: Rows, labels: IntArray) -> npt.NDArray[np.uint32]:
     """The place of every example in the order of the hashes of their contents; equal contents are interchangeable."""
-    words = _content_hashes(rows, labels).view(">u8")
-    order = np.lexsort(words.T[::-1])
+    # The first bytes of a hash are kept, which decide between all but copies; others are hashed again.
+    first = np.empty(len(labels), dtype=np.uint64)
+    for part in _stretches(rows):
+        first[part] = [int.from_bytes(each[:_FIRST_BYTES], "big") for each in _content_hashes(rows[part], labels[part])]
+    order = np.argsort(first, kind="stable")
+    is_next = first[order[1:]] == first[order[:-1]]
+    tied = np.flatnonzero(np.append(is_next, False) | np.append(False, is_next))
+    if len(tied):
+        among = order[tied]
+        digests = np.frombuffer(b"".join(_content_hashes(rows[among], labels[among])), dtype=">u8").reshape(-1, 4)
+        order[tied] = among[np.lexsort(digests.T[::-1])]
     ranks = np.empty(len(labels), dtype=np.uint32)
     ranks[order] = np.arange(len(labels), dtype=np.uint32)
     return ranks
 
 
-def _content_hashes(rows: Rows, labels: IntArray) -> npt.NDArray[np.uint8]:
-    """BLAKE2b of each example, examples x 32 bytes: of its row, if sparse of places and values, and of its label."""
-    digests = bytearray()
-    for part in _stretches(rows):
-        for content, label in zip(_contents(rows[part]), labels[part].astype("<i8"), strict=True):
-            digests += hashlib.blake2b(content + label.tobytes(), digest_size=32).digest()
-    return np.frombuffer(digests, dtype=np.uint8).reshape(len(labels), 32)
+def _content_hashes(rows: Rows, labels: IntArray) -> Iterator[bytes]:
+    """BLAKE2b of each example: of its row, for a sparse one its places and what stands there, and of its label."""
+    for content, label in zip(_contents(rows), labels.astype("<i8"), strict=True):
+        yield hashlib.blake2b(content + label.tobytes(), digest_size=32).digest()
 
 
 def _contents(rows: Rows) -> Iterator[bytes]:

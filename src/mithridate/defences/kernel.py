@@ -5,42 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
-from mithridate._computer import in_shares, on_cores
 from mithridate._io.scratch import scratch
 from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, mechanism_of, most_within, winners
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
+from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, Weighing
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
-from mithridate.defences._whole_rows import LARGEST_PRODUCT, Block, FloatArray, block_of, compared, turned
+from mithridate.defences._places import HERE, Comparing
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, HashedWords, OrientedGradients, PhotoGradients
 from mithridate.training.order import Facts, Progress
 
-# The weight of an example whose kernel is 1.
-FULL_WEIGHT = 1024
-# Dot products are rounded to multiples of this before a weight is looked up: the table then fits into a fast cache.
-_STEP = 1 << 8
-_TABLE_END = LARGEST_PRODUCT // _STEP
-# How many examples are weighed at a time: their weights must sum to at most 2^24 to be exact in single precision.
-_BLOCK_EXAMPLES = 1 << 13
-# Called with a number of examples, of how many.
-Done = Callable[[int, int], None]
-# How many inputs they are weighed for in one go through all examples. It bounds memory and cannot change a result.
+_TABLE_END = LARGEST_PRODUCT // STEP
+# How many inputs examples are weighed for in one go through all of them. It bounds memory and cannot change a result.
 _INPUTS = 1 << 16
-# How many inputs a core has at least.
-_SHARE = 1 << 7
 
 
 @dataclass(frozen=True)
@@ -214,6 +204,7 @@ def kernel_votes(
     own: bool = True,
     class_weights: Sequence[int] | None = None,
     progress: Progress | None = None,
+    place: Comparing = HERE,
 ) -> Votes:
     """Scores of labels: each training example adds to its label what the kernel makes of its cosine to the input.
 
@@ -236,6 +227,7 @@ def kernel_votes(
             insertions need.
         class_weights: by which the predicted label is the one with the largest weight x score.
         progress: called with the number of inputs that are done and their total.
+        place: where inputs and examples are compared.
 
     Raises:
         ConfigError: an argument or the data is not what it should be.
@@ -252,10 +244,11 @@ def kernel_votes(
     passes = 2 if own else 1
     for part in chunks_of(len(inputs), _INPUTS, None):
         views, done = inputs.part(part), _told(progress, part, len(inputs), passes)
-        scores[part] = _scores(views, examples, table, done)
+        asked = Weighing(table, views, examples.rows, examples.labels)
+        scores[part] = place.label_sums(asked, examples.classes, done)
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
-            histograms[part] = _own_weights(views, examples, table, predicted, done)
+            histograms[part] = place.own_weights(asked, predicted, done)
     evidence = {} if histograms is None else {"own": histograms}
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
@@ -265,9 +258,9 @@ def kernel_votes(
 
 
 def _table(kernel: Kernel, scale: int) -> FloatArray:
-    """Weights by dot product, divided by `_STEP` and rounded toward 0; negative ones count from the end."""
+    """Weights by dot product, divided by `STEP` and rounded toward 0; negative ones count from the end."""
     steps = np.concatenate([np.arange(_TABLE_END + 1), np.arange(-_TABLE_END, 0)])
-    cosine = np.clip(steps * (_STEP / scale**2), -1.0, 1.0).astype(np.float64)
+    cosine = np.clip(steps * (STEP / scale**2), -1.0, 1.0).astype(np.float64)
     values = np.asarray(kernel(cosine), dtype=np.float64)
     if values.shape != cosine.shape or not ((values >= 0) & (values <= 1)).all():
         raise ConfigError(f"Expected a kernel with a value from 0 to 1 at every cosine, got others from {kernel!r}.")
@@ -285,73 +278,6 @@ def _told(progress: Progress | None, part: slice, total: int, passes: int) -> Do
             progress(part.start + (part.stop - part.start) * seen // (passes * of), total)
 
     return done
-
-
-def _scores(views: Sequence[Block], examples: StoredExamples, table: FloatArray, done: Done) -> IntArray:
-    """The sum of the weights of every label, inputs x classes."""
-    scores = np.zeros((views[0].shape[0], examples.classes), dtype=np.int64)
-    for block, labels in _blocks(examples, done):
-        present, starts = np.unique(labels, return_index=True)
-        add = partial(_add_weights, scores, views, turned(block), table, present, starts)
-        list(on_cores(add, in_shares(len(scores), _SHARE)))
-    return scores
-
-
-def _add_weights(
-    scores: IntArray,
-    views: Sequence[Block],
-    block: Block,
-    table: FloatArray,
-    present: IntArray,
-    starts: IntArray,
-    share: slice,
-) -> None:
-    """Add the weights of a block to the scores of some inputs."""
-    for part, dots in compared([view[share] for view in views], block):
-        # At most 2^13 weights of at most 2^10: exact in single precision.
-        sums = np.add.reduceat(_weights(dots, table), starts, axis=1)
-        scores[share][part, present] += sums.astype(np.int64)
-
-
-def _own_weights(
-    views: Sequence[Block], examples: StoredExamples, table: FloatArray, predicted: IntArray, done: Done
-) -> npt.NDArray[np.uint32]:
-    """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
-    counts = np.zeros((len(predicted), FULL_WEIGHT + 1), dtype=np.uint32)
-    for block, labels in _blocks(examples, done):
-        for label in np.intersect1d(labels, predicted).tolist():
-            asking = np.flatnonzero(predicted == label)
-            first, last = np.searchsorted(labels, [label, label + 1])
-            count = partial(_count_weights, counts, views, turned(block[first:last]), table)
-            list(on_cores(count, (asking[share] for share in in_shares(len(asking), _SHARE))))
-    return counts
-
-
-def _count_weights(
-    counts: npt.NDArray[np.uint32], views: Sequence[Block], block: Block, table: FloatArray, asking: IntArray
-) -> None:
-    """Count the weights of a block for the inputs that ask."""
-    for part, dots in compared([view[asking] for view in views], block):
-        for at, weights in zip(asking[part].tolist(), _weights(dots, table).astype(np.int64), strict=True):
-            counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
-
-
-def _blocks(examples: StoredExamples, done: Done) -> Iterator[tuple[Block, IntArray]]:
-    """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
-    total = len(examples.labels)
-    for start in range(0, total, _BLOCK_EXAMPLES):
-        part = slice(start, min(start + _BLOCK_EXAMPLES, total))
-        by_label = np.argsort(examples.labels[part], kind="stable")
-        # A block of a mapped file is read as it lies, and sorted in memory.
-        yield block_of(examples.rows, part)[by_label], examples.labels[part][by_label]
-        done(part.stop - part.start, total)
-
-
-def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:
-    """Whole numbers, inputs x examples."""
-    # Divided by a power of two, whole numbers stay as exact as they were.
-    steps = (dots * np.float32(1 / _STEP)).astype(np.int64)
-    return np.take(table, steps, mode="wrap")
 
 
 # --- rule ---------------------------------------------------------------------------------------------------------
@@ -535,7 +461,13 @@ class KernelVote(NearDefence):
         """See `KernelRule`."""
         return KernelRule(class_weights=self.class_weights)
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        place: Comparing = HERE,
+    ) -> Votes:
         """How the examples vote on some inputs."""
         return kernel_votes(
             examples,
@@ -544,6 +476,7 @@ class KernelVote(NearDefence):
             mirrored=self.mirrored,
             class_weights=self.class_weights,
             progress=progress,
+            place=place,
         )
 
     @property

@@ -29,7 +29,8 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
-from mithridate.defences._search import fill_with_nearest
+from mithridate.defences._places import HERE, Comparing
+from mithridate.defences._search import Search
 from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
@@ -218,6 +219,7 @@ def neighbour_votes(
     leads: Sequence[int | Sequence[int]] = (),
     mirrored: bool = False,
     progress: Progress | None = None,
+    place: Comparing = HERE,
 ) -> Votes:
     """Labels of the training examples nearest to each input.
 
@@ -240,6 +242,7 @@ def neighbour_votes(
             list with one for each label.
         mirrored: see `kernel_votes`.
         progress: called with the number of inputs that are done and their total.
+        place: where inputs and examples are compared.
 
     Raises:
         ConfigError: an argument or the data is not what it should be, or there are fewer examples than `neighbours`.
@@ -257,7 +260,7 @@ def neighbour_votes(
     labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
     labels[ranks] = examples.labels
     order = scratch((len(inputs), mechanism.shown), labels.dtype)
-    fill_with_nearest(order, inputs, examples.rows, ranks, labels, _told(progress, len(inputs)))
+    place.fill_with_nearest(order, Search(inputs, examples.rows, ranks, labels), _told(progress, len(inputs)))
     counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
@@ -661,7 +664,13 @@ class NearestNeighbours(NearDefence):
         """See `NeighbourRule`."""
         return NeighbourRule(class_weights=self.class_weights)
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        place: Comparing = HERE,
+    ) -> Votes:
         """How the examples vote on some inputs."""
         assert self.neighbours is not None
         return neighbour_votes(
@@ -671,4 +680,5 @@ class NearestNeighbours(NearDefence):
             leads=self.leads,
             mirrored=self.mirrored,
             progress=progress,
+            place=place,
         )

@@ -22,6 +22,7 @@ from mithridate.core.votes import Votes
 from mithridate.data.columns import Column, highest
 from mithridate.defences._near import ExamplesDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
+from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._whole_rows import LARGEST_NORM
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
@@ -578,6 +579,7 @@ class Ridge(ExamplesDefence):
     mechanisms = (LeastSquares,)
     weighs_losses = True
     sparse_rows = False
+    compares = False
 
     penalty: float | None = option(None, "ridge: the penalty of the squared norm, in examples", float, "P")
 
@@ -604,7 +606,13 @@ class Ridge(ExamplesDefence):
         """See `RidgeRule`."""
         return RidgeRule()
 
-    def votes(self, examples: StoredExamples, test_set: Any, progress: Progress | None = None) -> Votes:
+    def votes(
+        self,
+        examples: StoredExamples,
+        test_set: Any,
+        progress: Progress | None = None,
+        place: Comparing = HERE,
+    ) -> Votes:
         """The scores of some inputs."""
         assert self.penalty is not None
         weights = self.class_weights

@@ -1,0 +1,104 @@
+"""Sums of weights over all examples, exactly, whatever the memory: examples come block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._computer import in_shares, on_cores
+from mithridate.defences._whole_rows import FloatArray, IntArray, RowBlock, Rows, block_of, compared, turned
+
+# The weight of an example whose kernel is 1.
+FULL_WEIGHT = 1024
+# Dot products are rounded to multiples of this before a weight is looked up: the table then fits into a fast cache.
+STEP = 1 << 8
+# How many examples are weighed at a time: their weights must sum to at most 2^24 to be exact in single precision.
+BLOCK_EXAMPLES = 1 << 13
+# How many inputs a core has at least.
+_SHARE = 1 << 7
+# Called with a number of examples, of how many.
+Done = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Weighing:
+    """Which examples are weighed on which inputs, and how.
+
+    Attributes:
+        table: weights by dot product, divided by `STEP` and rounded toward 0; negative ones count from the end.
+        views: of the inputs.
+        rows: of the examples.
+        labels: of the examples.
+    """
+
+    table: FloatArray
+    views: Sequence[RowBlock]
+    rows: Rows
+    labels: IntArray
+
+    @property
+    def inputs(self) -> int:
+        """How many there are."""
+        return self.views[0].shape[0]
+
+
+def label_sums(asked: Weighing, classes: int, done: Done | None = None) -> IntArray:
+    """The sum of the weights of every label, inputs x classes."""
+    sums = np.zeros((asked.inputs, classes), dtype=np.int64)
+    for block, labels in _blocks(asked, done):
+        present, starts = np.unique(labels, return_index=True)
+        add = partial(_add_weights, sums, asked, turned(block), present, starts)
+        list(on_cores(add, in_shares(asked.inputs, _SHARE)))
+    return sums
+
+
+def _add_weights(
+    sums: IntArray, asked: Weighing, block: RowBlock, present: IntArray, starts: IntArray, share: slice
+) -> None:
+    """Add the weights of a block for some inputs."""
+    for part, dots in compared([view[share] for view in asked.views], block):
+        # At most 2^13 weights of at most 2^10: exact in single precision.
+        found = np.add.reduceat(_weights(dots, asked.table), starts, axis=1)
+        sums[share][part, present] += found.astype(np.int64)
+
+
+def own_weights(asked: Weighing, predicted: IntArray, done: Done | None = None) -> npt.NDArray[np.uint32]:
+    """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
+    counts = np.zeros((asked.inputs, FULL_WEIGHT + 1), dtype=np.uint32)
+    for block, labels in _blocks(asked, done):
+        for label in np.intersect1d(labels, predicted).tolist():
+            asking = np.flatnonzero(predicted == label)
+            first, last = np.searchsorted(labels, [label, label + 1])
+            count = partial(_count_weights, counts, asked, turned(block[first:last]))
+            list(on_cores(count, (asking[share] for share in in_shares(len(asking), _SHARE))))
+    return counts
+
+
+def _count_weights(counts: npt.NDArray[np.uint32], asked: Weighing, block: RowBlock, asking: IntArray) -> None:
+    """Count the weights of a block for the inputs that ask."""
+    for part, dots in compared([view[asking] for view in asked.views], block):
+        for at, weights in zip(asking[part].tolist(), _weights(dots, asked.table).astype(np.int64), strict=True):
+            counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
+
+
+def _blocks(asked: Weighing, done: Done | None) -> Iterator[tuple[RowBlock, IntArray]]:
+    """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
+    total = len(asked.labels)
+    for start in range(0, total, BLOCK_EXAMPLES):
+        part = slice(start, min(start + BLOCK_EXAMPLES, total))
+        by_label = np.argsort(asked.labels[part], kind="stable")
+        # A block of a mapped file is read as it lies, and sorted in memory.
+        yield block_of(asked.rows, part)[by_label], asked.labels[part][by_label]
+        if done is not None:
+            done(part.stop - part.start, total)
+
+
+def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:
+    """Whole numbers, inputs x examples."""
+    # Divided by a power of two, whole numbers stay as exact as they were.
+    steps = (dots * np.float32(1 / STEP)).astype(np.int64)
+    return np.take(table, steps, mode="wrap")

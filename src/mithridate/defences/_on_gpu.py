@@ -1,0 +1,190 @@
+"""Inputs are compared with examples on a GPU: the numbers of a CPU, bit for bit.
+
+Whole numbers up to 2^24 are exact in single precision, in any order of summation, and so are all products and partial
+sums of them here (see `_whole_rows`). TF32, which rounds what is multiplied, is switched off, and that is checked. Keys
+are whole numbers of 64 bits that differ from each other, so that the smallest ones are the same set however they are
+found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mithridate._torch import products
+from mithridate.defences import _kernel_sums
+from mithridate.defences._kernel_sums import BLOCK_EXAMPLES, FULL_WEIGHT, STEP, Done, Weighing
+from mithridate.defences._search import RANK_BITS, RANKS, Search, Told
+from mithridate.defences._search import fill_with_nearest as fill_here
+from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, IntArray, RowBlock, Rows
+from mithridate.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+_NO_ROOM = "The GPU has too little free memory; inputs and examples are compared on the CPU, with the same results."
+# Examples that are compared at a time. It bounds memory and cannot change a result.
+_BLOCK_EXAMPLES = 1 << 20
+# Of the memory that is free: for products and keys, and for examples that stay on the device.
+_FOR_PRODUCTS, _FOR_EXAMPLES = 0.4, 0.3
+# Bytes that are held for one product: itself, its key, and what a selection needs.
+_BYTES_OF_PRODUCT = 32
+
+
+class OnGpu:
+    """One GPU. Sparse rows are compared on the CPU.
+
+    Raises:
+        ConfigError: its matrix products are not exact.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with products("float32", device):
+            odd = torch.diag(torch.full((256,), float(LARGEST_NORM - 1), device=device))
+            if not (odd @ odd).diagonal().double().eq((LARGEST_NORM - 1) ** 2).all():
+                raise ConfigError("Matrix products are not exact in single precision on this GPU; use device='cpu'.")
+
+    # --- nearest examples ---------------------------------------------------------------------------------------------
+
+    def fill_with_nearest(self, order: npt.NDArray[Any], asked: Search, told: Told | None) -> None:
+        """See `_search.fill_with_nearest`."""
+        if not isinstance(asked.rows, np.ndarray):
+            fill_here(order, asked, told)
+            return
+        try:
+            self._fill(order, asked, told)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            fill_here(order, asked, told)
+
+    def _fill(self, order: npt.NDArray[Any], asked: Search, told: Told | None) -> None:
+        assert isinstance(asked.rows, np.ndarray)
+        examples = _Examples(asked.rows, asked.ranks, min(_BLOCK_EXAMPLES, len(asked.ranks)), self._device)
+        labels = torch.from_numpy(asked.labels.astype(np.int32)).to(self._device)
+        total, size = len(asked.inputs), self._inputs_at_a_time(examples.size)
+        with products("float32", self._device):
+            for start in range(0, total, size):
+                part = slice(start, min(start + size, total))
+                keys = self._smallest_keys(asked.inputs.part(part), examples, order.shape[1])
+                order[part] = labels[keys.sort(dim=1).values & RANKS].cpu().numpy()
+                if told is not None:
+                    told(part.stop)
+
+    def _smallest_keys(self, views: tuple[RowBlock, ...], examples: _Examples, count: int) -> Tensor:
+        """Of every input, in no order."""
+        seen = self._moved(views)
+        kept: Tensor | None = None
+        for block, ranks in examples.blocks():
+            # In whole numbers: of a negative product the difference is beyond what single precision holds.
+            lacks = _dots(seen, block).long().neg_().add_(LARGEST_PRODUCT)
+            keys = lacks.bitwise_left_shift_(RANK_BITS).bitwise_or_(ranks)
+            kept = _smallest(keys if kept is None else torch.cat([kept, _smallest(keys, count)], dim=1), count)
+        assert kept is not None
+        return kept
+
+    # --- sums of weights ----------------------------------------------------------------------------------------------
+
+    def label_sums(self, asked: Weighing, classes: int, done: Done) -> IntArray:
+        """See `_kernel_sums.label_sums`."""
+        if not isinstance(asked.rows, np.ndarray):
+            return _kernel_sums.label_sums(asked, classes, done)
+        try:
+            return self._label_sums(asked, classes, done)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            return _kernel_sums.label_sums(asked, classes)
+
+    def _label_sums(self, asked: Weighing, classes: int, done: Done) -> IntArray:
+        sums = torch.zeros(asked.inputs, classes, dtype=torch.int64, device=self._device)
+        for part, weights, labels in self._weights(asked, done):
+            # At most 2^13 weights of at most 2^10: exact in single precision.
+            sums[part] += (weights @ torch.nn.functional.one_hot(labels, classes).float()).long()
+        return sums.cpu().numpy()
+
+    def own_weights(self, asked: Weighing, predicted: IntArray, done: Done) -> npt.NDArray[np.uint32]:
+        """See `_kernel_sums.own_weights`."""
+        if not isinstance(asked.rows, np.ndarray):
+            return _kernel_sums.own_weights(asked, predicted, done)
+        try:
+            return self._own_weights(asked, predicted, done)
+        except torch.OutOfMemoryError:
+            _log.warning(_NO_ROOM)
+            return _kernel_sums.own_weights(asked, predicted)
+
+    def _own_weights(self, asked: Weighing, predicted: IntArray, done: Done) -> npt.NDArray[np.uint32]:
+        counts = torch.zeros(asked.inputs, FULL_WEIGHT + 1, dtype=torch.int64, device=self._device)
+        wanted = torch.from_numpy(predicted).to(self._device)
+        for part, weights, labels in self._weights(asked, done):
+            is_own = labels == wanted[part].unsqueeze(1)
+            counts[part] = counts[part].scatter_add_(1, weights.long(), is_own.long())
+        return counts.cpu().numpy().astype(np.uint32)
+
+    def _weights(self, asked: Weighing, done: Done) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Some inputs, the weights of some examples on them, and the labels of these."""
+        assert isinstance(asked.rows, np.ndarray)
+        examples = _Examples(asked.rows, asked.labels, BLOCK_EXAMPLES, self._device)
+        table = torch.from_numpy(asked.table).to(self._device)
+        seen, size = self._moved(asked.views), self._inputs_at_a_time(examples.size)
+        with products("float32", self._device):
+            for block, labels in examples.blocks():
+                for start in range(0, asked.inputs, size):
+                    part = slice(start, min(start + size, asked.inputs))
+                    # Divided by a power of two, whole numbers stay exact; rounded toward 0, negative ones from the end.
+                    steps = _dots([view[part] for view in seen], block).div_(STEP).long().remainder_(len(table))
+                    yield part, table[steps], labels
+                done(len(labels), len(asked.labels))
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _moved(self, views: Any) -> list[Tensor]:
+        return [torch.from_numpy(np.ascontiguousarray(view)).to(self._device) for view in views]
+
+    def _inputs_at_a_time(self, block: int) -> int:
+        return max(1, int(_FOR_PRODUCTS * _free(self._device)) // (_BYTES_OF_PRODUCT * block))
+
+
+class _Examples:
+    """Examples block by block on a device; if there is room, they stay there from one pass to the next."""
+
+    def __init__(self, rows: Rows, beside: npt.NDArray[Any], size: int, device: torch.device) -> None:
+        self._rows, self._beside, self.size, self._device = rows, beside, size, device
+        assert isinstance(rows, np.ndarray)
+        self._stays = rows.nbytes + 8 * len(beside) <= _FOR_EXAMPLES * _free(device)
+
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows in single precision, and what is beside them as whole numbers of 64 bits."""
+        for rows, beside in self._on_device if self._stays else self._sent():
+            yield rows.float(), beside
+
+    @cached_property
+    def _on_device(self) -> list[tuple[Tensor, Tensor]]:
+        return list(self._sent())
+
+    def _sent(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self._beside), self.size):
+            part = slice(start, start + self.size)
+            # A copy: mapped files are read-only.
+            rows = torch.from_numpy(np.array(self._rows[part]))
+            yield rows.to(self._device), torch.from_numpy(self._beside[part].astype(np.int64)).to(self._device)
+
+
+def _free(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 28
+
+
+def _dots(views: list[Tensor], block: Tensor) -> Tensor:
+    """Products of inputs and examples; of several views of an input, the largest."""
+    found = views[0] @ block.T
+    for view in views[1:]:
+        torch.maximum(found, view @ block.T, out=found)
+    return found
+
+
+def _smallest(keys: Tensor, count: int) -> Tensor:
+    return keys if keys.shape[1] <= count else keys.topk(count, dim=1, largest=False, sorted=False).values
