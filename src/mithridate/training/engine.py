@@ -252,20 +252,24 @@ class Engine:
         table = self._source.table(len(weights), group)
         table.fill(group)
         most = self.examples_at_a_time(len(weights))
+        for entries, sizes in self._batches(group, steps, table):
+            sums = _sums(self.network, self._rule, table, weights, entries, sizes, most)
+            if self._rule.noise:
+                # Row by row from the instances' own streams.
+                rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
+                sums.add_(torch.from_numpy(np.stack(rows)).to(sums), alpha=self._rule.noise)
+            # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
+            optimiser.update(sums.to(weights).div_(self._rule.divisor))
+            if on_step is not None:
+                on_step(group.models)
+        return optimiser.result()
+
+    def _batches(self, group: Group, steps: int, table: ExampleTable) -> Iterator[tuple[list[Tensor], Tensor]]:
+        """What the table needs to look up the batches of every step, and their sizes, on the device."""
         for block in self._source.blocks(group, steps):
             for (indices, sizes), entries in zip(block, table.entries(block), strict=True):
                 given = [each[:, : indices.shape[1]].to(self._device) for each in entries]
-                present = torch.from_numpy(sizes).to(self._device)
-                sums = _sums(self.network, self._rule, table, weights, given, present, most)
-                if self._rule.noise:
-                    # Row by row from the instances' own streams.
-                    rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
-                    sums.add_(torch.from_numpy(np.stack(rows)).to(sums), alpha=self._rule.noise)
-                # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
-                optimiser.update(sums.to(weights).div_(self._rule.divisor))
-                if on_step is not None:
-                    on_step(group.models)
-        return optimiser.result()
+                yield given, torch.from_numpy(sizes).to(self._device)
 
     def _train_by_graph(self, group: Group, steps: int, kernels: ModuleType, on_step: OnStep | None) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
