@@ -25,6 +25,7 @@ from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
 from mithridate.data.sources import TABLE_FILES, is_folder, picture_columns, read
+from mithridate.data.table_files import read_table
 from mithridate.errors import ConfigError
 from mithridate.features import is_installed
 
@@ -135,7 +136,7 @@ def _proposal(source: Any, label: str | None) -> Proposal:
         path = Path(source)
         if is_folder(path):
             return Proposal(_of_folder(images.list_folder(path)))
-        frame = frames.read_table(path) if path.suffix.lower() in TABLE_FILES else None
+        frame = read_table(path) if path.suffix.lower() in TABLE_FILES else None
     elif frames.is_hugging_face(source) and picture_columns(source):
         return Proposal(_of_pictures(source, label or "label"))
     elif isinstance(source, tuple) and len(source) == 2 and (paired := frames.frame_of(source[0])) is not None:
