@@ -37,8 +37,10 @@ T = TypeVar("T")
 LONGEST_TEXT = 1 << 13
 # Inputs of more bytes lie on disk. It cannot change a result.
 _IN_MEMORY_BYTES = 1 << 28
+# After so many bytes of inputs it is written down how far reading is: what is lost when it is killed.
+_COMMITTED_BYTES = 1 << 26
 # How much of an image folder is read at a time.
-_PIECE_BYTES = 1 << 25
+_PIECE_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,13 +118,18 @@ def gathered(reading: Reading, store: ExampleStore | None) -> tuple[Array, dict[
         return kept.finish(), {name: table_files.joined_numbers(parts) for name, parts in kept.numbers.items()}
 
 
+def most_in_memory() -> int:
+    """Inputs of more bytes lie on disk."""
+    return min(_IN_MEMORY_BYTES, in_memory_bytes())
+
+
 class _Kept:
     """What has been read so far: in memory, until it is too much, and then where a writer puts it."""
 
     def __init__(self, reading: Reading, store: ExampleStore | None) -> None:
         self._reading, self._store = reading, store
         self._blocks: list[Array] = []
-        self._bytes = 0
+        self._bytes, self._position = 0, Position()
         self._writer = None if store is None else store.resumed()
         self.numbers: dict[str, list[Numbers]] = {}
         self._unwritten: dict[str, list[Numbers]] = {}
@@ -139,7 +146,7 @@ class _Kept:
         """Inputs of a piece."""
         self._blocks.append(block)
         self._bytes += block.nbytes
-        if self._writer is None and self._bytes > min(_IN_MEMORY_BYTES, in_memory_bytes()):
+        if self._writer is None and self._bytes > most_in_memory():
             layout = self._reading.layout()
             self._writer = Writer(None, {}, *layout) if self._store is None else self._store.begun(*layout)
         if self._writer is not None:
@@ -152,14 +159,21 @@ class _Kept:
         for name, values in batch.numbers.items():
             self.numbers.setdefault(name, []).append(values)
             self._unwritten.setdefault(name, []).append(values)
-        if self._writer is not None:
+        self._position = batch.position
+        if self._bytes >= _COMMITTED_BYTES:
+            self._commit()
+
+    def _commit(self) -> None:
+        if self._writer is not None and self._bytes:
             numbers = {name: table_files.joined_numbers(parts) for name, parts in self._unwritten.items()}
-            self._writer.commit(numbers, batch.position, self._reading.state)
+            self._writer.commit(numbers, self._position, self._reading.state)
             self._unwritten.clear()
+            self._bytes = 0
 
     def finish(self) -> Array:
         """All inputs."""
         if self._writer is not None:
+            self._commit()
             return self._writer.finish()
         return self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks)
 
@@ -367,7 +381,7 @@ class ImageReading:
     @property
     def is_large(self) -> bool:
         """Whether they lie on disk."""
-        return self.bytes > min(_IN_MEMORY_BYTES, in_memory_bytes())
+        return self.bytes > most_in_memory()
 
     def content(self) -> str:
         """What tells these files from any others: their names, sizes and times."""
