@@ -377,7 +377,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match=r"no file or folder|Cannot read"):
             read(tmp_path / name)
     (tmp_path / "data.xlsx").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"by its name; expected .* \.csv, \.tsv, \.parquet or \.npz"):
+    with pytest.raises(ConfigError, match=r"by its name; expected .* \.csv, \.tsv, \.parquet, \.npz or \.npy"):
         read(tmp_path / "data.xlsx")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,21 @@ def taken(x: Array, chosen: npt.NDArray[Any]) -> Array:
     for start in range(0, len(places), step):
         out[start : start + step] = x[places[start : start + step]]
         let_go(x)
+        let_go(out)
+    return out
+
+
+def made(x: Array, make: Callable[[Array], Array]) -> Array:
+    """What `make` makes of the entries, each by itself and of the type of `x`: in memory, or in a scratch array.
+
+    >>> made(np.arange(6).reshape(3, 2), lambda some: some[:, ::-1]).tolist()
+    [[1, 0], [3, 2], [5, 4]]
+    """
+    out = scratch((len(x), *make(x[:1]).shape[1:]), x.dtype)
+    start = 0
+    for some in pieces(x):
+        out[start : start + len(some)] = make(some)
+        start += len(some)
         let_go(out)
     return out
 

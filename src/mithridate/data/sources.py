@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mithridate._io.artifacts import read_npz
+from mithridate._io.artifacts import map_npy, read_npz
 from mithridate._io.files import check_is_file
 from mithridate._text import listed
 from mithridate._version import VERSION
@@ -30,9 +30,10 @@ from mithridate.errors import ArtifactError, ConfigError
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
-    "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
+    "a .csv, .tsv, .parquet, .npz or .npy file, an image or a folder of images"
 )
 TABLE_FILES = (".csv", ".tsv", ".parquet")
+_INPUTS, _LABELS = "x.npy", "y.npy"
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
 
@@ -89,6 +90,7 @@ def read(
     Args:
         source: a pair (inputs, labels) of arrays; a pandas or polars DataFrame, also in a pair; the path of a `.csv`,
             `.tsv`, `.parquet` or `.npz` file, an image, or a folder of images (with a folder per class, if labelled);
+            the path of an `.npy` file of inputs, or of a folder with `x.npy`, whose labels are in `y.npy` beside it;
             a map-style torch data set; a Hugging Face data set.
         declaration: how an example becomes numbers. Tables and images need one; arrays are taken as they are.
         labels: True for training data: there must be labels, of at least two classes, and where no classes are declared
@@ -140,12 +142,14 @@ def _request(declaration: Any, labels: bool | None, label: str | None, classes: 
 
 def _read_path(path: Path, request: _Request) -> Examples:
     if is_folder(path):
-        return _read_folder(path, request)
+        return _read_npy(path / _INPUTS, request) if has_arrays(path) else _read_folder(path, request)
     suffix = path.suffix.lower()
     if suffix in TABLE_FILES:
         return _read_table_file(path, request)
     if suffix == ".npz":
         return _read_npz(path, request)
+    if suffix == ".npy":
+        return _read_npy(path, request)
     if suffix in images.SUFFIXES:
         return _read_image(path, request)
     raise ConfigError(f"Cannot read {path} by its name; expected {_TAKEN}.")
@@ -154,9 +158,16 @@ def _read_path(path: Path, request: _Request) -> Examples:
 def is_data(path: Path) -> bool:
     """Whether there is a file that could be read as examples, by its name, or a folder with images."""
     if not os.path.isdir(path):
-        return path.suffix.lower() in (*TABLE_FILES, ".npz", *images.SUFFIXES) and os.path.isfile(path)
+        return path.suffix.lower() in (*TABLE_FILES, ".npz", ".npy", *images.SUFFIXES) and os.path.isfile(path)
+    if has_arrays(path):
+        return True
     inside = itertools.chain(path.glob("*"), path.glob("*/*"))
     return any(each.suffix.lower() in images.SUFFIXES for each in inside)
+
+
+def has_arrays(path: Path) -> bool:
+    """Whether this is a folder of plain arrays."""
+    return os.path.isfile(path / _INPUTS)
 
 
 def is_folder(path: Path) -> bool:
@@ -179,6 +190,17 @@ def _read_npz(path: Path, request: _Request) -> Examples:
             found = ", ".join(sorted(arrays)) or "none"
             raise ArtifactError(f"{path} has no array {name!r} (it has: {found}); save {_NPZ}.")
     return _read_pair((arrays["x"], arrays.get("y")), request)
+
+
+def _read_npy(path: Path, request: _Request) -> Examples:
+    """An array that is mapped, with those beside it that are its labels: the form of what is larger than memory."""
+    labels = path.with_name(_LABELS)
+    has_labels = path.name == _INPUTS and os.path.isfile(labels)
+    if request.training and not has_labels:
+        raise ArtifactError(
+            f"{path} has no labels beside it; save the inputs as {_INPUTS} and the labels as {_LABELS}."
+        )
+    return _read_pair((map_npy(path), map_npy(labels) if has_labels and request.labels is not False else None), request)
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
@@ -231,7 +253,7 @@ def _as_declared(x: Array, declaration: Declaration | None) -> Array:
         return x
     if x.ndim != 4:
         raise ConfigError(f"channels_last is declared for images [n, height, width, channels], got shape {x.shape}.")
-    return np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    return images.moved_to_front(x)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
