@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -197,9 +197,7 @@ def _read_npy(path: Path, request: _Request) -> Examples:
     labels = path.with_name(_LABELS)
     has_labels = path.name == _INPUTS and os.path.isfile(labels)
     if request.training and not has_labels:
-        raise ArtifactError(
-            f"{path} has no labels beside it; save the inputs as {_INPUTS} and the labels as {_LABELS}."
-        )
+        raise ArtifactError(f"{path} has no labels beside it; save inputs as {_INPUTS} and labels as {_LABELS}.")
     return _read_pair((map_npy(path), map_npy(labels) if has_labels and request.labels is not False else None), request)
 
 
@@ -305,8 +303,15 @@ def _identity(path: Path, declaration: Declaration, labels: bool | None) -> dict
         "path": os.path.realpath(path),
         "declaration": declaration.to_dict(),
         "labels": labels,
-        "version": f"{VERSION} {version(reader) if reader else ''}",
+        "version": f"{VERSION} {_version_of(reader)}",
     }
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package) if package else ""
+    except PackageNotFoundError:  # which is said where it is needed
+        return ""
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
