@@ -169,6 +169,7 @@ def awaited(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
             nonlocal clock
             if clock is None and time.monotonic() - begin > _MOMENT_SECONDS:
                 clock = stack.enter_context(shown(what, unit))
+                clock.detail("" if sys.stderr.isatty() or _is_notebook() else what)  # of which lines do not speak
             if clock is not None:
                 clock(done, total)
 

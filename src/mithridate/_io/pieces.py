@@ -44,6 +44,22 @@ def taken(x: Array, chosen: npt.NDArray[Any]) -> Array:
     return out
 
 
+def joined(one: Array, more: Array) -> Array:
+    """Entries with others behind them, in a type that holds both: in memory, or in a scratch array.
+
+    >>> joined(np.array([[1]]), np.array([[0.5]])).tolist()
+    [[1.0], [0.5]]
+    """
+    out = scratch((len(one) + len(more), *one.shape[1:]), np.result_type(one.dtype, more.dtype))
+    start = 0
+    for x in (one, more):
+        for some in pieces(x):
+            out[start : start + len(some)] = some
+            start += len(some)
+            let_go(out)
+    return out
+
+
 def made(x: Array, make: Callable[[Array], Array]) -> Array:
     """What `make` makes of the entries, each by itself and of the type of `x`: in memory, or in a scratch array.
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from mithridate._io.pieces import joined as joined_arrays
 from mithridate._io.pieces import taken
 from mithridate._text import counted, listed
 from mithridate.core.conditions import Statement
@@ -143,7 +144,7 @@ def joined(one: Examples, more: Examples, what: str) -> Examples:
             f"The {what} examples have labels beyond the {len(one.class_names)} classes; declare classes."
         )
     ids = None if one.ids is None or more.ids is None else joined_ids(one.ids, more.ids, what)
-    x, y = np.concatenate([one.x, more.x]), np.concatenate([one.y, more.y])
+    x, y = joined_arrays(one.x, more.x), np.concatenate([one.y, more.y])
     return replace(one, x=x, y=y, ids=ids, notes=(*one.notes, *more.notes))
 
 
