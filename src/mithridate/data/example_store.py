@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class FinishedStore:
     """What is in a finished store.
 
     Attributes:
@@ -88,7 +88,7 @@ class ExampleStore:
         root = cache_folder()
         return None if root is None or fcntl is None else cls(root, identity, content)
 
-    def finished(self) -> Stored | None:
+    def finished(self) -> FinishedStore | None:
         """What is in it, if that is all of the source as it is now."""
         about = self._about()
         if about is None or not about["finished"]:
@@ -101,7 +101,7 @@ class ExampleStore:
         with contextlib.suppress(OSError):
             os.utime(self._folder / _ABOUT)
         kept = {name: np.array(array) for name, array in zip(about["numbers"], numbers, strict=True)}
-        return Stored(x, kept, about["state"])
+        return FinishedStore(x, kept, about["state"])
 
     def resumed(self) -> Writer | None:
         """A writer that continues where another one was interrupted, if the source is the same."""

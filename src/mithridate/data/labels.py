@@ -25,7 +25,7 @@ _LEAST_ROWS = 20
 _ALL_WHOLE = Statement(f"The labels were read as whole numbers, since all of them are; {PUBLIC}", "class-list")
 
 
-class Labels:
+class GatheredLabels:
     """Labels as they come, piece by piece: every different one once, with the place where it stands first.
 
     A label is the name of a declared class. Where no class is named by a number, labels that are whole numbers by their
@@ -129,12 +129,14 @@ def numbered(
     training: bool = False,
     are_numbers: bool = False,
 ) -> Numbered:
-    """Labels as whole numbers, the names of the classes where they have any, and what that assumes; see `Labels`.
+    """Labels as whole numbers, the names of the classes where they have any, and what that assumes.
+
+    See `GatheredLabels` for what becomes of them.
 
     Raises:
         ConfigError: a label is missing or none of the classes, or there are too few classes or too many.
     """
-    labels = Labels(classes, training=training, are_numbers=are_numbers)
+    labels = GatheredLabels(classes, training=training, are_numbers=are_numbers)
     codes = labels.add(cells, place)
     numbers, names, assumptions = labels.numbered()
     return numbers[codes], names, assumptions

@@ -27,7 +27,7 @@ from mithridate.data.declarations import Images, Table
 from mithridate.data.example_store import ExampleStore, Position, Writer
 from mithridate.data.frames import Frame
 from mithridate.data.ids import Numbers
-from mithridate.data.labels import Labels
+from mithridate.data.labels import GatheredLabels
 from mithridate.errors import ArtifactError, ConfigError
 
 Array = npt.NDArray[Any]
@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 # What stands beyond so many characters of a text does not count.
 LONGEST_TEXT = 1 << 13
+_TEXTS = 1 << 10  # at a time
 # Inputs of more bytes lie on disk. It cannot change a result.
 _IN_MEMORY_BYTES = 1 << 28
 # After so many bytes of inputs it is written down how far reading is: what is lost when it is killed.
@@ -129,7 +130,8 @@ class _Kept:
     def __init__(self, reading: Reading, store: ExampleStore | None) -> None:
         self._reading, self._store = reading, store
         self._blocks: list[Array] = []
-        self._bytes, self._position = 0, Position()
+        self._rows = self._row_bytes = self._uncommitted = 0
+        self._position = Position()
         self._writer = None if store is None else store.resumed()
         self.numbers: dict[str, list[Numbers]] = {}
         self._unwritten: dict[str, list[Numbers]] = {}
@@ -145,8 +147,10 @@ class _Kept:
     def append(self, block: Array) -> None:
         """Inputs of a piece."""
         self._blocks.append(block)
-        self._bytes += block.nbytes
-        if self._writer is None and self._bytes > most_in_memory():
+        self._uncommitted += block.nbytes
+        # All texts get the room of the longest one.
+        self._rows, self._row_bytes = self._rows + len(block), max(self._row_bytes, block.nbytes // len(block))
+        if self._writer is None and self._rows * self._row_bytes > most_in_memory():
             layout = self._reading.layout()
             self._writer = Writer(None, {}, *layout) if self._store is None else self._store.begun(*layout)
         if self._writer is not None:
@@ -160,15 +164,15 @@ class _Kept:
             self.numbers.setdefault(name, []).append(values)
             self._unwritten.setdefault(name, []).append(values)
         self._position = batch.position
-        if self._bytes >= _COMMITTED_BYTES:
+        if self._uncommitted >= _COMMITTED_BYTES:
             self._commit()
 
     def _commit(self) -> None:
-        if self._writer is not None and self._bytes:
+        if self._writer is not None and self._uncommitted:
             numbers = {name: table_files.joined_numbers(parts) for name, parts in self._unwritten.items()}
             self._writer.commit(numbers, self._position, self._reading.state)
             self._unwritten.clear()
-            self._bytes = 0
+            self._uncommitted = 0
 
     def finish(self) -> Array:
         """All inputs."""
@@ -196,7 +200,7 @@ class TableReading:
         training: whether this is training data, which has labels, and values in every column.
     """
 
-    def __init__(self, path: Path, table: Table, labels: Labels | None, *, training: bool) -> None:
+    def __init__(self, path: Path, table: Table, labels: GatheredLabels | None, *, training: bool) -> None:
         self._path, self._table, self._training = path, table, training
         self._labels, self.content = labels, FileContent(path)
         self._inputs = inputs_of(table, training=training)
@@ -254,7 +258,7 @@ class TableReading:
         return codes
 
     def check(self) -> None:
-        """Require labels of all classes that must be, values in every column, and a file that stayed what it was."""
+        """Require values in every column, and a file that stayed what it was."""
         self._inputs.check_values(str(self._path))
         self.content.check()
 
@@ -285,8 +289,9 @@ class Texts:
         self._is_empty = self._is_empty and not any(words)
         if is_last:
             self.check_values(frame.origin)
-        # numpy gives every text the room of the longest one.
-        yield np.array([(word or "")[:LONGEST_TEXT] for word in words])
+        for start in range(0, len(words), _TEXTS):
+            # numpy gives every text the room of the longest one.
+            yield np.array([(word or "")[:LONGEST_TEXT] for word in words[start : start + _TEXTS]])
 
     def check_values(self, origin: str) -> None:
         """Require of training data that there is a text somewhere.

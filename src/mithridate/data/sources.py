@@ -265,7 +265,7 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
     y = request.numbered(labels, frame.rows, frame.place, no_label(frame))
     if table.is_text:
         texts = inputs_of(table, training=request.training)
-        (x,) = texts(frame, is_last=True)
+        x = np.concatenate(list(texts(frame, is_last=True)))
         return request.examples(x, y, notes=texts.notes, ids=frame.ids)
     x, notes = encode(frame, table.columns, table.label, training=request.training)
     return request.examples(x, y, notes=notes, ids=frame.ids)
@@ -284,7 +284,7 @@ def _read_table_file(path: Path, request: _Request) -> Examples:
     table = request.declaration
     if not isinstance(table, Table):
         table = _table(next(pieces(path)).frame, request)
-    labels = None if request.labels is False else labelling.Labels(request.classes, training=request.training)
+    labels = None if request.labels is False else labelling.GatheredLabels(request.classes, training=request.training)
     reading = TableReading(path, table, labels, training=request.training)
     x, numbers = gathered(reading, ExampleStore.of(_identity(path, table, request.labels), reading.content))
     y = None

@@ -36,6 +36,7 @@ _SWALLOWED_ROWS = 10
 BLOCK_BYTES = 1 << 17
 BLOCK_CELLS = 1 << 20
 _MOST_ROWS = 1 << 16
+_BATCH_BYTES = 1 << 26
 _LONGEST_LINE = 1 << 28
 
 
@@ -417,8 +418,11 @@ def _not_parquet(path: Path, error: Exception) -> Exception:
 
 def _batches(file: Any, columns: list[str], after: int) -> Iterator[Any]:
     """Rows in batches, beginning with the row of this number; groups that lie before it are not read."""
-    size = max(1, min(_MOST_ROWS, BLOCK_CELLS // max(1, len(columns))))
     groups, skipped = list(range(file.metadata.num_row_groups)), after
+    row_bytes = sum(file.metadata.row_group(group).total_byte_size for group in groups) // max(
+        1, file.metadata.num_rows
+    )
+    size = max(1, min(_MOST_ROWS, BLOCK_CELLS // max(1, len(columns)), _BATCH_BYTES // max(1, row_bytes)))
     while groups and skipped >= file.metadata.row_group(groups[0]).num_rows:
         skipped -= file.metadata.row_group(groups.pop(0)).num_rows
     for batch in file.iter_batches(batch_size=size, row_groups=groups, columns=columns):
