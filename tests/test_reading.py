@@ -174,11 +174,16 @@ def test_parquet_in_pieces(tmp_path: Path, small: Path, groups: int) -> None:
         "job": pyarrow.array([[None, "nurse", "clerk"][at] for at in rng.integers(0, 3, 100)]),
         "hired": pyarrow.array([None, "2020-02-03"] * 50),
         "y": pyarrow.array(["no", "yes", "no", "no"] * 25),
+        "code": pyarrow.array([0, 2, 1, 1] * 25),
         "unused": pyarrow.array([[1], [2, 3]] * 50),
     }
     parquet.write_table(pyarrow.table(made), path, row_group_size=groups)
-    for table, labels in ((TABLE, True), (FREE, True), (TABLE, False), (WORDS, True)):
-        assert said(read(path, table, labels=labels)) == said(whole(path, table, labels=labels))
+    coded = Table("code", TABLE.columns)  # numbers by their type, which assumes nothing
+    for table, labels in ((TABLE, True), (FREE, True), (TABLE, False), (WORDS, True), (coded, True)):
+        expected = said(whole(path, table, labels=labels))
+        assert said(read(path, table, labels=labels)) == expected
+        assert said(read(path, table, labels=labels)) == expected
+    assert read(path, coded, labels=True).assumptions == ()
     found = list(table_files.pieces(path, ["age"]))
     assert len(found) > 2
     for at, piece in enumerate(found):
@@ -232,6 +237,7 @@ def test_what_is_said_of_all_rows(tmp_path: Path, small: Path) -> None:
     rows = ["99,nurse,2020-01-01,no"] * 30 + ["1,,,yes"] * 20
     (tmp_path / "a.csv").write_text("\n".join(["age,job,hired,y", *rows]))
     (note,) = read(tmp_path / "a.csv", TABLE, labels=True).notes
+    assert read(tmp_path / "a.csv", TABLE, labels=True).notes == (note,)  # also where the store tells it
     assert note == "More than half of the values of 'age' lie outside 0 to 50 and were clipped; check its unit."
     (tmp_path / "a.csv").write_text("\n".join(["age,job,hired,y", *["1,,,yes", "2,,,no"] * 25]))
     with pytest.raises(ConfigError, match=r"'job' of .* has no values at all"):
@@ -406,6 +412,7 @@ def test_two_that_read_the_same_do_no_harm(big: Path, small: Path, monkeypatch: 
             if number == 30:
                 monkeypatch.setattr(table_files, "pieces", original)
                 assert said(read(big, TABLE, labels=True)) == expected
+                assert b'"finished": false' in (stores(small)[0] / "store.json").read_bytes()  # which is the first's
             yield piece
 
     monkeypatch.setattr(table_files, "pieces", pieces)

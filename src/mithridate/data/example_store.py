@@ -207,8 +207,6 @@ class Writer:
             made.closing.close()
             _log.warning("%s is damaged, and its source is read again", folder)
             return None
-        for array in arrays.values():
-            array.cut()
         made._hash = made._next_hash()
         return made
 
@@ -315,7 +313,7 @@ class _Growing:
         self.file.write((start + said.encode()).ljust(_HEADER_BYTES - 1) + b"\n")
 
     def append(self, rows: Array, digest: Any) -> None:
-        """Write rows behind those that are there, and hash them."""
+        """Write rows behind those that count, over what an interrupted piece left there, and hash them."""
         data = np.ascontiguousarray(rows, dtype=self.dtype).reshape(-1).view(np.uint8).data
         self.file.seek(_HEADER_BYTES + self.rows * self._row_bytes)
         self.file.write(data)
@@ -330,10 +328,6 @@ class _Growing:
             digest.update(data)
             left -= len(data)
         self.rows += rows
-
-    def cut(self) -> None:
-        """Take away what was written behind the last piece."""
-        self.file.truncate(_HEADER_BYTES + self.rows * self._row_bytes)
 
     def finish(self) -> None:
         """Say how many rows there are, and have all of it on the disk."""
