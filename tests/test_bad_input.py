@@ -14,8 +14,8 @@ from test_train_cli import everything_in, refused
 from mithridate import Certificate, SampledGaussian, Votes, certify
 from mithridate.data import Examples
 from mithridate.data.declarations import MOST_CLASSES
-from mithridate.data.frames import read_csv
 from mithridate.data.partition import split_by_hash
+from mithridate.data.table_files import read_csv
 
 QUICK = ["--instances", "8", "--device", "cpu"]
 ROWS = [f"{number % 17},{number % 5},{'ab'[number % 2]}" for number in range(60)]

@@ -28,9 +28,9 @@ from mithridate.data import (
     Table,
     Text,
     declaration_from_dict,
-    frames,
     propose,
     read,
+    table_files,
     to_toml,
 )
 from mithridate.data.examples import check_inputs, check_labels
@@ -377,7 +377,7 @@ def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
         with pytest.raises(ArtifactError, match=r"no file or folder|Cannot read"):
             read(tmp_path / name)
     (tmp_path / "data.xlsx").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"by its name; expected .* \.csv, \.tsv, \.parquet or \.npz"):
+    with pytest.raises(ConfigError, match=r"by its name; expected .* \.csv, \.tsv, \.parquet, \.npz or \.npy"):
         read(tmp_path / "data.xlsx")
 
 
@@ -659,7 +659,7 @@ def test_a_parquet_file_that_would_fill_the_memory(tmp_path: Path, monkeypatch: 
     table = pyarrow.table({"p": np.zeros(1 << 18), "kind": ["a"] * (1 << 18)})
     parquet.write_table(table, tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 14
-    assert frames.read_parquet(tmp_path / "a.parquet").rows == 1 << 18
+    assert table_files.read_parquet(tmp_path / "a.parquet").rows == 1 << 18
     monkeypatch.setattr(_files, "UNPACKED_BYTES", 1 << 20)
     with pytest.raises(ArtifactError, match="would take more than"):
-        frames.read_parquet(tmp_path / "a.parquet")
+        table_files.read_parquet(tmp_path / "a.parquet")

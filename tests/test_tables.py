@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from mithridate import ArtifactError, ConfigError
 from mithridate.data import Category, Date, Number, Ordered, Table, Text, read
 from mithridate.data.columns import encode
-from mithridate.data.frames import Frame, cells_of_objects, frame_of, moments, read_csv
+from mithridate.data.frames import Frame, cells_of_objects, frame_of, moments
+from mithridate.data.table_files import read_csv
 from mithridate.features import HashedNgrams
 
 TABLE = Table("y", (Number("age", 0, 120), Category("job"), Text("note", 64)), ("no", "yes"))

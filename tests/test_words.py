@@ -30,7 +30,7 @@ from mithridate.data import Text, read
 from mithridate.data.declarations import Table
 from mithridate.data.examples import as_examples
 from mithridate.data.proposing import propose
-from mithridate.data.sources import LONGEST_TEXT
+from mithridate.data.reading import LONGEST_TEXT
 from mithridate.defences import _nearness, _search, _whole_rows
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples

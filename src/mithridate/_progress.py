@@ -25,6 +25,8 @@ from rich.text import Text
 # Without a terminal, a line is written after so many seconds, or this share of the work.
 _LINE_SECONDS = 10.0
 _LINE_SHARE = 0.05
+# What takes no longer is not worth a word.
+_MOMENT_SECONDS = 2.0
 # A line that takes the place of the last one may come more often.
 _REWRITE_SECONDS = 0.5
 
@@ -145,6 +147,32 @@ def stage(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: None
         return
     with clock.stage(what, unit) as count:
+        yield count
+
+
+@contextlib.contextmanager
+def awaited(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Count something that may take long: it is shown as soon as it takes longer than a moment.
+
+    Args:
+        what: goes on.
+        unit: what is counted, in the plural.
+    """
+    if _watched.get() is not None:
+        with stage(what, unit) as said:
+            yield said
+        return
+    begin, clock = time.monotonic(), None
+    with contextlib.ExitStack() as stack:
+
+        def count(done: int, total: int) -> None:
+            nonlocal clock
+            if clock is None and time.monotonic() - begin > _MOMENT_SECONDS:
+                clock = stack.enter_context(shown(what, unit))
+                clock.detail("" if sys.stderr.isatty() or _is_notebook() else what)  # of which lines do not speak
+            if clock is not None:
+                clock(done, total)
+
         yield count
 
 

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO, Any
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -338,19 +338,68 @@ def _array(stream: IO[bytes], size: int, name: str) -> npt.NDArray[Any]:
         content += chunk
     if len(content) != size:
         raise _DamagedError("a member is too short")
-    start = io.BytesIO(content[:_HEADER_BYTES])
+    plain = _plain_header(bytes(content[:_HEADER_BYTES]), size, name)
+    if plain.dtype.kind == "U":
+        _check_text(np.frombuffer(content, plain.dtype.str[0] + "u4", offset=plain.offset), name)
+    return np.frombuffer(content, plain.dtype, offset=plain.offset).reshape(plain.shape, order=plain.order)
+
+
+class _Plain(NamedTuple):
+    """What the header of an array of numbers or text says, and where the array begins."""
+
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    dtype: np.dtype[Any]
+    offset: int
+
+
+def _plain_header(beginning: bytes, size: int, name: str) -> _Plain:
+    """The header of the array of this name, which has so many bytes and is nothing but plain numbers or text."""
+    start = io.BytesIO(beginning)
     shape, fortran, dtype = _header(start)
     if dtype.hasobject or dtype.names or dtype.kind not in "biufcSU":
         raise _NotPlainError(name, objects=dtype.hasobject)
-    if sum(content[: start.tell()].count(entry) for entry in _ENTRIES) != len(_ENTRIES):
+    if sum(beginning[: start.tell()].count(entry) for entry in _ENTRIES) != len(_ENTRIES):
         raise _DamagedError("the header of an array has an entry twice")
     if dtype.itemsize == 0:  # of which any number would fit into nothing
         raise _DamagedError("the header of an array has entries without size")
     if math.prod(shape) * dtype.itemsize != size - start.tell():
         raise _DamagedError(f"the array {name!r:.80} does not have the size that its header says")
-    if dtype.kind == "U" and (np.frombuffer(content, dtype.str[0] + "u4", offset=start.tell()) > _LARGEST).any():
-        raise _DamagedError(f"the array {name!r:.80} holds what is no text")
-    return np.frombuffer(content, dtype, offset=start.tell()).reshape(shape, order="F" if fortran else "C")
+    return _Plain(shape, "F" if fortran else "C", dtype, start.tell())
+
+
+def _check_text(characters: npt.NDArray[Any], name: str) -> None:
+    for start in range(0, len(characters), _CHUNK):
+        if (characters[start : start + _CHUNK] > _LARGEST).any():
+            raise _DamagedError(f"the array {name!r:.80} holds what is no text")
+
+
+def map_npy(path: Path) -> npt.NDArray[Any]:
+    """The array of an `.npy` file, mapped for reading: of a large one only what is looked at takes memory.
+
+    Guarantee: every byte of the file is accounted for by the type and shape of the array. Object arrays are refused:
+    reading them would run code from the file.
+
+    Assumes: nobody changes the file while it is in use.
+
+    Raises:
+        ArtifactError: the file is missing, damaged, of another kind, or holds something other than a plain array.
+    """
+    with opened_file(path) as stream:
+        try:
+            plain = _plain_header(stream.read(_HEADER_BYTES), size_of(stream), path.stem)
+            array = np.memmap(stream, plain.dtype, "r", plain.offset, plain.shape, plain.order)
+            if plain.dtype.kind == "U":
+                _check_text(np.memmap(stream, plain.dtype.str[0] + "u4", "r", plain.offset), path.stem)
+        except _NotPlainError as error:
+            said = "Python objects, which mithridate never loads" if error.objects else "no plain numbers"
+            raise ArtifactError(f"{path} holds {said}; save a plain array instead.") from error
+        except (_DamagedError, OSError, ValueError, OverflowError, MemoryError) as error:
+            raise ArtifactError(
+                f"{path} is not a readable .npy (truncated, damaged, empty or of another kind: {error}); save it again "
+                "with np.save."
+            ) from error
+    return array
 
 
 def _header(start: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

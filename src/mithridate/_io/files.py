@@ -41,7 +41,7 @@ def check_is_file(path: Path) -> None:
     except FileNotFoundError:
         raise ArtifactError(f"Cannot read {path}: there is no file of that name. Check the path.") from None
     except (OSError, ValueError) as error:  # ValueError: of a name that no file can have
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     _check_mode(path, mode)
 
 
@@ -52,7 +52,8 @@ def _check_mode(path: Path, mode: int) -> None:
         raise ArtifactError(f"Cannot read {path}: it is not a file but a pipe or a device; give a file.")
 
 
-def _unreadable(path: Path, error: Exception) -> ArtifactError:
+def unreadable(path: Path, error: Exception) -> ArtifactError:
+    """What to raise where a file cannot be read for this reason."""
     if isinstance(error, PermissionError):
         return ArtifactError(f"Cannot read {path}: {error.strerror}. Ask its owner for permission.")
     return ArtifactError(f"Cannot read {path}: {getattr(error, 'strerror', None) or error}. Check the path.")
@@ -69,7 +70,7 @@ def opened_file(path: Path) -> Iterator[IO[bytes]]:
     try:
         stream = open(os.open(path, _OPEN), "rb")
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     with stream:
         _check_mode(path, os.fstat(stream.fileno()).st_mode)
         yield stream
@@ -87,7 +88,7 @@ def read_file(path: Path, limit: int = SMALL_BYTES) -> bytes:
                 raise ArtifactError(f"{path} is too large, with more than {limit:,} bytes.")
             return stream.read(limit)
         except (OSError, MemoryError) as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
 
 
 def size_of(stream: IO[bytes]) -> int:

@@ -6,7 +6,7 @@ the training data would be a second look at it, which no certificate accounts fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from mithridate._io.pieces import joined as joined_arrays
+from mithridate._io.pieces import taken
 from mithridate._io.scratch import scratch
 from mithridate._text import counted, listed
 from mithridate.core.conditions import Statement
 from mithridate.data import frames
 from mithridate.data.declarations import Declaration
+from mithridate.data.ids import as_ids
+from mithridate.data.ids import joined as joined_ids
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
 
@@ -57,7 +61,7 @@ class Examples:
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     declaration: Declaration | None = None
-    ids: tuple[str, ...] | None = None
+    ids: Sequence[str] | None = None
 
     def __repr__(self) -> str:
         shape = f"{counted(len(self.x), 'example')} of shape {self.x.shape[1:]} ({self.kind})"
@@ -68,9 +72,9 @@ class Examples:
         """Those that are chosen, with all that is known about them."""
         return replace(
             self,
-            x=self.x[chosen],
+            x=self.x[chosen] if isinstance(chosen, slice) else taken(self.x, chosen),
             y=None if self.y is None else self.y[chosen],
-            ids=None if self.ids is None else tuple(np.array(self.ids, dtype=object)[chosen]),
+            ids=None if self.ids is None else as_ids(self.ids)[chosen],
         )
 
     @property
@@ -142,8 +146,8 @@ def joined(one: Examples, more: Examples, what: str) -> Examples:
         raise ConfigError(
             f"The {what} examples have labels beyond the {len(one.class_names)} classes; declare classes."
         )
-    ids = None if one.ids is None or more.ids is None else (*one.ids, *(f"{what} {each}" for each in more.ids))
-    x, y = np.concatenate([one.x, more.x]), np.concatenate([one.y, more.y])
+    ids = None if one.ids is None or more.ids is None else joined_ids(one.ids, more.ids, what)
+    x, y = joined_arrays(one.x, more.x), np.concatenate([one.y, more.y])
     return replace(one, x=x, y=y, ids=ids, notes=(*one.notes, *more.notes))
 
 

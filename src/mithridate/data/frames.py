@@ -1,4 +1,4 @@
-"""Tables of any source as columns of cells: CSV, Parquet, pandas, polars, Hugging Face.
+"""Tables of any source as columns of cells; those of pandas, polars and Hugging Face. `table_files` has those of files.
 
 A column is of numbers (double precision, NaN where one is missing) where the source fixes that by its type; otherwise
 its cells are text (None where one is missing), numbers being written out. What else a source knows is brought to that,
@@ -7,37 +7,30 @@ each value by itself: booleans are the text True or False, dates their ISO text.
 
 from __future__ import annotations
 
-import csv
 import datetime
 import decimal
-import io
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.files import TEXT_BYTES, opened_file, read_file, size_of, unpacked_limit
 from mithridate._text import listed, nearest, shown
-from mithridate.errors import ArtifactError, ConfigError
+from mithridate.data.ids import Ids, Numbers
+from mithridate.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 # float64 where the type of the source says so, else objects that are text or None.
 Cells = npt.NDArray[Any]
 # How a row is called in an error, by its number from 0.
 Place = Callable[[int], str]
 
-_DELIMITERS = ",;\t"
-# A cell of more lines is no text of one example; one of so many lines that look like rows is no text at all.
-_MOST_LINES = 1000
-_SWALLOWED_ROWS = 10
 # What stands for a missing number in files; in columns of words only an empty cell is missing.
 MISSING_NUMBERS = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "-"))
 _TRUTH = {"true": 1.0, "false": 0.0}
@@ -90,7 +83,7 @@ class Frame:
     origin: str
     column: Callable[[str], Cells]
     place: Place
-    lines: Sequence[int] | None = None
+    lines: Numbers | None = None
     delimiter: str | None = None
     categories: frozenset[str] = frozenset()
 
@@ -107,11 +100,9 @@ class Frame:
         return self.origin.capitalize() if self.origin in _UNNAMED else self.origin
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def ids(self) -> Ids:
         """A short name for each row, counted as in the errors."""
-        if self.lines is not None:
-            return tuple(f"line {line}" for line in self.lines)
-        return tuple(f"row {row}" for row in range(self.rows))
+        return ids_of(range(self.rows) if self.lines is None else self.lines, are_lines=self.lines is not None)
 
     def cells(self, name: str) -> Cells:
         """The cells of a column that must be there.
@@ -122,6 +113,11 @@ class Frame:
         if name not in self.names:
             raise ConfigError(f"{self.subject} has no column {name!r}; {_instead(name, self.names)}")
         return self.column(name)
+
+
+def ids_of(numbers: Numbers, *, are_lines: bool) -> Ids:
+    """Short names for the rows of a file that end in these lines, or for rows that have these numbers."""
+    return Ids("line {}".format if are_lines else "row {}".format, numbers)
 
 
 def _instead(name: str, names: Sequence[str]) -> str:
@@ -148,12 +144,18 @@ def numbers(cells: Cells, name: str, place: Place, decimal: str = ".") -> FloatA
     if cells.dtype != object:
         return cells
     convert = float if decimal == "." else _with_comma
-    found = np.empty(len(cells))
-    for row, cell in enumerate(cells):
+    words: list[Any] = cells.tolist()
+    try:
+        return np.fromiter(map(convert, words), np.float64, len(words))
+    except (TypeError, ValueError):  # some are missing, or no numbers
+        pass
+    found = np.empty(len(words))
+    special: dict[str | None, float] = {}
+    for row, cell in enumerate(words):
         try:
-            found[row] = convert(cell)
+            found[row] = special[cell] if cell in special else convert(cell)
         except (TypeError, ValueError):
-            found[row] = _special_number(cell, row, name, place, decimal)
+            found[row] = special[cell] = _special_number(cell, row, name, place, decimal)
     return found
 
 
@@ -236,10 +238,46 @@ def _moment_of(
 
 def texts(cells: Cells) -> list[str | None]:
     """Cells as canonical text, None where missing."""
+    words, codes = coded(cells)
+    return [words[code] for code in codes.tolist()]
+
+
+def coded(cells: Cells) -> tuple[list[str | None], IntArray]:
+    """The different canonical texts of cells, None where missing, in the order in which they come; and which each is.
+
+    >>> coded(cells_of_objects(["b", " 3", None, "3.0", "b", ""], "c"))
+    (['b', '3.0', None], array([0, 1, 2, 1, 0, 2]))
+    """
+    values, which = distinct(cells)
+    codes: dict[str | None, int] = {}
+    if values.dtype == object:
+        words = (None if cell is None else canonical(cell) or None for cell in values.tolist())
+    else:
+        words = (None if cell != cell else repr(cell + 0.0) for cell in values.tolist())  # as `canonical` writes them
+    code_of = np.array([codes.setdefault(word, len(codes)) for word in words], dtype=np.int64)
+    return list(codes), code_of[which]
+
+
+def distinct(cells: Cells) -> tuple[Cells, IntArray]:
+    """The different cells, in the order in which they come, and which of them each is. NaN is one, and so is zero."""
     if cells.dtype != object:
-        return [None if cell != cell else repr(cell + 0.0) for cell in cells.tolist()]  # as `canonical` writes numbers
-    known: dict[str | None, str | None] = {cell: canonical(cell) or None for cell in set(cells) if cell is not None}
-    return [known.get(cell) for cell in cells]
+        values, first, which = np.unique(cells, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        return values[order], rank[which]
+    written: list[str | None] = cells.tolist()
+    known = {cell: number for number, cell in enumerate(dict.fromkeys(written))}
+    return objects(list(known)), np.fromiter(map(known.__getitem__, written), np.int64, len(written))
+
+
+def first_rows(codes: IntArray) -> list[int]:
+    """The first row of each of the codes of `coded` or `distinct`.
+
+    >>> first_rows(np.array([0, 0, 1, 0, 2]))
+    [0, 2, 4]
+    """
+    return np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1)).tolist()
 
 
 def canonical(text: str) -> str:
@@ -306,7 +344,7 @@ def cells_of_objects(values: Iterable[Any], name: str) -> Cells:
     Raises:
         ConfigError: a value is neither a number, text, a boolean nor a date.
     """
-    return _objects([_cell(value, name) for value in values])
+    return objects([_cell(value, name) for value in values])
 
 
 def _cell(value: Any, name: str) -> str | None:
@@ -337,159 +375,11 @@ def _double(value: Any) -> float | None:
     return None if math.isnan(number) else number
 
 
-def _objects(values: Sequence[str | None]) -> Cells:
+def objects(values: Sequence[str | None]) -> Cells:
+    """Cells that are text or None already."""
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     return cells
-
-
-def read_table(path: Path) -> Frame:
-    """The table in a file, by the end of its name."""
-    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path)
-
-
-# --- CSV ------------------------------------------------------------------------------------------------------------
-
-
-def read_csv(path: Path) -> Frame:
-    """A table from a text file: UTF-8, a header, and commas, semicolons or tabs between the cells.
-
-    The delimiter is the one that is most frequent in the header; rows have no say in it.
-
-    Raises:
-        ArtifactError: the file is missing, empty, not text, or its rows are not of one length.
-        ConfigError: it has no rows, or two columns of one name.
-    """
-    text = _text(path)
-    # Lines end here as they do for the parser: also by a carriage return alone.
-    header_line = next((line for line in io.StringIO(text, newline="") if line.strip()), None)
-    if header_line is None:
-        raise ArtifactError(f"{path} is empty; give a table with a header and one row per example.")
-    tabs = path.suffix.lower() == ".tsv"
-    delimiter = "\t" if tabs else max(_DELIMITERS, key=header_line.count)
-    rows = _parsed(path, text, delimiter)
-    first = next(i for i, (_, row) in enumerate(rows) if row)
-    names = tuple(cell.strip() or f"column {i}" for i, cell in enumerate(rows[first][1], 1))
-    body = _body(path, rows[first + 1 :], len(names))
-    lines, cells = [line for line, _ in body], [row for _, row in body]
-    columns = dict(zip(names, zip(*cells, strict=True), strict=False)) if cells else {}
-    return Frame(
-        names=names,
-        rows=len(cells),
-        origin=str(path),
-        column=lambda name: _objects(columns[name]),
-        place=lambda row: f"line {lines[row]} of {path}",
-        lines=lines,
-        delimiter=delimiter,
-    )
-
-
-def _parsed(path: Path, text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    """All rows, each with the line on which it ends."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows: list[tuple[int, list[str]]] = []
-    before, width = 0, None
-    try:
-        for row in reader:
-            if reader.line_num > before + 1:
-                _refuse_swallowed(path, row, before + 1, reader.line_num, width, delimiter)
-            width = len(row) if width is None and row else width
-            rows.append((before := reader.line_num, row))
-    except csv.Error as error:
-        where = f"Line {reader.line_num}" if reader.line_num <= before + 1 else f"The row from line {before + 1} on"
-        raise ArtifactError(
-            f"{where} of {path} is not valid CSV ({error}); check its quotes and write it again."
-        ) from error
-    return rows
-
-
-def _refuse_swallowed(path: Path, row: list[str], first: int, last: int, width: int | None, delimiter: str) -> None:
-    """Refuse a cell that has rows in it: a quote too many makes one cell of all lines up to the next quote."""
-    for cell in row:
-        inner = cell.splitlines()[1:-1]  # the first and the last line also have what stands before and after the quotes
-        delimiters = Counter(line.count(delimiter) for line in inner)
-        usual = width - 1 if width is not None else max(delimiters, key=lambda count: delimiters[count], default=0)
-        like_rows = usual > 0 and len(inner) >= _SWALLOWED_ROWS and delimiters[usual] >= 0.9 * len(inner)
-        if like_rows or len(inner) > _MOST_LINES:
-            raise ArtifactError(
-                f"A quote on line {first} of {path} makes one cell of all lines up to line {last}; take it out, or "
-                "close it where the cell ends."
-            )
-
-
-def _text(path: Path) -> str:
-    data = read_file(path, TEXT_BYTES)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ArtifactError(f"{path} is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8.") from error
-    if "\0" in text:
-        raise ArtifactError(f"{path} holds NUL bytes, so it is not a text file; save it as CSV in UTF-8.")
-    return text
-
-
-def _body(path: Path, rows: list[tuple[int, list[str]]], width: int) -> list[tuple[int, list[str]]]:
-    """The rows below the header; empty lines are no rows, unless they are the empty cells of a single column."""
-    while rows and not rows[-1][1]:
-        rows.pop()
-    kept = [(line, row or [""]) for line, row in rows if row or width == 1]
-    for line, row in kept:
-        if len(row) != width:
-            raise ArtifactError(f"Line {line} of {path} has {len(row)} cells, the header {width}; mend the line.")
-    return kept
-
-
-# --- Parquet --------------------------------------------------------------------------------------------------------
-
-
-def read_parquet(path: Path) -> Frame:
-    """A table from a Parquet file.
-
-    Raises:
-        ArtifactError: the file is missing or damaged.
-        ConfigError: pyarrow is not installed, the table has no rows or two columns of one name.
-    """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise ConfigError("Reading Parquet needs pyarrow; install it with: pip install 'mithridate[data]'") from error
-    unreadable = (pyarrow.ArrowException, OSError, ValueError, MemoryError, RuntimeError, KeyError, TypeError)
-    try:
-        with opened_file(path) as stream:
-            _check_unpacked(path, parquet.read_metadata(stream), unpacked_limit(size_of(stream)))
-            table = parquet.read_table(stream)
-        table.validate(full=True)
-    except unreadable as error:
-        if isinstance(error, ArtifactError):
-            raise
-        raise ArtifactError(
-            f"{path} is not a readable Parquet file (damaged or of another kind); write it again."
-        ) from error
-    return _arrow_frame(table, pyarrow, str(path))
-
-
-def _check_unpacked(path: Path, metadata: Any, limit: int) -> None:
-    """Refuse a table that needs far more memory than its file: a run of equal cells takes next to no space in it."""
-    pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    if max(pages, 8 * metadata.num_rows * metadata.num_columns) > limit:
-        raise ArtifactError(
-            f"{path} would take more than {limit:,} bytes of memory, far more than its size; write it without "
-            "compression and dictionaries, or with fewer columns."
-        )
-
-
-def _arrow_frame(table: Any, pyarrow: ModuleType, origin: str) -> Frame:
-    types = pyarrow.types
-
-    def column(name: str) -> Cells:
-        values = table.column(names.index(name))
-        if types.is_integer(values.type) or types.is_floating(values.type):
-            return values.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
-        return cells_of_objects(_as_list(values.to_pylist, name), f"The column {name!r}")
-
-    names = [str(name) for name in table.column_names]
-    return Frame(tuple(names), table.num_rows, origin, column, lambda row: f"row {row} of {origin} (from 0)")
 
 
 # --- data frames ----------------------------------------------------------------------------------------------------
@@ -560,7 +450,12 @@ def _is_category(series: Any) -> bool:
     return type(series.dtype).__name__ in ("CategoricalDtype", "Categorical", "Enum")
 
 
-def _as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
+def as_list(convert: Callable[[], list[Any]], name: str) -> list[Any]:
+    """The values of the column of this name as Python values.
+
+    Raises:
+        ConfigError: Python has no such values.
+    """
     try:
         return convert()
     except (ValueError, OverflowError, TypeError, NotImplementedError) as error:  # such as dates beyond the year 9999
@@ -579,7 +474,7 @@ def _polars_cells(series: Any, name: str) -> Cells:
     if series.dtype.is_numeric():
         values = series.to_list()
         return np.array([math.nan if value is None else float(value) for value in values], dtype=np.float64)
-    return cells_of_objects(_as_list(series.to_list, name), f"The column {name!r}")
+    return cells_of_objects(as_list(series.to_list, name), f"The column {name!r}")
 
 
 def is_hugging_face(source: Any) -> bool:
@@ -599,7 +494,7 @@ def _hugging_face_values(source: Any, name: str) -> list[Any]:
     names = class_names((source.features or {}).get(name))
     # Plain values, not tensors.
     plain = source.with_format(None) if hasattr(source, "with_format") else source
-    values = _as_list(lambda: list(plain[name]), name)
+    values = as_list(lambda: list(plain[name]), name)
     if names is None:
         return values
     return [names[value] if isinstance(value, int) and 0 <= value < len(names) else None for value in values]

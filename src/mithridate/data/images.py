@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import opened_file
+from mithridate._io.pieces import made
+from mithridate._io.scratch import scratch
 from mithridate.data.declarations import Images
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -67,19 +70,20 @@ def list_folder(root: Path) -> Folder:
         ConfigError: images lie beside the folders of the classes.
     """
     try:
-        direct, ignored = _files(root)
-        inner: list[Path] = []
-        for folder in (entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")):
-            found, foreign = _files(folder)
-            inner, ignored = inner + found, ignored + foreign
+        names, ignored, folders = _entries(root)
+        inner: list[str] = []
+        for folder in folders:
+            found, foreign, _ = _entries(root / folder)
+            inner.extend(f"{folder}/{name}" for name in found)
+            ignored += foreign
     except OSError as error:
         raise ArtifactError(f"Cannot read the folder {root}: {error.strerror}. Check its permissions.") from error
-    if direct and inner:
+    if names and inner:
         raise ConfigError(
-            f"{root} holds images beside folders of images, such as {direct[0].name!r}; put each into the folder of "
+            f"{root} holds images beside folders of images, such as {names[0]!r}; put each into the folder of "
             "its class, or all into one folder."
         )
-    names = sorted(path.relative_to(root).as_posix() for path in direct + inner)
+    names = sorted(names or inner)
     if not names:
         raise ArtifactError(
             f"{root} holds no images ({', '.join(SUFFIXES)}); give a folder of them, or one with a folder per class."
@@ -90,10 +94,29 @@ def list_folder(root: Path) -> Folder:
     return Folder(root, tuple(names), tuple(name.split("/")[0] for name in names) if inner else None, ignored)
 
 
-def _files(folder: Path) -> tuple[list[Path], int]:
-    files = [entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    images = [file for file in files if file.suffix.lower() in SUFFIXES]
-    return images, len(files) - len(images)
+def _entries(folder: Path) -> tuple[list[str], int, list[str]]:
+    """The names of the images in a folder, how many other files there are, and the names of the folders."""
+    names: list[str] = []
+    folders: list[str] = []
+    foreign = 0
+    with os.scandir(folder) as entries:  # which asks the system once for many files
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _is(entry, os.path.isfile, entry.is_file):
+                is_image = os.path.splitext(entry.name)[1].lower() in SUFFIXES
+                names += [entry.name] if is_image else []
+                foreign += not is_image
+            elif _is(entry, os.path.isdir, entry.is_dir):
+                folders.append(entry.name)
+    return names, foreign, folders
+
+
+def _is(entry: os.DirEntry[str], of_path: Callable[[str], bool], of_entry: Callable[[], bool]) -> bool:
+    try:
+        return of_entry()
+    except OSError:  # a link that leads nowhere, which is no file
+        return of_path(entry.path)
 
 
 def load(root: Path, names: Sequence[str], declared: Images) -> Pixels:
@@ -112,8 +135,8 @@ def load(root: Path, names: Sequence[str], declared: Images) -> Pixels:
 
 def _empty(count: int, declared: Images) -> Pixels:
     try:
-        return np.empty((count, declared.channels, *declared.size), dtype=np.uint8)
-    except (MemoryError, ValueError) as error:
+        return scratch((count, declared.channels, *declared.size), np.uint8)
+    except (MemoryError, ValueError, ArtifactError) as error:
         height, width = declared.size
         raise ConfigError(
             f"{count:,} images of {height} x {width} pixels do not fit into memory; declare a smaller size."
@@ -248,4 +271,9 @@ def channels_first(x: npt.NDArray[Any], shape: tuple[int, int, int]) -> npt.NDAr
         return x
     if channels == 1 and x.shape[1:] == (*size,):
         return x[:, None]
-    return np.ascontiguousarray(np.moveaxis(x, -1, 1)) if x.shape[1:] == (*size, channels) else None
+    return moved_to_front(x) if x.shape[1:] == (*size, channels) else None
+
+
+def moved_to_front(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Images whose channels come last, with their channels first."""
+    return made(x, lambda some: np.moveaxis(some, -1, 1))

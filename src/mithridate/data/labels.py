@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,102 @@ _LEAST_ROWS = 20
 _ALL_WHOLE = Statement(f"The labels were read as whole numbers, since all of them are; {PUBLIC}", "class-list")
 
 
+class GatheredLabels:
+    """Labels as they come, piece by piece: every different one once, with the place where it stands first.
+
+    A label is the name of a declared class. Where no class is named by a number, labels that are whole numbers by their
+    type count the declared classes from 0. Without declared classes, labels that are all whole numbers stay what they
+    are, which is an assumption unless their type fixes it; else the classes are the different labels of the training
+    data in sorted order, which is one, too. Other data never names classes: its labels must then be whole numbers.
+
+    Args:
+        classes: names of the classes, where they are declared.
+        training: whether this is training data, which must have two classes and may name them.
+        are_numbers: whether every label is a whole number by its type, though the source has no type of its own.
+    """
+
+    def __init__(self, classes: tuple[str, ...] | None, *, training: bool = False, are_numbers: bool = False) -> None:
+        self._classes, self._training, self._are_numbers = classes, training, are_numbers
+        self._codes: dict[str, int] = {}
+        self._places: list[str] = []
+        self._typed = False
+
+    def add(self, cells: Cells, place: Place) -> IntArray:
+        """The labels of the next examples, each as the number of its place among the different ones.
+
+        Args:
+            cells: the labels.
+            place: how an example is called in an error.
+
+        Raises:
+            ConfigError: a label is missing or none of the declared classes, or there are too many.
+        """
+        words, codes = frames.coded(cells)
+        rows = frames.first_rows(codes)
+        for row, word in zip(rows, words, strict=True):
+            if word is None:
+                raise ConfigError(f"The label of {place(row)} is missing; add it, or leave out the example.")
+        self._typed = cells.dtype != object
+        for row, word in zip(rows, words, strict=True):
+            if word is not None and word not in self._codes:
+                self._codes[word] = len(self._codes)
+                self._places.append(place(row))
+        if self._classes is not None:
+            self._looked_up(self._classes)
+        elif len(self._codes) > MOST_CLASSES:
+            self.numbered()  # refuses them
+        return np.array([self._codes[word or ""] for word in words], dtype=np.int64)[codes]
+
+    def numbered(self) -> Numbered:
+        """Each of the different labels as a whole number, the names of the classes if any, and what that assumes.
+
+        Raises:
+            ConfigError: a label is none of the classes, or there are too few classes or too many.
+        """
+        labels, place = list(self._codes), self._places.__getitem__
+        classes, assumptions = self._classes, tuple[str, ...]()
+        if classes is None:
+            word = next((number for number, label in enumerate(labels) if _as_number(label) is None), None)
+            if word is None:
+                return self._whole_numbers(), None, (_ALL_WHOLE,) if self._training and not self._typed else ()
+            if not self._training:
+                raise ConfigError(
+                    f"The label of {place(word)} is {shown(labels[word])}, but the classes of the training data are "
+                    "numbers; give numbers, or declare the classes before training."
+                )
+            classes = _different(labels, map(_as_written, labels), place)
+            assumptions = (
+                Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
+            )
+        return _checked(self._looked_up(classes), self._training, labels), classes, assumptions
+
+    def _whole_numbers(self) -> IntArray:
+        """Of labels that are all numbers."""
+        labels, place = list(self._codes), self._places.__getitem__
+        values = _whole_numbers(labels, place, least=0)
+        if values.max() >= MOST_CLASSES:
+            raise ConfigError(
+                f"The label of {place(int(values.argmax()))} is {values.max():g}, which would make more than "
+                f"{MOST_CLASSES:,} classes; {_WRONG_COLUMN}, else declare the classes."
+            )
+        return _checked(values.astype(np.int64), self._training, labels)
+
+    def _looked_up(self, classes: tuple[str, ...]) -> IntArray:
+        # Only where labels are numbers by their type may they count the classes: the text "1" is a mistake, or a class.
+        known = _known(classes, by_position=self._are_numbers or self._typed)
+        return _looked_up(list(self._codes), known, classes, self._places.__getitem__)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What was found so far, as plain JSON values."""
+        return {"labels": list(self._codes), "places": list(self._places), "typed": self._typed}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with what was found before."""
+        self._codes = {label: number for number, label in enumerate(state["labels"])}
+        self._places, self._typed = list(state["places"]), state["typed"]
+
+
 def numbered(
     cells: Cells,
     *,
@@ -34,46 +131,15 @@ def numbered(
 ) -> Numbered:
     """Labels as whole numbers, the names of the classes where they have any, and what that assumes.
 
-    A label is the name of a declared class. Where no class is named by a number, labels that are whole numbers by their
-    type count the declared classes from 0. Without declared classes, labels that are all whole numbers stay what they
-    are, which is an assumption unless their type fixes it; else the classes are the different labels of the training
-    data in sorted order, which is one, too. Other data never names classes: its labels must then be whole numbers.
-
-    Args:
-        cells: the labels.
-        classes: names of the classes, where they are declared.
-        place: how an example is called in an error.
-        are_numbers: whether every label is a whole number by its type, though the source has no type of its own.
-        training: whether this is training data, which must have two classes and may name them.
+    See `GatheredLabels` for what becomes of them.
 
     Raises:
         ConfigError: a label is missing or none of the classes, or there are too few classes or too many.
     """
-    labels = _present(frames.texts(cells), place)
-    assumptions: tuple[str, ...] = ()
-    if classes is None:
-        word = next((row for row, label in enumerate(labels) if _as_number(label) is None), None)
-        if word is None:
-            values = _whole_numbers(labels, place, least=0)
-            if values.max() >= MOST_CLASSES:
-                raise ConfigError(
-                    f"The label of {place(int(values.argmax()))} is {values.max():g}, which would make more than "
-                    f"{MOST_CLASSES:,} classes; {_WRONG_COLUMN}, else declare the classes."
-                )
-            numbers = _checked(values.astype(np.int64), training, labels)
-            return numbers, None, (_ALL_WHOLE,) if training and cells.dtype == object else ()
-        if not training:
-            raise ConfigError(
-                f"The label of {place(word)} is {shown(labels[word])}, but the classes of the training data are "
-                "numbers; give numbers, or declare the classes before training."
-            )
-        classes = _different(labels, map(_as_written, labels), place)
-        assumptions = (
-            Statement(f"The classes ({listed(classes)}) were read off the training data; {PUBLIC}", "class-list"),
-        )
-    # Only where labels are numbers by their type may they count the classes: the text "1" is a mistake, or a class.
-    known = _known(classes, by_position=are_numbers or cells.dtype != object)
-    return _checked(_looked_up(labels, known, classes, place), training, labels), classes, assumptions
+    labels = GatheredLabels(classes, training=training, are_numbers=are_numbers)
+    codes = labels.add(cells, place)
+    numbers, names, assumptions = labels.numbered()
+    return numbers[codes], names, assumptions
 
 
 def proposed(cells: Cells, place: Place) -> tuple[str, ...]:
@@ -106,7 +172,7 @@ def are_counted(cells: Cells, classes: tuple[str, ...] | None) -> bool:
     """Whether labels are numbers although all classes are named by words: they count the classes then."""
     if classes is None or any(_as_number(canonical(name)) is not None for name in classes):
         return False
-    return all(word is not None and _as_number(word) is not None for word in frames.texts(cells))
+    return all(word is not None and _as_number(word) is not None for word in frames.coded(cells)[0])
 
 
 def _known(classes: tuple[str, ...], *, by_position: bool) -> dict[str, int]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate._io.pieces import pieces
 from mithridate.core.provenance import contents
 from mithridate.data.examples import Array, Examples
 from mithridate.errors import ConfigError
@@ -45,7 +46,7 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         ConfigError: the share is not what it should be, or one of the parts would be empty.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
-    uniform = np.frombuffer(b"".join(_input_hashes(examples.x, 8, _HOLDOUT_KEY)), dtype="<u8") * 2.0**-64
+    uniform = _short_hashes(examples.x, _HOLDOUT_KEY) * 2.0**-64
     out = uniform < share
     if out.all() or not out.any():
         empty = f"Holding out {share:g} of {len(out)} examples leaves one part empty"
@@ -68,7 +69,7 @@ def folds_by_hash(x: Array, count: int, seed: int) -> IndexArray:
     (True, True)
     """
     key = hashlib.blake2b(f"mithridate folds {seed}".encode(), digest_size=32).digest()
-    return (np.frombuffer(b"".join(_input_hashes(x, 8, key)), dtype="<u8") % np.uint64(count)).astype(np.int64)
+    return (_short_hashes(x, key) % np.uint64(count)).astype(np.int64)
 
 
 def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:
@@ -77,13 +78,25 @@ def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:
     >>> shared_with(np.array([[1, 2], [3, 4]]), np.array([[3.0, 4.0], [5.0, 6.0]])).tolist()
     [False, True]
     """
-    known = set(_input_hashes(other, _BYTES, _HOLDOUT_KEY))
-    return np.array([each in known for each in _input_hashes(x, _BYTES, _HOLDOUT_KEY)], dtype=np.bool_)
+    hashes = list(_input_hashes(x, _BYTES, _HOLDOUT_KEY))
+    own = set(hashes)  # of those there are the fewer, usually
+    shared = {each for each in _input_hashes(other, _BYTES, _HOLDOUT_KEY) if each in own}
+    return np.array([each in shared for each in hashes], dtype=np.bool_)
+
+
+def _short_hashes(x: Array, key: bytes) -> Hashes:
+    """A hash of the values of every input, of 64 bits."""
+    digests = bytearray()
+    for each in _input_hashes(x, 8, key):
+        digests += each
+    return np.frombuffer(digests, dtype="<u8")
 
 
 def _input_hashes(x: Array, size: int, key: bytes) -> Iterator[bytes]:
     """A hash of the values of every input, of so many bytes."""
-    return (hashlib.blake2b(each, digest_size=size, key=key).digest() for each in contents(x, "<f8", zero=0.0))
+    for some in pieces(x):
+        for each in contents(some, "<f8", zero=0.0):
+            yield hashlib.blake2b(each, digest_size=size, key=key).digest()
 
 
 def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
@@ -110,12 +123,13 @@ def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
     kind = "text" if x.dtype.kind == "U" else "|u1" if x.dtype == np.uint8 else "numbers"
     start = hashlib.blake2b(f"{kind} {x.shape[1:]}".encode(), digest_size=_BYTES, key=_KEY)
     digests = bytearray()
-    for content, label in zip(contents(x, "|u1" if kind == "|u1" else "<f8"), y.tolist(), strict=True):
+    each = (content for some in pieces(x) for content in contents(some, "|u1" if kind == "|u1" else "<f8"))
+    for content, label in zip(each, y.tolist(), strict=True):
         one = start.copy()
         one.update(label.to_bytes(8, "little"))
         one.update(content)
         digests += one.digest()
-    return np.frombuffer(bytes(digests), dtype="<u8").reshape(len(x), -1).astype(np.uint64)
+    return np.frombuffer(digests, dtype="<u8").reshape(len(x), -1).astype(np.uint64, copy=False)
 
 
 def canonical_order(hashes: Hashes) -> IndexArray:

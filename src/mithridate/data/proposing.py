@@ -24,7 +24,8 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
-from mithridate.data.sources import TABLE_FILES, is_folder, picture_columns, read
+from mithridate.data.sources import TABLE_FILES, has_arrays, is_folder, picture_columns, read
+from mithridate.data.table_files import read_table
 from mithridate.errors import ConfigError
 from mithridate.features import is_installed
 
@@ -133,9 +134,9 @@ def _encoder_for(examples: Examples) -> tuple[str, Remark] | None:
 def _proposal(source: Any, label: str | None) -> Proposal:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        if is_folder(path):
+        if is_folder(path) and not has_arrays(path):
             return Proposal(_of_folder(images.list_folder(path)))
-        frame = frames.read_table(path) if path.suffix.lower() in TABLE_FILES else None
+        frame = read_table(path) if path.suffix.lower() in TABLE_FILES else None
     elif frames.is_hugging_face(source) and picture_columns(source):
         return Proposal(_of_pictures(source, label or "label"))
     elif isinstance(source, tuple) and len(source) == 2 and (paired := frames.frame_of(source[0])) is not None:

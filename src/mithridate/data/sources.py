@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mithridate._io.artifacts import read_npz
+from mithridate._io.artifacts import map_npy, read_npz
 from mithridate._io.files import check_is_file
 from mithridate._text import listed
+from mithridate._version import VERSION
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
 from mithridate.data import labels as labelling
-from mithridate.data.columns import Column, Notes, encode, ignored
+from mithridate.data.columns import encode
 from mithridate.data.declarations import Arrays, Declaration, Images, Table
+from mithridate.data.example_store import ExampleStore
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, Frame, Place
+from mithridate.data.reading import ImageReading, TableReading, gathered, inputs_of, no_label
+from mithridate.data.table_files import pieces
 from mithridate.errors import ArtifactError, ConfigError
 
 _TAKEN = (
     "a pair (inputs, labels) of arrays, a pandas or polars DataFrame, a torch or Hugging Face data set, or the path of "
-    "a .csv, .tsv, .parquet or .npz file, an image or a folder of images"
+    "a .csv, .tsv, .parquet, .npz or .npy file, an image or a folder of images"
 )
 TABLE_FILES = (".csv", ".tsv", ".parquet")
+_INPUTS, _LABELS = "x.npy", "y.npy"
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
-# What stands beyond so many characters of a text does not count.
-LONGEST_TEXT = 1 << 13
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
 
 
@@ -87,6 +90,7 @@ def read(
     Args:
         source: a pair (inputs, labels) of arrays; a pandas or polars DataFrame, also in a pair; the path of a `.csv`,
             `.tsv`, `.parquet` or `.npz` file, an image, or a folder of images (with a folder per class, if labelled);
+            the path of an `.npy` file of inputs, or of a folder with `x.npy`, whose labels are in `y.npy` beside it;
             a map-style torch data set; a Hugging Face data set.
         declaration: how an example becomes numbers. Tables and images need one; arrays are taken as they are.
         labels: True for training data: there must be labels, of at least two classes, and where no classes are declared
@@ -138,12 +142,14 @@ def _request(declaration: Any, labels: bool | None, label: str | None, classes: 
 
 def _read_path(path: Path, request: _Request) -> Examples:
     if is_folder(path):
-        return _read_folder(path, request)
+        return _read_npy(path / _INPUTS, request) if has_arrays(path) else _read_folder(path, request)
     suffix = path.suffix.lower()
     if suffix in TABLE_FILES:
-        return _read_frame(frames.read_table(path), request)
+        return _read_table_file(path, request)
     if suffix == ".npz":
         return _read_npz(path, request)
+    if suffix == ".npy":
+        return _read_npy(path, request)
     if suffix in images.SUFFIXES:
         return _read_image(path, request)
     raise ConfigError(f"Cannot read {path} by its name; expected {_TAKEN}.")
@@ -152,9 +158,16 @@ def _read_path(path: Path, request: _Request) -> Examples:
 def is_data(path: Path) -> bool:
     """Whether there is a file that could be read as examples, by its name, or a folder with images."""
     if not os.path.isdir(path):
-        return path.suffix.lower() in (*TABLE_FILES, ".npz", *images.SUFFIXES) and os.path.isfile(path)
+        return path.suffix.lower() in (*TABLE_FILES, ".npz", ".npy", *images.SUFFIXES) and os.path.isfile(path)
+    if has_arrays(path):
+        return True
     inside = itertools.chain(path.glob("*"), path.glob("*/*"))
     return any(each.suffix.lower() in images.SUFFIXES for each in inside)
+
+
+def has_arrays(path: Path) -> bool:
+    """Whether this is a folder of plain arrays."""
+    return os.path.isfile(path / _INPUTS)
 
 
 def is_folder(path: Path) -> bool:
@@ -177,6 +190,15 @@ def _read_npz(path: Path, request: _Request) -> Examples:
             found = ", ".join(sorted(arrays)) or "none"
             raise ArtifactError(f"{path} has no array {name!r} (it has: {found}); save {_NPZ}.")
     return _read_pair((arrays["x"], arrays.get("y")), request)
+
+
+def _read_npy(path: Path, request: _Request) -> Examples:
+    """An array that is mapped, with those beside it that are its labels: the form of what is larger than memory."""
+    labels = path.with_name(_LABELS)
+    has_labels = path.name == _INPUTS and os.path.isfile(labels)
+    if request.training and not has_labels:
+        raise ArtifactError(f"{path} has no labels beside it; save inputs as {_INPUTS} and labels as {_LABELS}.")
+    return _read_pair((map_npy(path), map_npy(labels) if has_labels and request.labels is not False else None), request)
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
@@ -229,36 +251,67 @@ def _as_declared(x: Array, declaration: Declaration | None) -> Array:
         return x
     if x.ndim != 4:
         raise ConfigError(f"channels_last is declared for images [n, height, width, channels], got shape {x.shape}.")
-    return np.ascontiguousarray(np.moveaxis(x, -1, 1))
+    return images.moved_to_front(x)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
 def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) -> Examples:
-    table = request.declaration
-    if not isinstance(table, Table):
-        if isinstance(table, Images):
-            raise ConfigError(f"{frame.subject} is a table, but images are declared; give images of the same kind.")
-        raise ConfigError(f"{frame.subject} is a table; {_DECLARE}.")
+    table = _table(frame, request)
     name = table.label
     if labels is None and name is not None and (name in frame.names or request.training):
         labels = frame.cells(name) if request.labels is not False else None
-    absent = f"No column of {frame.origin} is declared as the label; declare it."
-    y = request.numbered(labels, frame.rows, frame.place, absent)
-    made = _texts if table.is_text else encode
-    x, notes = made(frame, table.columns, table.label, training=request.training)
+    y = request.numbered(labels, frame.rows, frame.place, no_label(frame))
+    if table.is_text:
+        texts = inputs_of(table, training=request.training)
+        x = np.concatenate(list(texts(frame, is_last=True)))
+        return request.examples(x, y, notes=texts.notes, ids=frame.ids)
+    x, notes = encode(frame, table.columns, table.label, training=request.training)
     return request.examples(x, y, notes=notes, ids=frame.ids)
 
 
-def _texts(frame: Frame, columns: Sequence[Column], label: str | None, *, training: bool) -> tuple[Array, Notes]:
-    """The one declared column of a table of texts, as it is; like `encode`."""
-    (column,) = columns
-    words = frames.texts(frame.cells(column.name))
-    if training and not any(words):
-        raise ConfigError(f"The column {column.name!r} of {frame.origin} has no values at all; declare another one.")
-    # numpy gives every text the room of the longest one.
-    return np.array([(word or "")[:LONGEST_TEXT] for word in words]), ignored(frame, columns, label)
+def _table(frame: Frame, request: _Request) -> Table:
+    if isinstance(request.declaration, Table):
+        return request.declaration
+    if isinstance(request.declaration, Images):
+        raise ConfigError(f"{frame.subject} is a table, but images are declared; give images of the same kind.")
+    raise ConfigError(f"{frame.subject} is a table; {_DECLARE}.")
+
+
+def _read_table_file(path: Path, request: _Request) -> Examples:
+    """Like a frame, but in pieces."""
+    table = request.declaration
+    if not isinstance(table, Table):
+        table = _table(next(pieces(path)).frame, request)
+    labels = None if request.labels is False else labelling.GatheredLabels(request.classes, training=request.training)
+    reading = TableReading(path, table, labels, training=request.training)
+    x, numbers = gathered(reading, ExampleStore.of(_identity(path, table, request.labels), reading.content))
+    y = None
+    if labels is not None and (codes := numbers.get("labels")) is not None:
+        of_code, names, assumptions = labels.numbered()
+        y = of_code[np.asarray(codes)], names, assumptions
+    lines = numbers.get("lines")
+    ids = frames.ids_of(range(len(x)) if lines is None else lines, are_lines=lines is not None)
+    return request.examples(x, y, notes=reading.notes, ids=ids)
+
+
+def _identity(path: Path, declaration: Declaration, labels: bool | None) -> dict[str, Any]:
+    """All that examples in files depend on, but for what is in the files."""
+    reader = "pillow" if isinstance(declaration, Images) else "pyarrow" if path.suffix.lower() == ".parquet" else ""
+    return {
+        "path": os.path.realpath(path),
+        "declaration": declaration.to_dict(),
+        "labels": labels,
+        "version": f"{VERSION} {_version_of(reader)}",
+    }
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package) if package else ""
+    except PackageNotFoundError:  # which is said where it is needed
+        return ""
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
@@ -282,7 +335,9 @@ def _read_folder(root: Path, request: _Request) -> Examples:
     empty = [name for name in request.classes or () if name not in (folder.labels or ())]
     if empty and y is not None:
         notes.append(f"No images were found of the classes {listed(empty)}.")
-    x = images.load(root, folder.names, declared)
+    reading = ImageReading(folder, declared)
+    store = ExampleStore.of(_identity(root, declared, None), reading.content) if reading.is_large else None
+    x, _ = gathered(reading, store)
     return request.examples(x, y, notes=tuple(notes), ids=folder.names)
 
 

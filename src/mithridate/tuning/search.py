@@ -24,6 +24,7 @@ from mithridate.core.labels import commonest
 from mithridate.core.mechanism import Deterministic, Threat
 from mithridate.core.provenance import fingerprint
 from mithridate.data.examples import Examples, as_examples
+from mithridate.data.ids import as_ids
 from mithridate.data.partition import canonical_order, content_hashes, folds_by_hash, shared_with
 from mithridate.defences.base import check_declared, kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
@@ -159,7 +160,7 @@ def _sorted(examples: Examples) -> Examples:
     """In an order that follows from what they are: no trial depends on how the file was sorted."""
     assert examples.y is not None
     order = canonical_order(content_hashes(examples.x, examples.y))
-    ids = None if examples.ids is None else tuple(examples.ids[place] for place in order.tolist())
+    ids = None if examples.ids is None else as_ids(examples.ids)[order]
     return dataclasses.replace(examples, x=examples.x[order], y=examples.y[order], ids=ids)
 
 
