@@ -30,7 +30,7 @@ from mithridate.training.conversion import (
     layers_of,
     trace,
 )
-from mithridate.training.kernels import cpu
+from mithridate.training.kernels import Chain, cpu
 from mithridate.training.models import random_inputs
 
 
@@ -100,6 +100,12 @@ class FastNetwork:
         models, batch = present.shape
         if batch == 0:
             return torch.zeros_like(weights)
+        compiled = self._compiled(weights.device, batch)
+        if compiled is not None:
+            chain, library = compiled
+            places = [self._slices[name].start for name in chain.names]
+            limits = self.clipping.limits(max_grad_norm)
+            return library.clipped_sums(chain, places, weights, inputs, labels, present, self.loss_weights, limits)
         # For each model, the position in the batch from which there is only padding.
         extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
         frame = self._frame(models, extents, recording=True)
@@ -109,6 +115,14 @@ class FastNetwork:
             errors = _loss_gradients(logits, labels.flatten(), present.flatten(), self.loss_weights)
             gradients = torch.autograd.grad(logits, [tap.outputs for tap in taps], errors)
             return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
+
+    def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
+        """The whole network as compiled code takes it, where it can: on a CPU, for sums in single precision."""
+        chain = self._fusion.chain
+        if chain is None or device.type != "cpu" or kernels_for(device) is not None:
+            return None
+        library = cpu.library(stages=True) if self.clipping.accumulator(batch) == torch.float32 else None
+        return None if library is None else (chain, library)
 
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Scores before the softmax, models x inputs x classes; every model sees the same inputs."""

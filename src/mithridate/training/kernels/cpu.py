@@ -1,7 +1,7 @@
 """What is faster than torch on a CPU, for small images: C, compiled where it runs, and other operations of torch.
 
-A *stage* is a convolution of stride 1 with a bias, `tanh` or `relu`, and the mean over windows side by side. At first
-use `library()` compiles `native.c` with the system's C compiler and keeps the result in the user's cache folder; where
+A *stage* is a convolution of stride 1 with a bias, `tanh` or `relu`, and the mean over windows side by side. A *chain*
+is a whole network of stages and linear layers, whose clipped sums are one call. At first use `library()` compiles `native.c` with the system's C compiler and keeps the result in the user's cache folder; where
 there is no compiler, or anything else is amiss, it is None and plain torch does the work.
 
 Compiled code is taken from the cache only if nobody but the user could have put it there, and used only after it gave
@@ -38,13 +38,13 @@ from torch import Tensor
 
 from mithridate._computer import processor
 from mithridate._io.files import cache_folder, make_private, refuse_unless_private
-from mithridate.training.kernels import Stage
+from mithridate.training.kernels import Chain, Dense, Stage
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
 SavedTensors = Sequence[Tensor]
 
-_FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 # Code for this very processor, or for any of its kind where the compiler does not know how.
 _TARGETS = (("-march=native",), ())
 _COMPILERS = ("cc", "gcc", "clang")
@@ -52,7 +52,7 @@ _SECONDS_TO_COMPILE = 120
 # Half of what `keep_freed_memory` asks the C library to keep.
 _SAVED_BYTES = 2**24
 # As in native.c.
-_MOST_STAGES = 16
+_MOST_STAGES, _MOST_LAYERS = 16, 16
 # A wrong kernel is off by far more; rounding of the few terms of the self-check by far less.
 _TOLERANCE = 1e-4
 # Of <malloc.h>: how large an allocation must be to come straight from the kernel, and how much free memory goes back.
@@ -86,7 +86,11 @@ class Library:
         self._example_gradients = _declared(loaded.mithridate_example_gradients, arguments, None)
         arguments = [pointer, pointer, *[number] * 3, pointer, pointer, *[number] * 5, pointer, number]
         self._sum_products = _declared(loaded.mithridate_sum_products, arguments, None)
+        self._network_floats = _declared(loaded.mithridate_network_floats, [pointer, number, pointer, number], number)
+        arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number]
+        self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 4], number)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
+        self._network_plan = functools.lru_cache(maxsize=64)(self._new_network_plan)
 
     def forward(
         self, images: Tensor, parameters: Parameters, stages: Sequence[Stage], *, keep: bool = True
@@ -196,6 +200,69 @@ class Library:
             outputs, features, together, out.data_ptr(), out.stride(0),
         )  # fmt: skip
 
+    def clipped_sums(
+        self,
+        chain: Chain,
+        places: Sequence[int],
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        present: Tensor,
+        loss_weights: Tensor | None,
+        limits: tuple[float, float, float],
+    ) -> Tensor:
+        """For each model, the sum over its present examples of their gradients of the cross-entropy, each clipped.
+
+        Guarantee: the gradient of an example is formed by itself, and scaled by `clipping.Clipping.factors` of its
+        norm; what is not finite, or too large, is left out. They are added up in single precision.
+
+        Args:
+            chain: the network.
+            places: where each of `chain.names` begins in a row of the weights.
+            weights: models x parameters.
+            inputs: models x batch x input.
+            labels: models x batch, int64.
+            present: models x batch, False for padding.
+            loss_weights: what gradients are multiplied by beforehand, for each label; None for 1.
+            limits: of `clipping.Clipping.limits`.
+
+        Returns:
+            models x parameters.
+
+        Raises:
+            ValueError: the shapes do not fit each other, or a label is not among the classes.
+        """
+        models, batch = present.shape
+        first, classes = chain.stages[0], chain.layers[-1].outputs
+        weights = _checked(weights, (models, weights.shape[1]))
+        inputs = _checked(inputs, (models, batch, first.channels, first.height, first.width))
+        scale = _checked(torch.ones(classes) if loss_weights is None else loss_weights, (classes,))
+        labels, present = labels.contiguous(), present.contiguous()
+        if labels.shape != present.shape or (labels.dtype, present.dtype) != (torch.int64, torch.bool):
+            raise ValueError(f"Labels {labels.shape} of {labels.dtype} do not fit {present.shape}.")
+        plan = self._network_plan(chain, tuple(places), weights.shape[1])
+        scratch, out = weights.new_empty(plan.scratch), torch.empty_like(weights)
+        failed = self._clipped_sums(
+            plan.stages, len(chain.stages), plan.layers, len(chain.layers), plan.places, weights.data_ptr(), models,
+            weights.shape[1], inputs.data_ptr(), labels.data_ptr(), present.data_ptr(), batch, scale.data_ptr(),
+            (ctypes.c_double * 3)(*limits), scratch.data_ptr(), out.data_ptr(),
+        )  # fmt: skip
+        if failed:
+            raise ValueError(f"Expected labels from 0 to {classes - 1}.")
+        return out
+
+    def _new_network_plan(self, chain: Chain, places: tuple[int, ...], parameters: int) -> _NetworkPlan:
+        _check_chain(chain.stages)
+        _check_layers(chain)
+        sizes = _parameter_sizes(chain)
+        if len(places) != len(sizes) or any(not 0 <= at <= parameters - size for at, size in zip(places, sizes, strict=True)):
+            raise ValueError(f"The places {places} are not those of {len(sizes)} parameters among {parameters} numbers.")
+        numbers = [number for stage in chain.stages for number in _numbers(stage)]
+        layers = [number for each in chain.layers for number in (each.features, each.outputs, each.activation == "relu")]
+        arrays = [(ctypes.c_int64 * len(values))(*map(int, values)) for values in (numbers, layers, places)]
+        scratch = self._network_floats(arrays[0], len(chain.stages), arrays[1], len(chain.layers))
+        return _NetworkPlan(*arrays, scratch)
+
     def _new_plan(self, stages: tuple[Stage, ...]) -> _Plan:
         _check_chain(stages)
         numbers = [number for stage in stages for number in _numbers(stage)]
@@ -215,6 +282,16 @@ class _Plan:
         """The batch in parts whose saved numbers are of a size that the C library gives out again once freed."""
         step = max(1, _SAVED_BYTES // (4 * self.saved))
         return [slice(at, min(at + step, batch)) for at in range(0, batch, step)]
+
+
+@dataclass(frozen=True)
+class _NetworkPlan:
+    """A network as C takes it, and the floats that it needs to work."""
+
+    stages: ctypes.Array[ctypes.c_int64]
+    layers: ctypes.Array[ctypes.c_int64]
+    places: ctypes.Array[ctypes.c_int64]
+    scratch: int
 
 
 def _declared(function: Any, arguments: list[Any], result: Any) -> Any:
@@ -246,6 +323,27 @@ def _check_chain(stages: tuple[Stage, ...]) -> None:
     for one, other in itertools.pairwise(stages):
         if (one.outputs, *one.out_size) != (other.channels, other.height, other.width):
             raise ValueError(f"{other} does not take what {one} gives; give stages in the order of the network.")
+
+
+def _check_layers(chain: Chain) -> None:
+    if not 1 <= len(chain.layers) <= _MOST_LAYERS:
+        raise ValueError(f"Expected 1 to {_MOST_LAYERS} linear layers, got {len(chain.layers)}.")
+    last = chain.stages[-1]
+    given = last.outputs * last.out_size[0] * last.out_size[1]
+    for layer in chain.layers:
+        if layer.features != given or layer.outputs < 1:
+            raise ValueError(f"{layer} does not take the {given} numbers before it, or gives none.")
+        given = layer.outputs
+    activations = [layer.activation for layer in chain.layers]
+    if activations[-1] is not None or not {*activations[:-1]} <= {"tanh", "relu"}:
+        raise ValueError("Expected tanh or relu after every linear layer but the last, which has none.")
+
+
+def _parameter_sizes(chain: Chain) -> list[int]:
+    """Of weights and biases, in the order of their names."""
+    pairs = [(stage.outputs * stage.entries, stage.outputs) for stage in chain.stages]
+    pairs += [(layer.outputs * layer.features, layer.outputs) for layer in chain.layers]
+    return [size for pair in pairs for size in pair]
 
 
 def _checked(values: Tensor, shape: tuple[int, ...]) -> Tensor:
