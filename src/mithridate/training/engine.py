@@ -50,6 +50,7 @@ from mithridate.training.general import GeneralNetwork
 from mithridate.training.kernels import cpu
 from mithridate.training.models import Model, check_examples_apart, check_module, initial_weights, same_bits
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
+from mithridate.training.noise import add_noise
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
 from mithridate.training.run_directory import TallyArrays, plan_ranges
 
@@ -82,7 +83,7 @@ class Engine:
     Guarantee, for a `TrainConfig`: each instance is one independent draw of its mechanism on `data`: true Poisson
     batches, every example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation
     `noise_multiplier * max_grad_norm` in every coordinate, divided by the constant `divisor`. On one device it is a
-    function of the instance's seed, up to rounding; GPUs draw their noise from other streams than CPUs.
+    function of the instance's seed, up to rounding.
 
     Guarantee, for a plan of parts: the weights of a model, and so its vote on any input, are to the bit a function of
     the examples of its part, of the recipe and of its number, on one computer. On a CPU every model is trained alone,
@@ -225,22 +226,26 @@ class Engine:
         """The plain loop: what every other one must agree with."""
         weights = group.start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
         optimiser = Optimiser(self._recipe, weights)
-        streams = [group.seeds.generator(instance, "noise") for instance in group.instances]
+        keys = self._noise_keys(group)
         table = self._source.table(len(weights), group)
         table.fill(group)
-        for block in self._source.blocks(group, steps):
-            for indices, sizes in block:
-                chosen = torch.from_numpy(indices).to(self._device)
-                sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
-                if self._rule.noise:
-                    # Row by row from the instances' own streams.
-                    rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
-                    sums.add_(torch.from_numpy(np.stack(rows)).to(sums), alpha=self._rule.noise)
-                # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
-                optimiser.update(sums.to(weights).div_(self._rule.divisor))
-                if on_step is not None:
-                    on_step(group.models)
+        batches = (batch for block in self._source.blocks(group, steps) for batch in block)
+        for step, (indices, sizes) in enumerate(batches):
+            chosen = torch.from_numpy(indices).to(self._device)
+            sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
+            if self._rule.noise:
+                add_noise(sums, keys, step, self._rule.noise)
+            # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
+            optimiser.update(sums.to(weights).div_(self._rule.divisor))
+            if on_step is not None:
+                on_step(group.models)
         return optimiser.result()
+
+    def _noise_keys(self, group: Group) -> list[int]:
+        """For each place of a group; those that are only there to fill up need no secrets."""
+        if not self._rule.noise:
+            return [0] * len(group.start)
+        return [group.seeds.key(instance, "noise") for instance in group.instances]
 
     def _train_by_graph(self, group: Group, steps: int, kernels: ModuleType, on_step: OnStep | None) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
@@ -268,9 +273,7 @@ class Engine:
             self._resident = self._new_resident(models, kernels)
         resident = self._resident
         resident.weights.copy_(group.start)
-        with_noise = self._rule.noise > 0.0
-        keys = [group.seeds.key(instance, "noise") for instance in group.instances] if with_noise else [0] * models
-        resident.optimiser.restart(keys)
+        resident.optimiser.restart(self._noise_keys(group))
         resident.table.fill(group)
         return resident
 

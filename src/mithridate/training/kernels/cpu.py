@@ -89,6 +89,8 @@ class Library:
         self._network_floats = _declared(loaded.mithridate_network_floats, [pointer, number, pointer, number], number)
         arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number]
         self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 4], number)
+        arguments = [pointer, number, number, ctypes.c_double, number, pointer, number]
+        self._add_normals = _declared(loaded.mithridate_add_normals, arguments, None)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
         self._network_plan = functools.lru_cache(maxsize=64)(self._new_network_plan)
 
@@ -250,6 +252,20 @@ class Library:
         if failed:
             raise ValueError(f"Expected labels from 0 to {classes - 1}.")
         return out
+
+    def add_normals(self, sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
+        """Add noise to sums, models x places, float32 or float64, in place: see `noise.add_noise`.
+
+        Raises:
+            ValueError: there is not one key for each model.
+        """
+        if len(keys) != len(sums) or not sums.is_contiguous() or sums.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"{len(keys)} keys do not fit sums {sums.shape} of {sums.dtype}.")
+        words = [key >> shift & 0xFFFFFFFF for key in keys for shift in (0, 32, 64)]
+        self._add_normals(
+            (ctypes.c_uint32 * len(words))(*words), len(keys), step, scale, sums.dtype == torch.float64,
+            sums.data_ptr(), sums.shape[1],
+        )  # fmt: skip
 
     def _new_network_plan(self, chain: Chain, places: tuple[int, ...], parameters: int) -> _NetworkPlan:
         _check_chain(chain.stages)

@@ -45,6 +45,9 @@ typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t i8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double d8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint32_t u8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint64_t w8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t w4 __attribute__((vector_size(32), aligned(8), may_alias));
 
 typedef struct {
     int64_t channels, height, width, outputs, kernel_height, kernel_width, padding_height, padding_width;
@@ -1088,6 +1091,83 @@ static void add_some(const Network *network, const float *weights, const int64_t
     add_layers(network, factors);
 }
 
+/* --- noise: see `training/noise.py` ------------------------------------------------------------------------------- */
+
+#define PAIRS 64
+
+/* Products of the lower halves of 64-bit numbers. */
+INLINE w8 product_of_halves(w8 a, uint64_t b)
+{
+#if defined(__AVX2__) && !defined(__AVX512DQ__)  /* else the compiler multiplies all halves */
+    w4 halves[2], factor = (w4){0} + b;
+    *(w8 *)halves = a;
+    UNROLL for (int i = 0; i < 2; i++) halves[i] = (w4)__builtin_ia32_pmuludq256((i8)halves[i], (i8)factor);
+    return *(w8 *)halves;
+#else
+    return (a & 0xffffffff) * b;
+#endif
+}
+
+/* Three words of Philox 4x32-10 for the counters (first, step, key[2], 0), (first + 1, ...), ...; upper halves of 64 bits
+ * hold nothing of interest. */
+INLINE void philox(const uint32_t *key, uint32_t first, uint32_t step, u8 *one, u8 *two, u8 *three)
+{
+    w8 a = (w8){0, 1, 2, 3, 4, 5, 6, 7} + first, b = (w8){0} + step, c = (w8){0} + key[2], d = {0};
+    uint32_t k = key[0], l = key[1];
+    UNROLL for (int round = 0; round < 10; round++, k += 0x9E3779B9u, l += 0xBB67AE85u) {
+        w8 left = product_of_halves(a, 0xD2511F53u), right = product_of_halves(c, 0xCD9E8D57u);
+        a = (right >> 32) ^ b ^ k;
+        b = right;
+        c = (left >> 32) ^ d ^ l;
+        d = left;
+    }
+    *one = __builtin_convertvector(a, u8);
+    *two = __builtin_convertvector(b, u8);
+    *three = __builtin_convertvector(c, u8);
+}
+
+/* log(x) = n ln 2 + log(1 + r), x = 2^n (1 + r), for x >= 2^-126; Cephes' polynomial. */
+INLINE v8 log_of(v8 x)
+{
+    i8 number = ((i8)x - 0x3f3504f3) >> 23;
+    v8 rest = (v8)((i8)x - (number << 23)) - 1.0f, n = __builtin_convertvector(number, v8), square = rest * rest;
+    v8 sum = rest * 7.0376836292e-2f - 1.1514610310e-1f;
+    sum = sum * rest + 1.1676998740e-1f;
+    sum = sum * rest - 1.2420140846e-1f;
+    sum = sum * rest + 1.4249322787e-1f;
+    sum = sum * rest - 1.6668057665e-1f;
+    sum = sum * rest + 2.0000714765e-1f;
+    sum = sum * rest - 2.4999993993e-1f;
+    sum = sum * rest + 3.3333331174e-1f;
+    sum = sum * (square * rest) + n * -2.12194440e-4f;
+    return (sum - square / 2.0f + rest) + n * 0.693359375f;
+}
+
+/* Standard normals at 2 * PAIRS places from 2 * first on, those of even places and those of odd ones apart. */
+static void normal_pairs(const uint32_t *key, uint32_t first, uint32_t step, float *even, float *odd)
+{
+    for (int at = 0; at < PAIRS; at += LANES) {
+        u8 one, two, three;
+        philox(key, first + (uint32_t)at, step, &one, &two, &three);
+        /* 64 bits for the radius: with 32 it would end at 6.7 standard deviations. */
+        v8 uniform = __builtin_convertvector(one, v8) * 0x1p-32f;
+        uniform += __builtin_convertvector(two, v8) * 0x1p-64f + 0x1p-65f;
+        v8 radius = log_of(clamp(uniform, 0.0f, 1.0f)) * -2.0f;
+        UNROLL for (int lane = 0; lane < LANES; lane++) radius[lane] = __builtin_sqrtf(radius[lane]);
+        /* The angle as a quarter of a turn, and an eighth at most in either direction; Cephes' polynomials. */
+        u8 quarter = (three + 0x20000000u) >> 30;
+        v8 angle = __builtin_convertvector((i8)(three - (quarter << 30)), v8) * 1.46291808e-9f, square = angle * angle;
+        v8 sine = square * -1.9515295891e-4f + 8.3321608736e-3f;
+        sine = (sine * square - 1.6666654611e-1f) * (square * angle) + angle;
+        v8 cosine = square * 2.443315711809948e-5f - 1.388731625493765e-3f;
+        cosine = (cosine * square + 4.166664568298827e-2f) * (square * square) - square / 2.0f + 1.0f;
+        i8 turned = -(i8)(quarter & 1);
+        i8 x = ((i8)sine & turned) | ((i8)cosine & ~turned), y = ((i8)cosine & turned) | ((i8)sine & ~turned);
+        *(v8 *)(even + at) = radius * (v8)(x ^ (i8)(((quarter + 1) & 2) << 30));
+        *(v8 *)(odd + at) = radius * (v8)(y ^ (i8)((quarter & 2) << 30));
+    }
+}
+
 /* --- what Python calls -------------------------------------------------------------------------------------------- */
 
 /* Floats of one example that go from `forward` to `example_gradients`. */
@@ -1200,4 +1280,28 @@ int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const 
         give_sums(&network, places, out);
     }
     return 0;
+}
+
+/* sums[model][place] += scale * a standard normal that belongs to the model's key (three words), the step and the place;
+ * in double precision or in single precision. */
+void mithridate_add_normals(const uint32_t *keys, int64_t models, int64_t step, double scale, int64_t is_double,
+                            void *sums, int64_t size)
+{
+    float even[PAIRS], odd[PAIRS];
+    for (int64_t model = 0; model < models; model++)
+        for (int64_t first = 0; first < size; first += 2 * PAIRS) {
+            int64_t count = size - first < 2 * PAIRS ? size - first : 2 * PAIRS, start = model * size + first;
+            normal_pairs(keys + 3 * model, (uint32_t)(first / 2), (uint32_t)step, even, odd);
+            double *wide = (double *)sums + start;
+            float *narrow = (float *)sums + start, share = (float)scale;
+            if (is_double) {
+                for (int64_t i = 0; i < count; i++) wide[i] += scale * (double)(i % 2 ? odd : even)[i / 2];
+            } else {
+                for (int64_t i = 0; i < count / 2; i++) {
+                    narrow[2 * i] += share * even[i];
+                    narrow[2 * i + 1] += share * odd[i];
+                }
+                if (count % 2) narrow[count - 1] += share * even[count / 2];
+            }
+        }
 }
