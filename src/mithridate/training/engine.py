@@ -155,10 +155,14 @@ class Engine:
 
     @property
     def arithmetic(self) -> str:
-        """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
+        """What computes; others differ by rounding.
+
+        That is `native` (with the name of the compiled code) or `torch` on a CPU, `triton` or `torch` elsewhere.
+        """
         if self._device.type == "cpu":
             has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and cpu.library(stages=True) is not None else "torch"
+            library = cpu.library(stages=True) if has_stem else None
+            return "torch" if library is None else f"native {library.name[:8]}"
         return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:

@@ -4,8 +4,8 @@ Counters take the place of a state, so that no draw depends on what else is in f
 devices draw the same numbers, up to rounding: `kernels.triton` on a GPU, compiled code (`kernels.cpu`) or numpy on a CPU.
 
 Guarantee: the words that numbers are made of are independent and uniform, as far as Philox 4x32-10 is a random function of
-its counter, which is what it was made and tested for (it passes all of TestU01's BigCrush). The numbers reach from 2^-33
-to beyond nine standard deviations; `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice.
+its counter, which is what it was made and tested for (it passes all of TestU01's BigCrush). The numbers reach beyond nine
+standard deviations; those of `torch.randn` on a CPU end at 5.8, which a run of a billion draws would notice.
 
 References:
     Salmon, Moraes, Dror, Shaw 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Box, Muller 1958.

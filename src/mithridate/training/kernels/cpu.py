@@ -69,13 +69,15 @@ class Library:
 
     Args:
         path: the compiled file.
+        name: of what it was compiled from, and by what: another name, other bits.
 
     Raises:
         OSError: it cannot be loaded.
         AttributeError: it is not what was compiled.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
         loaded = ctypes.CDLL(str(path))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._saved_floats = _declared(loaded.mithridate_saved_floats, [pointer, number], number)
@@ -428,20 +430,19 @@ def _from_cache(compiler: list[str], flags: list[str], source: bytes) -> Library
     Raises:
         subprocess.CalledProcessError: the compiler does not take the source, or the flags.
     """
-    folder = cache_folder()
+    folder, key = cache_folder(), _key(compiler, flags, source)
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:
-            return Library(_compile([*compiler, *flags], source, Path(temporary)))  # loaded, it needs no file
+            return Library(_compile([*compiler, *flags], source, Path(temporary)), key)  # loaded, it needs no file
     folder = folder / "native"
     make_private(folder)
-    key = _key(compiler, flags, source)
     path = _find(folder, key)
     if path is None:
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             made = _compile([*compiler, *flags], source, Path(temporary))
             path = folder / f"{key}-{_digest(made.read_bytes())}.so"
             os.replace(made, path)  # of two that compile at the same time, the last one wins
-    return Library(path)
+    return Library(path, key)
 
 
 def _find(folder: Path, key: str) -> Path | None:

@@ -885,7 +885,7 @@ typedef struct {
 typedef struct {
     Chain chain;
     const Layer *layers;
-    int64_t count, classes;
+    int64_t count, classes, lanes;     /* lanes of which some have examples */
     int64_t step[MOST_LAYERS];         /* floats from one example to the next */
     float *columns[MOST_LAYERS], *rows[MOST_LAYERS];  /* inputs of the layers, [feature][example] and [example][feature] */
     float *errors[MOST_LAYERS];        /* gradients of the outputs, [output][example] */
@@ -946,7 +946,7 @@ static void forward_layers(const Network *network, const float *weights, const i
         for (int64_t o = 0; o < layer->outputs; o++)
             for (int64_t e = 0; e < SOME; e++) out[o * SOME + e] = bias[o];
         multiply(weights + places[2 * i], layer->features, 1, network->columns[i], SOME, layer->features, out, SOME,
-                 layer->outputs, SOME);
+                 layer->outputs, network->lanes);
         if (!more) break;
         activate(out, layer->outputs * SOME, layer->relu);
         transpose(out, SOME, layer->outputs, SOME, network->rows[i + 1], network->step[i + 1]);
@@ -1002,7 +1002,7 @@ static void backward_layers(const Network *network, const float *weights, const 
         float *below = i > 0 ? network->errors[i - 1] : network->gradients;
         memset(below, 0, (size_t)(layer->features * SOME) * sizeof(float));
         multiply(weights + places[2 * i], 1, layer->features, network->errors[i], SOME, layer->outputs, below, SOME,
-                 layer->features, SOME);
+                 layer->features, network->lanes);
         for (int64_t at = 0; i > 0 && at < layer->features * SOME; at += LANES) {
             v8 *error = (v8 *)(below + at), value = *(const v8 *)(network->columns[i] + at);
             if (layer[-1].relu)
@@ -1047,7 +1047,7 @@ static void add_layers(const Network *network, const float *factors)
             for (int64_t e = 0; e < SOME; e++) sum += errors[e];
             network->bias_sums[i][o] += sum;
         }
-        multiply(network->errors[i], SOME, 1, network->rows[i], network->step[i], SOME, network->sums[i],
+        multiply(network->errors[i], SOME, 1, network->rows[i], network->step[i], network->lanes, network->sums[i],
                  network->step[i], layer->outputs, network->step[i]);
     }
 }
@@ -1068,12 +1068,13 @@ static void give_sums(const Network *network, const int64_t *places, float *out)
 }
 
 /* Adds up to SOME examples, given by their inputs and labels. */
-static void add_some(const Network *network, const float *weights, const int64_t *places, const float *const *inputs,
+static void add_some(Network *network, const float *weights, const int64_t *places, const float *const *inputs,
                      const int64_t *labels, int64_t count, const float *loss_weights, const Limits *limits)
 {
     const Chain *chain = &network->chain;
     double squares[SOME] = {0.0};
     float factors[SOME] = {0.0f};
+    network->lanes = rounded(count, LANES);
     for (int64_t e = 0; e < count; e++)
         forward(chain, inputs[e], network->saved + e * chain->saved, network->rows[0] + e * network->step[0]);
     places += 2 * chain->count;
