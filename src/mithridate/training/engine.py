@@ -50,7 +50,6 @@ from mithridate.training.general import GeneralNetwork
 from mithridate.training.kernels import cpu
 from mithridate.training.models import Model, check_examples_apart, check_module, initial_weights, same_bits
 from mithridate.training.network import FastNetwork, NotConvertible, kernels_for
-from mithridate.training.noise import add_noise
 from mithridate.training.randomness import PUBLIC_SEED, Seeds
 from mithridate.training.run_directory import TallyArrays, plan_ranges
 
@@ -238,7 +237,7 @@ class Engine:
             chosen = torch.from_numpy(indices).to(self._device)
             sums = _sums(self.network, self._rule, table, weights, chosen, torch.from_numpy(sizes).to(self._device))
             if self._rule.noise:
-                add_noise(sums, keys, step, self._rule.noise)
+                cpu.add_noise(sums, keys, step, self._rule.noise)
             # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
             optimiser.update(sums.to(weights).div_(self._rule.divisor))
             if on_step is not None:

@@ -113,7 +113,7 @@ class Seeds:
 
         SFC64 is the fastest of numpy's generators; its normals in single precision have tails to eight standard
         deviations, where `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice. The noise of
-        private training has another source (`noise`).
+        private training has another source (`kernels.normals`).
 
         Raises:
             LookupError: the instance is not among these seeds.

@@ -20,6 +20,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -39,6 +40,7 @@ from torch import Tensor
 from mithridate._computer import processor
 from mithridate._io.files import cache_folder, make_private, refuse_unless_private
 from mithridate.training.kernels import Chain, Dense, Stage
+from mithridate.training.kernels.normals import normals
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
@@ -256,13 +258,13 @@ class Library:
         return out
 
     def add_normals(self, sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
-        """Add noise to sums, models x places, float32 or float64, in place: see `noise.add_noise`.
+        """What `add_noise` does, for sums on the CPU that are contiguous.
 
         Raises:
-            ValueError: there is not one key for each model.
+            ValueError: they are not, or there is not one key for each model.
         """
         if len(keys) != len(sums) or not sums.is_contiguous() or sums.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{len(keys)} keys do not fit sums {sums.shape} of {sums.dtype}.")
+            raise ValueError(f"{len(keys)} keys do not fit sums {tuple(sums.shape)} of {sums.dtype}, or these lie apart.")
         words = [key >> shift & 0xFFFFFFFF for key in keys for shift in (0, 32, 64)]
         self._add_normals(
             (ctypes.c_uint32 * len(words))(*words), len(keys), step, scale, sums.dtype == torch.float64,
@@ -394,7 +396,8 @@ def library(*, stages: bool = False) -> Library | None:
     """
     if stages:
         found = library()
-        return None if found is None or not _is_right(found, _stages_are_right) else found
+        checks = (_stages_are_right, _networks_are_right)
+        return None if found is None or not all(_is_right(found, check) for check in checks) else found
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
     source = resources.files("mithridate.training.kernels").joinpath("native.c").read_bytes()  # it is in every package
@@ -403,7 +406,7 @@ def library(*, stages: bool = False) -> Library | None:
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
         _log.info("plain torch takes the place of compiled code: %s", error)
         return None
-    return found if _is_right(found, _sums_are_right) else None
+    return found if _is_right(found, _sums_are_right) and _is_right(found, _normals_are_right) else None
 
 
 def _compiled(source: bytes) -> Library:
@@ -528,6 +531,39 @@ def _stages_are_right(found: Library) -> bool:
     return all(_agree(squares, weight.square().sum(1) + bias.square().sum(1)) for weight, bias, squares in gradients)
 
 
+def _networks_are_right(found: Library) -> bool:
+    """A stage and two linear layers, with more examples than are taken at a time, some absent and all clipped."""
+    stage = Stage(2, 5, 6, 5, (2, 2), (0, 0), "tanh", (2, 2))
+    chain = Chain(("",) * 6, (stage,), (Dense(20, 9, "relu"), Dense(9, 3, None)))
+    random = torch.Generator().manual_seed(2)
+    sizes = _parameter_sizes(chain)
+    places = [sum(sizes[:at]) for at in range(len(sizes))]
+    weights = torch.randn(1, sum(sizes), generator=random) / 3
+    images, labels = torch.randn(1, 21, 2, 5, 6, generator=random), torch.arange(21).remainder(3).unsqueeze(0)
+    present, longest = torch.arange(21).remainder(5).ne(0).unsqueeze(0), 0.01
+    sums = found.clipped_sums(chain, places, weights, images, labels, present, None, (longest, 0.0, math.inf))
+    expected = torch.zeros(sum(sizes))
+    for example in present[0].nonzero().flatten().tolist():
+        with torch.enable_grad():
+            row = weights[0].clone().requires_grad_()
+            kernel, bias, one, two, three, four = row.split(sizes)
+            values = _by_torch(images[0, example : example + 1], [kernel.view(5, 2, 2, 2), bias], [stage]).flatten(1)
+            hidden = F.linear(values, one.view(9, 20), two).relu()
+            loss = F.cross_entropy(F.linear(hidden, three.view(3, 9), four), labels[0, example : example + 1])
+            gradient = torch.autograd.grad(loss, row)[0]
+        expected += gradient * (longest / gradient.norm()).clamp_max(1.0)
+    return bool((sums[0] - expected).norm() <= _TOLERANCE * expected.norm())
+
+
+def _normals_are_right(found: Library) -> bool:
+    """The noise of two models, with a remainder, against numpy."""
+    sums = torch.zeros(2, 301)
+    keys = [2**95 + 7, 2**64 - 5]
+    found.add_normals(sums, keys, 3, 1.0)
+    expected = torch.stack([torch.from_numpy(normals(key, 3, 301)) for key in keys])
+    return bool(((sums - expected).abs() <= 1e-3).all() and (sums - expected).abs().mean() <= 1e-5)
+
+
 def _agree(one: Tensor, other: Tensor) -> bool:
     return bool(((one - other).abs() <= _TOLERANCE * (1.0 + other.abs())).all())
 
@@ -537,6 +573,26 @@ def _by_torch(images: Tensor, parameters: Sequence[Tensor], stages: Sequence[Sta
         outputs = F.conv2d(images, weight, bias, padding=stage.padding)
         images = F.avg_pool2d(outputs.tanh() if stage.activation == "tanh" else outputs.relu(), stage.window)
     return images
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+
+def add_noise(sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
+    """Add `scale` times standard normals to sums, models x places, in place and in their precision.
+
+    Args:
+        sums: in single or double precision, contiguous.
+        keys: for each model; see `normals`.
+        step: from 0 on, below 2^32.
+        scale: standard deviation of the noise.
+    """
+    found = library() if sums.device.type == "cpu" else None
+    if found is not None:
+        found.add_normals(sums, keys, step, scale)
+        return
+    for row, key in zip(sums, keys, strict=True):
+        row.add_(torch.from_numpy(normals(key, step, sums.shape[1])).to(sums), alpha=scale)
 
 
 # --- plain torch ------------------------------------------------------------------------------------------------------

@@ -1092,7 +1092,7 @@ static void add_some(Network *network, const float *weights, const int64_t *plac
     add_layers(network, factors);
 }
 
-/* --- noise: see `training/noise.py` ------------------------------------------------------------------------------- */
+/* --- noise: see `normals.py` -------------------------------------------------------------------------------------- */
 
 #define PAIRS 64
 
