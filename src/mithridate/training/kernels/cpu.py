@@ -1,8 +1,9 @@
 """What is faster than torch on a CPU, for small images: C, compiled where it runs, and other operations of torch.
 
 A *stage* is a convolution of stride 1 with a bias, `tanh` or `relu`, and the mean over windows side by side. A *chain*
-is a whole network of stages and linear layers, whose clipped sums are one call. At first use `library()` compiles `native.c` with the system's C compiler and keeps the result in the user's cache folder; where
-there is no compiler, or anything else is amiss, it is None and plain torch does the work.
+is a whole network of stages and linear layers, whose clipped sums are one call. At first use `library()` compiles
+`native.c` with the system's C compiler and keeps the result in the user's cache folder; where there is no compiler, or
+anything else is amiss, it is None and plain torch does the work.
 
 Compiled code is taken from the cache only if nobody but the user could have put it there, and used only after it gave
 what torch gives for a small problem. `MITHRIDATE_NATIVE=off` switches the C off.
@@ -238,6 +239,7 @@ class Library:
         Raises:
             ValueError: the shapes do not fit each other, or a label is not among the classes.
         """
+        plan = self._network_plan(chain, tuple(places), weights.shape[1])
         models, batch = present.shape
         first, classes = chain.stages[0], chain.layers[-1].outputs
         weights = _checked(weights, (models, weights.shape[1]))
@@ -246,7 +248,6 @@ class Library:
         labels, present = labels.contiguous(), present.contiguous()
         if labels.shape != present.shape or (labels.dtype, present.dtype) != (torch.int64, torch.bool):
             raise ValueError(f"Labels {labels.shape} of {labels.dtype} do not fit {present.shape}.")
-        plan = self._network_plan(chain, tuple(places), weights.shape[1])
         scratch, out = weights.new_empty(plan.scratch), torch.empty_like(weights)
         failed = self._clipped_sums(
             plan.stages, len(chain.stages), plan.layers, len(chain.layers), plan.places, weights.data_ptr(), models,
@@ -264,7 +265,9 @@ class Library:
             ValueError: they are not, or there is not one key for each model.
         """
         if len(keys) != len(sums) or not sums.is_contiguous() or sums.dtype not in (torch.float32, torch.float64):
-            raise ValueError(f"{len(keys)} keys do not fit sums {tuple(sums.shape)} of {sums.dtype}, or these lie apart.")
+            raise ValueError(
+                f"{len(keys)} keys do not fit sums {tuple(sums.shape)} of {sums.dtype}, or these lie apart."
+            )
         words = [key >> shift & 0xFFFFFFFF for key in keys for shift in (0, 32, 64)]
         self._add_normals(
             (ctypes.c_uint32 * len(words))(*words), len(keys), step, scale, sums.dtype == torch.float64,
@@ -275,13 +278,19 @@ class Library:
         _check_chain(chain.stages)
         _check_layers(chain)
         sizes = _parameter_sizes(chain)
-        if len(places) != len(sizes) or any(not 0 <= at <= parameters - size for at, size in zip(places, sizes, strict=True)):
-            raise ValueError(f"The places {places} are not those of {len(sizes)} parameters among {parameters} numbers.")
+        if len(places) != len(sizes) or any(
+            not 0 <= at <= parameters - size for at, size in zip(places, sizes, strict=True)
+        ):
+            raise ValueError(
+                f"The places {places} are not those of {len(sizes)} parameters among {parameters} numbers."
+            )
         numbers = [number for stage in chain.stages for number in _numbers(stage)]
-        layers = [number for each in chain.layers for number in (each.features, each.outputs, each.activation == "relu")]
-        arrays = [(ctypes.c_int64 * len(values))(*map(int, values)) for values in (numbers, layers, places)]
-        scratch = self._network_floats(arrays[0], len(chain.stages), arrays[1], len(chain.layers))
-        return _NetworkPlan(*arrays, scratch)
+        layers = [
+            number for each in chain.layers for number in (each.features, each.outputs, each.activation == "relu")
+        ]
+        first, second, third = ((ctypes.c_int64 * len(each))(*map(int, each)) for each in (numbers, layers, places))
+        scratch = self._network_floats(first, len(chain.stages), second, len(chain.layers))
+        return _NetworkPlan(first, second, third, scratch)
 
     def _new_plan(self, stages: tuple[Stage, ...]) -> _Plan:
         _check_chain(stages)

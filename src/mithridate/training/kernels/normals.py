@@ -1,11 +1,11 @@
 """The Gaussian noise of private training: a function of an instance's key, the step and the place of a parameter.
 
-Counters take the place of a state, so that no draw depends on what else is in flight or on what was drawn before, and all
-devices draw the same numbers, up to rounding: `triton` on a GPU; on a CPU `cpu` by compiled code, or numpy here.
+Counters take the place of a state, so that no draw depends on what else is in flight or on what was drawn before, and
+all devices draw the same numbers, up to rounding: `triton` on a GPU; on a CPU `cpu` by compiled code, or numpy here.
 
-Guarantee: the words that numbers are made of are independent and uniform, as far as Philox 4x32-10 is a random function of
-its counter, which is what it was made and tested for (it passes all of TestU01's BigCrush). The numbers reach beyond nine
-standard deviations; those of `torch.randn` on a CPU end at 5.8, which a run of a billion draws would notice.
+Guarantee: the words that numbers are made of are independent and uniform, as far as Philox 4x32-10 is a random function
+of its counter, which is what it was made and tested for (it passes all of TestU01's BigCrush). The numbers reach beyond
+nine standard deviations; those of `torch.randn` on a CPU end at 5.8, which a run of a billion draws would notice.
 
 References:
     Salmon, Moraes, Dror, Shaw 2011, Parallel random numbers: as easy as 1, 2, 3 (Philox); Box, Muller 1958.
