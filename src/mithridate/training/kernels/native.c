@@ -551,14 +551,20 @@ static void input_gradient(const float *errors, const float *weights, const Stag
     }
 }
 
+INLINE void add_square(const float *values, d8 *sum)
+{
+    d8 value = __builtin_convertvector(*(const v8 *)values, d8);
+    *sum += value * value;
+}
+
 /* Of a number of floats that LANES divides. */
 static double sum_of_squares(const float *values, int64_t count)
 {
     d8 sums[4] = {{0.0}, {0.0}, {0.0}, {0.0}};  /* several, because each waits for itself */
-    for (int64_t i = 0; i < count; i += LANES) {
-        d8 value = __builtin_convertvector(*(const v8 *)(values + i), d8);
-        sums[i / LANES % 4] += value * value;
-    }
+    int64_t i = 0;
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        UNROLL for (int j = 0; j < 4; j++) add_square(values + i + j * LANES, sums + j);
+    for (; i < count; i += LANES) add_square(values + i, sums);
     sums[0] += sums[1] + (sums[2] + sums[3]);
     double sum = 0.0;
     for (int lane = 0; lane < 8; lane++) sum += sums[0][lane];
@@ -978,10 +984,7 @@ static void squares_of_columns(const float *columns, int64_t rows, double start,
 {
     for (int64_t lane = 0; lane < SOME; lane += LANES) {
         d8 sum = (d8){0.0} + start;
-        for (int64_t row = 0; row < rows; row++) {
-            d8 value = __builtin_convertvector(*(const v8 *)(columns + row * SOME + lane), d8);
-            sum += value * value;
-        }
+        for (int64_t row = 0; row < rows; row++) add_square(columns + row * SOME + lane, &sum);
         *(d8 *)(squares + lane) = sum;
     }
 }
