@@ -405,7 +405,23 @@ def test_clipped_sums_of_whole_networks(name: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("batch", [1, 15, 16, 17, 128])
+def test_clipped_sums_of_whole_networks_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, network, shape = whole("hardly anything")
+    weights = random_weights(module, 2, 3)
+    inputs, labels, present = random_batch(module, shape, 2, 700, 5)
+    present[1, 300:] = False
+    labels = labels % 2
+    expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, 0.3)
+    sums = network.clipped_sums(weights, inputs, labels, present, 0.3)
+    assert sums.dtype == torch.float64
+    assert float((sums - expected).norm() / expected.norm()) < 1e-6
+    monkeypatch.setattr(network, "_compiled", lambda *_: None)
+    apart = network.clipped_sums(weights, inputs, labels, present, 0.3)
+    assert float((sums - apart).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("batch", [1, 15, 16, 17, 128, 200])
 def test_no_example_of_a_whole_network_moves_a_sum_by_more_than_the_bound(batch: int) -> None:
     module, network, shape = whole("lenet")
     weights = random_weights(module, 1, 7) * 2.0
@@ -488,10 +504,10 @@ def test_which_networks_are_taken_as_a_whole() -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_large_batches_and_other_devices_go_layer_by_layer() -> None:
+def test_huge_batches_and_other_devices_go_layer_by_layer() -> None:
     _, network, _ = whole("lenet")
-    assert network._compiled(torch.device("cpu"), 128) is not None
-    assert network._compiled(torch.device("cpu"), 129) is None
+    assert network._compiled(torch.device("cpu"), 1900) is not None
+    assert network._compiled(torch.device("cpu"), 1901) is None
     assert network._compiled(torch.device("cuda"), 16) is None
 
 
@@ -507,8 +523,10 @@ SMALL = Chain(("",) * 4, (Stage(1, 3, 3, 2, (2, 2), (0, 0), "tanh", (1, 1)),), (
         ({"labels": torch.zeros(1, 2)}, "do not fit"),
         ({"inputs": torch.zeros(1, 2, 1, 3, 4)}, "Expected a tensor"),
         ({"weights": torch.zeros(1, 36)}, "are not those of"),
-        ({"places": [0, 8, 10]}, "are not those of"),
+        ({"places": [0, 8, 10]}, "zip"),
         ({"places": [0, 8, 10, -1]}, "are not those of"),
+        ({"places": [0, 8, 10, 10]}, "are not those of"),
+        ({"together": 17}, "Expected 16 or 0"),
         ({"loss_weights": torch.ones(2)}, "Expected a tensor"),
         ({"chain": replace(SMALL, layers=())}, "linear layers"),
         ({"chain": replace(SMALL, layers=(Dense(9, 3, None),))}, "does not take"),
@@ -520,7 +538,7 @@ def test_networks_that_do_not_fit_are_refused(library: Library, changes: dict[st
     given: dict[str, Any] = {
         "chain": SMALL, "places": [0, 8, 10, 34], "weights": torch.zeros(1, 37), "inputs": torch.zeros(1, 2, 1, 3, 3),
         "labels": torch.zeros(1, 2, dtype=torch.int64), "present": torch.ones(1, 2, dtype=torch.bool),
-        "loss_weights": None, "limits": (1.0, 0.0, 1.0),
+        "loss_weights": None, "limits": (1.0, 0.0, 1.0), "together": 0,
     }  # fmt: skip
     assert library.clipped_sums(**given).shape == (1, 37)
     with pytest.raises(ValueError, match=match):

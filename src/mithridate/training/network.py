@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mithridate.training import layers
-from mithridate.training.clipping import Clipping
+from mithridate.training.clipping import Clipping, examples_together
 from mithridate.training.conversion import (
     NotConvertible,
     call,
@@ -104,8 +104,11 @@ class FastNetwork:
         if compiled is not None:
             chain, library = compiled
             places = [self._slices[name].start for name in chain.names]
-            limits = self.clipping.limits(max_grad_norm)
-            return library.clipped_sums(chain, places, weights, inputs, labels, present, self.loss_weights, limits)
+            together = 0 if self.clipping.accumulator(batch) == torch.float32 else examples_together(batch)
+            return library.clipped_sums(
+                chain, places, weights, inputs, labels, present, self.loss_weights,
+                self.clipping.limits(max_grad_norm), together,
+            )  # fmt: skip
         # For each model, the position in the batch from which there is only padding.
         extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
         frame = self._frame(models, extents, recording=True)
@@ -117,11 +120,11 @@ class FastNetwork:
             return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
 
     def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
-        """The whole network as compiled code takes it, where it can: on a CPU, for sums in single precision."""
+        """The whole network as compiled code takes it, where it can: on a CPU, in batches that are not huge."""
         chain = self._fusion.chain
-        if chain is None or device.type != "cpu" or kernels_for(device) is not None:
+        if chain is None or device.type != "cpu" or kernels_for(device) is not None or not examples_together(batch):
             return None
-        library = cpu.library(stages=True) if self.clipping.accumulator(batch) == torch.float32 else None
+        library = cpu.library(stages=True)
         return None if library is None else (chain, library)
 
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ _SECONDS_TO_COMPILE = 120
 # Half of what `keep_freed_memory` asks the C library to keep.
 _SAVED_BYTES = 2**24
 # As in native.c.
-_MOST_STAGES, _MOST_LAYERS = 16, 16
+_MOST_STAGES, _MOST_LAYERS, _TOGETHER = 16, 16, 16
 # A wrong kernel is off by far more; rounding of the few terms of the self-check by far less.
 _TOLERANCE = 1e-4
 # Of <malloc.h>: how large an allocation must be to come straight from the kernel, and how much free memory goes back.
@@ -93,7 +93,7 @@ class Library:
         self._sum_products = _declared(loaded.mithridate_sum_products, arguments, None)
         self._network_floats = _declared(loaded.mithridate_network_floats, [pointer, number, pointer, number], number)
         arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number]
-        self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 4], number)
+        self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 5], number)
         arguments = [pointer, number, number, ctypes.c_double, number, pointer, number]
         self._add_normals = _declared(loaded.mithridate_add_normals, arguments, None)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
@@ -217,11 +217,13 @@ class Library:
         present: Tensor,
         loss_weights: Tensor | None,
         limits: tuple[float, float, float],
+        together: int,
     ) -> Tensor:
         """For each model, the sum over its present examples of their gradients of the cross-entropy, each clipped.
 
         Guarantee: the gradient of an example is formed by itself, and scaled by `clipping.Clipping.factors` of its
-        norm; what is not finite, or too large, is left out. They are added up in single precision.
+        norm; what is not finite, or too large, is left out. They are added up in single precision, or `together`
+        neighbours are, one after another, and these sums in double precision.
 
         Args:
             chain: the network.
@@ -232,9 +234,10 @@ class Library:
             present: models x batch, False for padding.
             loss_weights: what gradients are multiplied by beforehand, for each label; None for 1.
             limits: of `clipping.Clipping.limits`.
+            together: 16, or 0 for all of them.
 
         Returns:
-            models x parameters.
+            models x parameters, float32, or float64 where not all are added up in single precision.
 
         Raises:
             ValueError: the shapes do not fit each other, or a label is not among the classes.
@@ -246,17 +249,23 @@ class Library:
         inputs = _checked(inputs, (models, batch, first.channels, first.height, first.width))
         scale = _checked(torch.ones(classes) if loss_weights is None else loss_weights, (classes,))
         labels, present = labels.contiguous(), present.contiguous()
+        if together not in (0, _TOGETHER):
+            raise ValueError(
+                f"Expected {_TOGETHER} or 0 neighbours to be added up in single precision, got {together}."
+            )
         if labels.shape != present.shape or (labels.dtype, present.dtype) != (torch.int64, torch.bool):
             raise ValueError(f"Labels {labels.shape} of {labels.dtype} do not fit {present.shape}.")
-        scratch, out = weights.new_empty(plan.scratch), torch.empty_like(weights)
+        scratch, out = weights.new_empty(plan.scratch), torch.empty_like(weights[:1] if together else weights)
+        wide = torch.zeros_like(weights, dtype=torch.float64) if together else None
         failed = self._clipped_sums(
             plan.stages, len(chain.stages), plan.layers, len(chain.layers), plan.places, weights.data_ptr(), models,
             weights.shape[1], inputs.data_ptr(), labels.data_ptr(), present.data_ptr(), batch, scale.data_ptr(),
             (ctypes.c_double * 3)(*limits), scratch.data_ptr(), out.data_ptr(),
+            None if wide is None else wide.data_ptr(),
         )  # fmt: skip
         if failed:
             raise ValueError(f"Expected labels from 0 to {classes - 1}.")
-        return out
+        return out if wide is None else wide
 
     def add_normals(self, sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
         """What `add_noise` does, for sums on the CPU that are contiguous.
@@ -278,9 +287,8 @@ class Library:
         _check_chain(chain.stages)
         _check_layers(chain)
         sizes = _parameter_sizes(chain)
-        if len(places) != len(sizes) or any(
-            not 0 <= at <= parameters - size for at, size in zip(places, sizes, strict=True)
-        ):
+        ends = sorted((at, at + size) for at, size in zip(places, sizes, strict=True))
+        if [0, *(end for _, end in ends)] != [*(at for at, _ in ends), parameters]:
             raise ValueError(
                 f"The places {places} are not those of {len(sizes)} parameters among {parameters} numbers."
             )
@@ -550,7 +558,7 @@ def _networks_are_right(found: Library) -> bool:
     weights = torch.randn(1, sum(sizes), generator=random) / 3
     images, labels = torch.randn(1, 21, 2, 5, 6, generator=random), torch.arange(21).remainder(3).unsqueeze(0)
     present, longest = torch.arange(21).remainder(5).ne(0).unsqueeze(0), 0.01
-    sums = found.clipped_sums(chain, places, weights, images, labels, present, None, (longest, 0.0, math.inf))
+    sums = found.clipped_sums(chain, places, weights, images, labels, present, None, (longest, 0.0, math.inf), 0)
     expected = torch.zeros(sum(sizes))
     for example in present[0].nonzero().flatten().tolist():
         with torch.enable_grad():

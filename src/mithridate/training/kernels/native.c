@@ -895,7 +895,8 @@ typedef struct {
     int64_t step[MOST_LAYERS];         /* floats from one example to the next */
     float *columns[MOST_LAYERS], *rows[MOST_LAYERS];  /* inputs of the layers, [feature][example] and [example][feature] */
     float *errors[MOST_LAYERS];        /* gradients of the outputs, [output][example] */
-    float *sums[MOST_LAYERS], *bias_sums[MOST_LAYERS], *stage_sums[MOST_STAGES];
+    float *sums[MOST_LAYERS], *bias_sums[MOST_LAYERS], *stage_sums[MOST_STAGES];  /* one after another in memory */
+    int64_t sums_floats;
     float *saved, *gradients, *by_example;  /* gradients of the first layer's inputs */
 } Network;
 
@@ -910,11 +911,14 @@ static int64_t lay_out_network(Network *network, const Stage *stages, int64_t st
         network->stage_sums[i] = carve(memory, &used, gradient_floats(network->chain.sizes + i));
     for (int64_t i = 0; i < layer_count; i++) {
         network->step[i] = rounded(layers[i].features, LANES);
+        network->sums[i] = carve(memory, &used, layers[i].outputs * network->step[i]);
+        network->bias_sums[i] = carve(memory, &used, layers[i].outputs);
+    }
+    network->sums_floats = used - first;
+    for (int64_t i = 0; i < layer_count; i++) {
         network->columns[i] = carve(memory, &used, layers[i].features * SOME);
         network->rows[i] = carve(memory, &used, network->step[i] * SOME);
         network->errors[i] = carve(memory, &used, layers[i].outputs * SOME);
-        network->sums[i] = carve(memory, &used, layers[i].outputs * network->step[i]);
-        network->bias_sums[i] = carve(memory, &used, layers[i].outputs);
     }
     network->gradients = carve(memory, &used, layers->features * SOME);
     network->by_example = carve(memory, &used, layers->features * SOME);
@@ -1252,16 +1256,19 @@ int64_t mithridate_network_floats(const Stage *stages, int64_t stage_count, cons
 }
 
 /* For each model the sum over its present examples of their clipped gradients. `places` holds where the weights and the
- * biases of each stage and layer are among the `parameters` of a model. Returns 0, or 1 if a label is none. */
+ * biases of each stage and layer are among the `parameters` of a model. Where `wide` is not NULL, up to SOME neighbours are
+ * added up one after another in single precision, and these sums in double precision in `wide`, which starts as zeros; `out`
+ * then has room for one model. Returns 0, or 1 if a label is none. */
 int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const Layer *layers, int64_t layer_count,
                                 const int64_t *places, const float *weights, int64_t models, int64_t parameters,
                                 const float *inputs, const int64_t *labels, const uint8_t *present, int64_t batch,
-                                const float *loss_weights, const Limits *limits, float *scratch, float *out)
+                                const float *loss_weights, const Limits *limits, float *scratch, float *out,
+                                double *wide)
 {
     Network network;
     const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES], *some[SOME];
     int64_t input = stages->channels * stages->height * stages->width, some_labels[SOME] = {0};
-    for (int64_t model = 0; model < models; model++, weights += parameters, out += parameters) {
+    for (int64_t model = 0; model < models; model++, weights += parameters) {
         lay_out_network(&network, stages, stage_count, layers, layer_count, scratch);
         for (int64_t i = 0; i < stage_count; i++) {
             stage_weights[i] = weights + places[2 * i];
@@ -1269,19 +1276,23 @@ int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const 
         }
         take_weights(&network.chain, stage_weights, stage_biases);
         take_weights_back(&network.chain, stage_weights);
-        int64_t count = 0;
-        for (int64_t e = model * batch; e < (model + 1) * batch; e++) {
-            if (!present[e]) continue;
-            if (labels[e] < 0 || labels[e] >= network.classes) return 1;
-            some[count] = inputs + e * input;
-            some_labels[count++] = labels[e];
-            if (count == SOME) {
-                add_some(&network, weights, places, some, some_labels, count, loss_weights, limits);
-                count = 0;
+        int64_t count = 0, end = (model + 1) * batch;
+        for (int64_t e = model * batch; e < end; e++) {
+            if (present[e]) {
+                if (labels[e] < 0 || labels[e] >= network.classes) return 1;
+                some[count] = inputs + e * input;
+                some_labels[count++] = labels[e];
+            }
+            if (count == 0 || (count < SOME && e + 1 < end)) continue;
+            add_some(&network, weights, places, some, some_labels, count, loss_weights, limits);
+            count = 0;
+            if (wide != NULL) {
+                give_sums(&network, places, out);
+                memset(network.stage_sums[0], 0, (size_t)network.sums_floats * sizeof(float));
+                for (int64_t i = 0; i < parameters; i++) wide[model * parameters + i] += (double)out[i];
             }
         }
-        if (count > 0) add_some(&network, weights, places, some, some_labels, count, loss_weights, limits);
-        give_sums(&network, places, out);
+        if (wide == NULL) give_sums(&network, places, out + model * parameters);
     }
     return 0;
 }
