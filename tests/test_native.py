@@ -504,7 +504,9 @@ def test_which_networks_are_taken_as_a_whole() -> None:
 
 
 @pytest.mark.usefixtures("library")
-def test_huge_batches_and_other_devices_go_layer_by_layer() -> None:
+def test_huge_batches_and_networks_and_other_devices_go_layer_by_layer() -> None:
+    huge = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1024, 512))
+    assert FastNetwork(huge, (1, 64, 64))._compiled(torch.device("cpu"), 16) is None
     _, network, _ = whole("lenet")
     assert network._compiled(torch.device("cpu"), 1900) is not None
     assert network._compiled(torch.device("cpu"), 1901) is None

@@ -33,6 +33,9 @@ from mithridate.training.conversion import (
 from mithridate.training.kernels import Chain, cpu
 from mithridate.training.models import random_inputs
 
+# Parameters up to which compiled code is faster than layer by layer: they and their sums stay in the caches.
+_MOST_COMPILED = 2**19
+
 
 class FastNetwork:
     """Clipped gradient sums of many models in one forward and one backward pass.
@@ -120,9 +123,11 @@ class FastNetwork:
             return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
 
     def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
-        """The whole network as compiled code takes it, where it can: on a CPU, in batches that are not huge."""
+        """The whole network as compiled code takes it, where it can: on a CPU, if neither it nor the batch is huge."""
         chain = self._fusion.chain
-        if chain is None or device.type != "cpu" or kernels_for(device) is not None or not examples_together(batch):
+        if chain is None or self.size > _MOST_COMPILED or not examples_together(batch):
+            return None
+        if device.type != "cpu" or kernels_for(device) is not None:
             return None
         library = cpu.library(stages=True)
         return None if library is None else (chain, library)
