@@ -1,4 +1,5 @@
 /* The first stages of a convolutional network, for one model and a batch: outputs, and the gradients of each example.
+ * Whole networks of such stages and linear layers: the clipped sum of a batch. Sums of products over a batch. Noise.
  *
  * A stage is a convolution (stride 1, zero padding, a bias), tanh or relu, and the mean over windows side by side. Each
  * example passes through all stages before the next one begins, so that everything it needs stays in the first caches.
@@ -14,7 +15,8 @@
  * for each row of the kernel; the first two add up over those rows, and runs of the input gradient over positions.
  *
  * Only positions under a whole window are computed. Numbers of channels are rounded up to LANES; the lanes in excess
- * never mix with the others, and hold nothing of interest but in gradients of parameters, where they are 0. Nothing is shared between calls: all memory is the caller's.
+ * never mix with the others, and hold nothing of interest but in gradients of parameters, where they are 0. Nothing is
+ * shared between calls: all memory is the caller's.
  */
 
 #include <stdint.h>
@@ -85,9 +87,9 @@ static Sizes sizes_of(const Stage *stage)
 
 /* --- products of small matrices ----------------------------------------------------------------------------------- */
 
-/* out[t] = start[t] + sum over segments and k of left[t, k] * right[k], a vector for each t < count. In `left`, t moves by
- * left_row and k by left_step, and each segment of `depth` begins left_segment after the one before; `right` is read on and
- * on, right_step apart. start_row is 0 where all t have the same start. */
+/* out[t] = start[t] + sum over segments and k of left[t, k] * right[k], a vector for each t < count. In `left`, t moves
+ * by left_row and k by left_step, and each segment of `depth` begins left_segment after the one before; `right` is read
+ * on and on, right_step apart. start_row is 0 where all t have the same start. */
 typedef struct {
     const float *left;
     int64_t left_row, left_step, left_segment;
@@ -873,8 +875,8 @@ static void give_gradients(const Chain *chain, int64_t i, const float *gradients
 
 /* --- whole networks: stages, then linear layers, and the clipped sum of a batch ----------------------------------- */
 
-/* Examples at a time. What they need fits into the second cache; linear layers have a lane for each of them, in matrices
- * [feature][example], and the same numbers once more by example, for sums over examples. */
+/* Examples at a time. What they need fits into the second cache; linear layers have a lane for each of them, in
+ * matrices [feature][example], and the same numbers once more by example, for sums over examples. */
 #define SOME 16
 #define MOST_LAYERS 16
 
@@ -893,7 +895,8 @@ typedef struct {
     const Layer *layers;
     int64_t count, classes, lanes;     /* lanes of which some have examples */
     int64_t step[MOST_LAYERS];         /* floats from one example to the next */
-    float *columns[MOST_LAYERS], *rows[MOST_LAYERS];  /* inputs of the layers, [feature][example] and [example][feature] */
+    float *columns[MOST_LAYERS];       /* inputs of the layers, [feature][example] */
+    float *rows[MOST_LAYERS];          /* the same, [example][feature] */
     float *errors[MOST_LAYERS];        /* gradients of the outputs, [output][example] */
     float *sums[MOST_LAYERS], *bias_sums[MOST_LAYERS], *stage_sums[MOST_STAGES];  /* one after another in memory */
     int64_t sums_floats;
@@ -1018,7 +1021,8 @@ static void backward_layers(const Network *network, const float *weights, const 
                 *error -= *error * value * value;
         }
     }
-    transpose(network->gradients, SOME, network->layers->features, SOME, network->by_example, network->layers->features);
+    int64_t features = network->layers->features;
+    transpose(network->gradients, SOME, features, SOME, network->by_example, features);
 }
 
 /* What a gradient is multiplied by, 0 where its norm is not finite. */
@@ -1116,8 +1120,8 @@ INLINE w8 product_of_halves(w8 a, uint64_t b)
 #endif
 }
 
-/* Three words of Philox 4x32-10 for the counters (first, step, key[2], 0), (first + 1, ...), ...; upper halves of 64 bits
- * hold nothing of interest. */
+/* Three words of Philox 4x32-10 for the counters (first, step, key[2], 0), (first + 1, ...), ...; upper halves of 64
+ * bits hold nothing of interest. */
 INLINE void philox(const uint32_t *key, uint32_t first, uint32_t step, u8 *one, u8 *two, u8 *three)
 {
     w8 a = (w8){0, 1, 2, 3, 4, 5, 6, 7} + first, b = (w8){0} + step, c = (w8){0} + key[2], d = {0};
@@ -1256,9 +1260,9 @@ int64_t mithridate_network_floats(const Stage *stages, int64_t stage_count, cons
 }
 
 /* For each model the sum over its present examples of their clipped gradients. `places` holds where the weights and the
- * biases of each stage and layer are among the `parameters` of a model. Where `wide` is not NULL, up to SOME neighbours are
- * added up one after another in single precision, and these sums in double precision in `wide`, which starts as zeros; `out`
- * then has room for one model. Returns 0, or 1 if a label is none. */
+ * biases of each stage and layer are among the `parameters` of a model. Where `wide` is not NULL, up to SOME neighbours
+ * are added up one after another in single precision, and these sums in double precision in `wide`, which starts as
+ * zeros; `out` then has room for one model. Returns 0, or 1 if a label is none. */
 int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const Layer *layers, int64_t layer_count,
                                 const int64_t *places, const float *weights, int64_t models, int64_t parameters,
                                 const float *inputs, const int64_t *labels, const uint8_t *present, int64_t batch,
@@ -1297,8 +1301,8 @@ int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const 
     return 0;
 }
 
-/* sums[model][place] += scale * a standard normal that belongs to the model's key (three words), the step and the place;
- * in double precision or in single precision. */
+/* sums[model][place] += scale * a standard normal that belongs to the model's key (three words), the step and the
+ * place; in double precision or in single precision. */
 void mithridate_add_normals(const uint32_t *keys, int64_t models, int64_t step, double scale, int64_t is_double,
                             void *sums, int64_t size)
 {
