@@ -33,6 +33,8 @@ import torch
 import torch.nn.functional as F
 from reference import (
     CLASSES,
+    expected_normals,
+    philox,
     random_batch,
     random_inputs,
     random_weights,
@@ -551,30 +553,6 @@ def check_optimisers(device: torch.device) -> None:
         torch.testing.assert_close(fused.result().cpu(), plain.result(), rtol=1e-4, atol=1e-4)
 
 
-def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Philox 4x32-10 of Salmon et al. 2011, in whole numbers."""
-    mask = 2**32 - 1
-    a, b, c, d = counter
-    one, two = key
-    for _ in range(10):
-        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b, c, d = (second >> 32) ^ b ^ one, second & mask, (first >> 32) ^ d ^ two, first & mask
-        one, two = (one + 0x9E3779B9) & mask, (two + 0xBB67AE85) & mask
-    return a, b, c, d
-
-
-def expected_normals(key: int, step: int, size: int) -> list[float]:
-    """The normals of one model at one step: Box-Muller of Philox(place // 2, step, upper key bits, 0), in doubles."""
-    result: list[float] = []
-    for pair in range((size + 1) // 2):
-        counter = (pair, step, key >> 64 & (2**32 - 1), 0)
-        one, two, three, _ = philox(counter, (key & (2**32 - 1), key >> 32 & (2**32 - 1)))
-        radius = math.sqrt(-2.0 * math.log(min(1.0, one * 2.0**-32 + (two + 0.5) * 2.0**-64)))
-        angle = 2.0 * math.pi * three * 2.0**-32
-        result += [radius * math.cos(angle), radius * math.sin(angle)]
-    return result[:size]
-
-
 def normals(kernels: Any, device: torch.device, keys: list[int], size: int, steps: int = 1) -> Tensor:
     """What a fused optimiser adds to weights of zero: steps x models x size, standard normals if all is right."""
     config = recipe(noise=1.0, steps=steps, learning_rate=1.0, divisor=1.0)
@@ -634,11 +612,16 @@ def check_tails_of_the_noise(device: torch.device) -> None:
 
 
 def check_law_of_the_noise(device: torch.device) -> None:
-    # False alarms: each statistic is compared with 6.5 of its standard errors, 8e-11 each; Kolmogorov-Smirnov at
-    # sqrt(n) D = 3.5, 2 exp(-2 3.5^2) = 5e-11.
     models = 4
     size = 2**13 if device.type == "cpu" else 2**22
     found = normals(kernels_on(device), device, list(range(100, 100 + models)), size, 2)
+    require_law_of_noise(found)
+
+
+def require_law_of_noise(found: Tensor) -> None:
+    """Of standard normals, two steps x several models x places: moments, distribution, no correlations."""
+    # False alarms: each statistic is compared with 6.5 of its standard errors, 8e-11 each; Kolmogorov-Smirnov at
+    # sqrt(n) D = 3.5, 2 exp(-2 3.5^2) = 5e-11.
     values = found.flatten()
     count = values.numel()
     for power, mean, variance in ((1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)):
@@ -861,7 +844,7 @@ def check_groups_are_equal_to_rounding(device: torch.device) -> None:
 
 
 def check_training_agrees_with_the_cpu(device: torch.device) -> None:
-    # The noise comes from other streams; at next to no noise everything else must agree: batches, clipping, optimiser.
+    # At next to no noise, whose rounding would otherwise be all that differs: batches, clipping, optimiser.
     for model, changes in (
         ("linear", {}),
         ("lenet5", {"steps": 15}),

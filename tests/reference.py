@@ -495,3 +495,27 @@ def _model_zoo() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
         ),
         "model-resnet18-narrow": (ResNet18(3, CLASSES, width=4), (3, 16, 16)),
     }
+
+
+def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Philox 4x32-10 of Salmon et al. 2011, in whole numbers."""
+    mask = 2**32 - 1
+    a, b, c, d = counter
+    one, two = key
+    for _ in range(10):
+        first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (second >> 32) ^ b ^ one, second & mask, (first >> 32) ^ d ^ two, first & mask
+        one, two = (one + 0x9E3779B9) & mask, (two + 0xBB67AE85) & mask
+    return a, b, c, d
+
+
+def expected_normals(key: int, step: int, size: int) -> list[float]:
+    """The normals of one model at one step: Box-Muller of Philox(place // 2, step, upper key bits, 0), in doubles."""
+    result: list[float] = []
+    for pair in range((size + 1) // 2):
+        counter = (pair, step, key >> 64 & (2**32 - 1), 0)
+        one, two, three, _ = philox(counter, (key & (2**32 - 1), key >> 32 & (2**32 - 1)))
+        radius = math.sqrt(-2.0 * math.log(min(1.0, one * 2.0**-32 + (two + 0.5) * 2.0**-64)))
+        angle = 2.0 * math.pi * three * 2.0**-32
+        result += [radius * math.cos(angle), radius * math.sin(angle)]
+    return result[:size]

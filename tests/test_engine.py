@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from reference import reference_clipped_sums, with_weights
+from reference import expected_normals, reference_clipped_sums, with_weights
 from scipy import stats
 from torch import Tensor, nn
 
@@ -73,15 +73,15 @@ def slow_training(module: nn.Module, data: Dataset, config: TrainConfig, instanc
         )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     batches = SEEDS.generator(instance, "batches")
-    noise = SEEDS.generator(instance, "noise")
-    iterates = []
+    key = SEEDS.key(instance, "noise")
+    iterates = list[Tensor]()
     for block in blocks([batches], len(data.labels), config.sample_rate, config.steps, config.keep):
         for indices, sizes in block:
             chosen = indices[:, : sizes[0]]
             inputs, labels = torch.from_numpy(data.inputs[chosen]), torch.from_numpy(data.labels[chosen])
             present = torch.ones(labels.shape, dtype=torch.bool)
             sums, _ = reference_clipped_sums(module, row.detach()[None], inputs, labels, present, config.max_grad_norm)
-            normals = torch.from_numpy(noise.standard_normal(len(row), dtype=np.float32)).double()
+            normals = torch.tensor(expected_normals(key, len(iterates), len(row)), dtype=torch.float64)
             assert config.divisor is not None
             row.grad = (sums[0] + config.noise_multiplier * config.max_grad_norm * normals) / config.divisor
             optimiser.step()

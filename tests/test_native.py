@@ -7,15 +7,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from reference import random_batch, random_weights, reference_clipped_sums
+from torch import Tensor, nn
 
+from mithridate.training.kernels import Chain, Dense, Stage
 from mithridate.training.kernels import cpu as native
-from mithridate.training.kernels.cpu import Library, Stage
+from mithridate.training.kernels.cpu import Library
+from mithridate.training.models import build
+from mithridate.training.network import FastNetwork
 
 Pairs = list[tuple[Tensor, Tensor]]
 
@@ -346,6 +352,201 @@ def test_sums_that_do_not_fit_are_refused(library: Library) -> None:
             library.sum_products(left, right, extents, together, out)
 
 
+# --- whole networks ---------------------------------------------------------------------------------------------------
+
+
+WHOLE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lenet": (lambda: build("lenet5", (1, 16, 16), 4), (1, 16, 16)),
+    "three stages": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(8, 9, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(9, 7, 2), nn.ReLU(), nn.AvgPool2d(1), nn.Flatten(), nn.Linear(28, 17), nn.ReLU()),
+            *(nn.Linear(17, 11), nn.Tanh(), nn.Linear(11, 21)),
+        ),
+        (3, 12, 12),
+    ),
+    "hardly anything": (
+        lambda: nn.Sequential(nn.Conv2d(1, 1, 2), nn.Tanh(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2)),
+        (1, 3, 3),
+    ),
+    "one linear layer": (
+        lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.AvgPool2d((2, 3)), nn.Flatten(), nn.Linear(15, 5)),
+        (1, 12, 5),
+    ),
+}
+
+
+def whole(name: str) -> tuple[nn.Module, FastNetwork, tuple[int, ...]]:
+    """A network that compiled code takes as a whole."""
+    make, shape = WHOLE[name]
+    module = make()
+    network = FastNetwork(module, shape)
+    assert network._compiled(torch.device("cpu"), 37) is not None
+    return module, network, shape
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", WHOLE)
+def test_clipped_sums_of_whole_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, network, shape = whole(name)
+    weights = random_weights(module, 2, 3)
+    inputs, labels, present = random_batch(module, shape, 2, 37, 5)
+    labels = labels % next(reversed(list(module.parameters()))).numel()
+    _, norms = reference_clipped_sums(module, weights, inputs, labels, present, 1e9)
+    bound = float(norms[present].median())  # half of the examples are clipped
+    expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, bound)
+    inputs[~present] = float("nan")
+    sums = network.clipped_sums(weights, inputs, labels, present, bound)
+    assert float((sums - expected).norm() / expected.norm()) < 3e-6
+    monkeypatch.setattr(network, "_compiled", lambda *_: None)  # layer by layer: what every other way must agree with
+    apart = network.clipped_sums(weights, inputs, labels, present, bound)
+    assert float((sums - apart).norm() / expected.norm()) < 3e-6
+
+
+@pytest.mark.usefixtures("library")
+def test_clipped_sums_of_whole_networks_in_double_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, network, shape = whole("hardly anything")
+    weights = random_weights(module, 2, 3)
+    inputs, labels, present = random_batch(module, shape, 2, 700, 5)
+    present[1, 300:] = False
+    labels = labels % 2
+    expected, _ = reference_clipped_sums(module, weights, inputs, labels, present, 0.3)
+    sums = network.clipped_sums(weights, inputs, labels, present, 0.3)
+    assert sums.dtype == torch.float64
+    assert float((sums - expected).norm() / expected.norm()) < 1e-6
+    monkeypatch.setattr(network, "_compiled", lambda *_: None)
+    apart = network.clipped_sums(weights, inputs, labels, present, 0.3)
+    assert float((sums - apart).norm() / expected.norm()) < 1e-6
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("batch", [1, 15, 16, 17, 128, 200])
+def test_no_example_of_a_whole_network_moves_a_sum_by_more_than_the_bound(batch: int) -> None:
+    module, network, shape = whole("lenet")
+    weights = random_weights(module, 1, 7) * 2.0
+    inputs, labels, _ = random_batch(module, shape, 1, batch, 8)
+    inputs *= torch.logspace(-3, 3, batch).view(1, -1, 1, 1, 1)
+    present = torch.ones(1, batch, dtype=torch.bool)
+    for bound in (1e-6, 1e-2, 30.0):
+        whole_sum = network.clipped_sums(weights, inputs, labels, present, bound).double()
+        for example in range(0, batch, max(1, batch // 4)):
+            without = present.clone()
+            without[0, example] = False
+            moved = whole_sum - network.clipped_sums(weights, inputs, labels, without, bound).double()
+            assert float(moved.norm()) <= bound
+            alone = network.clipped_sums(weights, inputs, labels, ~without, bound).double()
+            assert float(alone.norm()) <= bound
+            assert float((moved - alone).norm()) <= bound * (1e-4 if batch > 1 else 0.0)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3e38])
+def test_a_broken_example_of_a_whole_network_adds_nothing(value: float) -> None:
+    module, network, shape = whole("three stages")
+    weights, (inputs, labels, _) = random_weights(module, 1, 1), random_batch(module, shape, 1, 20, 2)
+    present = torch.ones(1, 20, dtype=torch.bool)
+    without = present.clone()
+    without[0, 13] = False
+    expected = network.clipped_sums(weights, inputs, labels, without, 1.0)
+    inputs[0, 13, 1, 4] = value
+    sums = network.clipped_sums(weights, inputs, labels, present, 1.0)
+    assert float((sums - expected).norm() / expected.norm()) < 1e-6  # the others are added up in another order
+
+
+@pytest.mark.usefixtures("library")
+def test_weights_that_are_too_large_leave_all_examples_out() -> None:
+    module, network, shape = whole("one linear layer")
+    weights, (inputs, labels, present) = random_weights(module, 2, 1), random_batch(module, shape, 2, 5, 2)
+    labels, expected = labels % 5, network.clipped_sums(weights, inputs, labels % 5, present, 1.0)[1]
+    weights[0, 0] = 2.0**70  # its activations are longer than 2^60: relu
+    sums = network.clipped_sums(weights, inputs, labels, present, 1.0)
+    positive = F.relu(F.conv2d(inputs[0], weights[0, :27].view(3, 1, 3, 3)))[:, 0].amax(dim=(1, 2)) > 2.0**61
+    assert bool(positive[present[0]].any())
+    kept = present.clone()
+    kept[0, positive] = False
+    assert torch.equal(sums[0], network.clipped_sums(weights, inputs, labels, kept, 1.0)[0])
+    assert torch.equal(sums[1], expected)
+
+
+@pytest.mark.usefixtures("library")
+def test_losses_of_whole_networks_are_weighed() -> None:
+    module, network, shape = whole("lenet")
+    weights, (inputs, labels, present) = random_weights(module, 1, 1), random_batch(module, shape, 1, 9, 2)
+    network.loss_weights = torch.tensor([1.0, 0.25, 3.0, 1e-3])
+    sums = network.clipped_sums(weights, inputs, labels, present, 1e9)
+    expected = torch.zeros(1, weights.shape[1], dtype=torch.float64)
+    for label, weight in enumerate(network.loss_weights.tolist()):
+        expected += (
+            weight * reference_clipped_sums(module, weights, inputs, labels, present & (labels == label), 1e9)[0]
+        )
+    assert float((sums - expected).norm() / expected.norm()) < 3e-6
+
+
+def chain_after(*layers: nn.Module) -> Chain | None:
+    first = [nn.Conv2d(1, 2, 3), nn.Tanh(), nn.AvgPool2d(2)]
+    return FastNetwork(nn.Sequential(*first, *layers), (1, 6, 6))._fusion.chain
+
+
+def test_which_networks_are_taken_as_a_whole() -> None:
+    flat = nn.Flatten()
+    found = chain_after(flat, nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 3))
+    assert found is not None
+    assert found.layers == (Dense(8, 5, "tanh"), Dense(5, 3, None))
+    assert found.names == tuple(f"{at}.{kind}" for at in (0, 4, 6) for kind in ("weight", "bias"))
+    assert chain_after(flat, nn.Linear(8, 5, bias=False)) is None
+    assert chain_after(flat, nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 3)) is None
+    assert chain_after(flat, nn.Linear(8, 5), nn.Linear(5, 3)) is None
+    assert chain_after(flat, nn.Linear(8, 5), nn.ReLU()) is None
+    assert chain_after(nn.Linear(2, 5), nn.Flatten()) is None
+    assert chain_after(nn.GroupNorm(1, 2), flat, nn.Linear(8, 5)) is None
+    assert chain_after(nn.Conv2d(2, 4, 2), flat) is None
+
+
+@pytest.mark.usefixtures("library")
+def test_huge_batches_and_networks_and_other_devices_go_layer_by_layer() -> None:
+    huge = nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1024, 512))
+    assert FastNetwork(huge, (1, 64, 64))._compiled(torch.device("cpu"), 16) is None
+    _, network, _ = whole("lenet")
+    assert network._compiled(torch.device("cpu"), 1900) is not None
+    assert network._compiled(torch.device("cpu"), 1901) is None
+    assert network._compiled(torch.device("cuda"), 16) is None
+
+
+SMALL = Chain(("",) * 4, (Stage(1, 3, 3, 2, (2, 2), (0, 0), "tanh", (1, 1)),), (Dense(8, 3, None),))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"labels": torch.tensor([[0, 3]])}, "labels from 0 to 2"),
+        ({"labels": torch.tensor([[0, -1]])}, "labels from 0 to 2"),
+        ({"labels": torch.zeros(1, 3, dtype=torch.int64)}, "do not fit"),
+        ({"labels": torch.zeros(1, 2)}, "do not fit"),
+        ({"inputs": torch.zeros(1, 2, 1, 3, 4)}, "Expected a tensor"),
+        ({"weights": torch.zeros(1, 36)}, "are not those of"),
+        ({"places": [0, 8, 10]}, "zip"),
+        ({"places": [0, 8, 10, -1]}, "are not those of"),
+        ({"places": [0, 8, 10, 10]}, "are not those of"),
+        ({"together": 17}, "Expected 16 or 0"),
+        ({"loss_weights": torch.ones(2)}, "Expected a tensor"),
+        ({"chain": replace(SMALL, layers=())}, "linear layers"),
+        ({"chain": replace(SMALL, layers=(Dense(9, 3, None),))}, "does not take"),
+        ({"chain": replace(SMALL, layers=(Dense(8, 3, "tanh"),))}, "Expected tanh"),
+        ({"chain": replace(SMALL, layers=(Dense(8, 4, "gelu"), Dense(4, 3, None)))}, "Expected tanh"),
+    ],
+)
+def test_networks_that_do_not_fit_are_refused(library: Library, changes: dict[str, Any], match: str) -> None:
+    given: dict[str, Any] = {
+        "chain": SMALL, "places": [0, 8, 10, 34], "weights": torch.zeros(1, 37), "inputs": torch.zeros(1, 2, 1, 3, 3),
+        "labels": torch.zeros(1, 2, dtype=torch.int64), "present": torch.ones(1, 2, dtype=torch.bool),
+        "loss_weights": None, "limits": (1.0, 0.0, 1.0), "together": 0,
+    }  # fmt: skip
+    assert library.clipped_sums(**given).shape == (1, 37)
+    with pytest.raises(ValueError, match=match):
+        library.clipped_sums(**{**given, **changes})
+
+
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 
@@ -416,7 +617,12 @@ def test_a_compiler_without_flags_for_this_processor(fresh: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("code", "wrong", "sums"),
-    [(b"0.5f", b"0.51f", True), (b"extents[model], out +", b"extents[model] - 1, out +", False)],
+    [
+        (b"0.5f", b"0.51f", True),
+        (b"scale / total", b"scale * total", True),
+        (b"extents[model], out +", b"extents[model] - 1, out +", False),
+        (b"(quarter + 1) & 2", b"quarter & 2", False),
+    ],
 )
 def test_code_that_gives_wrong_numbers_is_not_used(
     code: bytes, wrong: bytes, sums: bool, fresh: Path, monkeypatch: pytest.MonkeyPatch
@@ -425,7 +631,8 @@ def test_code_that_gives_wrong_numbers_is_not_used(
 
     def miscompile(command: list[str], source: bytes, folder: Path) -> Path:
         assert source.count(code) == 1
-        return compile_it(command, source.replace(code, wrong), folder)
+        quickly = ["-O0" if word == "-O3" else word for word in command]
+        return compile_it(quickly, source.replace(code, wrong), folder)
 
     monkeypatch.setattr(native, "_compile", miscompile)
     assert native.library(stages=True) is None

@@ -110,6 +110,13 @@ class Clipping:
             raise ValueError(f"a batch of {batch:,} examples is too large; at most {MOST_EXAMPLES:,} can be added up")
         return torch.float32 if batch <= _FEW else torch.float64
 
+    def limits(self, max_grad_norm: float) -> tuple[float, float, float]:
+        """What compiled code needs for `factors` and `without_giants`.
+
+        That is the largest norm after scaling, the smallest factor, and the largest squared norm of an operand.
+        """
+        return max_grad_norm * (1.0 - self.margin), _SMALLEST, _LARGEST_SQUARE
+
     def factors(self, squares: Tensor, counted: Tensor, max_grad_norm: float) -> Tensor:
         """What each example's gradient is multiplied by: at most 1, and 0 where it does not count.
 
@@ -118,10 +125,10 @@ class Clipping:
             counted: where an example is present and its gradient finite.
             max_grad_norm: the largest norm of what one example adds.
         """
-        longest = max_grad_norm * (1.0 - self.margin)
+        longest, smallest, _ = self.limits(max_grad_norm)
         scale = (longest / squares.sqrt()).clamp_max(1.0)
         # A gradient that would be shortened by more than this is left out: single precision has no such factor.
-        return torch.where(counted & (scale >= _SMALLEST), scale, 0.0).float()
+        return torch.where(counted & (scale >= smallest), scale, 0.0).float()
 
 
 def examples_together(batch: int) -> int:

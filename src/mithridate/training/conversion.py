@@ -7,6 +7,7 @@ then goes the general way (`general`). Last come the steps that kernels take tog
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from mithridate.training import layers
-from mithridate.training.kernels import Stage, cpu
+from mithridate.training.kernels import Chain, Dense, Stage, cpu
 
 
 class NotConvertible(Exception):
@@ -247,6 +248,7 @@ class Fusion:
         addends: GroupNorms that are added to something which is known before them, and what that is.
         stem: stages of convolution, activation and pooling from the input on, as one layer.
         stem_nodes: the nodes of the stem; the first is its first convolution.
+        chain: the whole program, where it is a stem and linear layers after it.
     """
 
     pools: dict[fx.Node, FusedPool] = field(default_factory=dict)
@@ -255,6 +257,7 @@ class Fusion:
     addends: dict[fx.Node, fx.Node] = field(default_factory=dict)
     stem: layers.Stem | None = None
     stem_nodes: tuple[fx.Node, ...] = ()
+    chain: Chain | None = None
 
 
 @dataclass(frozen=True)
@@ -287,7 +290,8 @@ class FusedPool:
 def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Shapes) -> Fusion:
     """What can be taken together in a program."""
     stem, stem_nodes = _stem_of(traced, known, shapes)
-    fusion = Fusion(stem=stem, stem_nodes=stem_nodes)
+    chain = None if stem is None else _chain_of(traced, known, shapes, stem, stem_nodes[-1])
+    fusion = Fusion(stem=stem, stem_nodes=stem_nodes, chain=chain)
     for node in traced.graph.nodes:
         _follow_norms(traced, node, known, shapes, fusion)
         window = _window_of(traced, node)
@@ -383,6 +387,44 @@ def _next_stage(
         return None
     stage = layer.stage(images[1:], outputs[1], activation, window)
     return None if stage is None else (stage, members)
+
+
+def _chain_of(
+    traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Shapes, stem: layers.Stem, last: fx.Node
+) -> Chain | None:
+    """The whole program, if after the last node of the stem it flattens and has linear layers with activations."""
+    names, found = list(stem.names), list[Dense]()
+    before, node = last, _only_user(last)
+    if node is not None and _flattens(traced, node, shapes[before], shapes[node]):
+        before, node = node, _only_user(node)
+    while node is not None and node.op == "call_module" and isinstance(known.get(str(node.target)), layers.Linear):
+        size, outputs, following = shapes[before], shapes[node], _only_user(node)
+        if not size or not outputs or len(size) != 2 or following is None or len(known[str(node.target)].names) != 2:
+            return None
+        names += [f"{node.target}.weight", f"{node.target}.bias"]
+        if following.op == "output":
+            return Chain(tuple(names), stem.stages, (*found, Dense(size[1], outputs[1], None)))
+        activation = _activation_of(traced, following, only_user=True)
+        if activation is None:
+            return None
+        found.append(Dense(size[1], outputs[1], activation))
+        before, node = following, _only_user(following)
+    return None
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    users = list(node.users)
+    return users[0] if len(users) == 1 else None
+
+
+def _flattens(
+    traced: fx.GraphModule, node: fx.Node, before: tuple[int, ...] | None, after: tuple[int, ...] | None
+) -> bool:
+    """Whether a step puts all numbers of an example into one row, in their order."""
+    is_module = node.op == "call_module" and type(traced.get_submodule(str(node.target))) is nn.Flatten
+    if not before or not after or not (is_module or node.target in _RESHAPES):
+        return False
+    return after == (before[0], math.prod(before[1:]))
 
 
 def _window_of(traced: fx.GraphModule, node: fx.Node) -> tuple[int, int] | None:

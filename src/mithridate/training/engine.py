@@ -90,7 +90,7 @@ class Engine:
     Guarantee, for a `TrainConfig`: each instance is one independent draw of its mechanism on `data`: true Poisson
     batches, every example's gradient clipped (see `clipping`), the sums plus Gaussian noise of standard deviation
     `noise_multiplier * max_grad_norm` in every coordinate, divided by the constant `divisor`. On one device it is a
-    function of the instance's seed, up to rounding; GPUs draw their noise from other streams than CPUs.
+    function of the instance's seed, up to rounding.
 
     Guarantee, for a plan of parts: the weights of a model, and so its vote on any input, are to the bit a function of
     the examples of its part, of the recipe and of its number, on one computer. On a CPU every model is trained alone,
@@ -166,10 +166,14 @@ class Engine:
 
     @property
     def arithmetic(self) -> str:
-        """What computes: `native` or `torch` on a CPU, `triton` or `torch` elsewhere; they differ by rounding."""
+        """What computes; others differ by rounding.
+
+        That is `native` (with the name of the compiled code) or `torch` on a CPU, `triton` or `torch` elsewhere.
+        """
         if self._device.type == "cpu":
             has_stem = isinstance(self.network, FastNetwork) and self.network.has_stem
-            return "native" if has_stem and cpu.library(stages=True) is not None else "torch"
+            library = cpu.library(stages=True) if has_stem else None
+            return "torch" if library is None else f"native {library.name[:8]}"
         return "torch" if kernels_for(self._device) is None else "triton"
 
     def models_in_flight(self) -> int:
@@ -248,16 +252,14 @@ class Engine:
         """The plain loop: what every other one must agree with."""
         weights = group.start.to(self._device, copy=True)  # its own memory: rows of one matrix share a version counter
         optimiser = Optimiser(self._recipe, weights)
-        streams = [group.seeds.generator(instance, "noise") for instance in group.instances]
+        keys = self._noise_keys(group)
         table = self._source.table(len(weights), group)
         table.fill(group)
         most = self.examples_at_a_time(len(weights))
-        for entries, sizes in self._batches(group, steps, table):
+        for step, (entries, sizes) in enumerate(self._batches(group, steps, table)):
             sums = _sums(self.network, self._rule, table, weights, entries, sizes, most)
             if self._rule.noise:
-                # Row by row from the instances' own streams.
-                rows = [stream.standard_normal(sums.shape[1], dtype=np.float32) for stream in streams]
-                sums.add_(torch.from_numpy(np.stack(rows)).to(sums), alpha=self._rule.noise)
+                cpu.add_noise(sums, keys, step, self._rule.noise)
             # Rounded after the noise: whatever is made of the noisy sum cannot tell more than the sum itself.
             optimiser.update(sums.to(weights).div_(self._rule.divisor))
             if on_step is not None:
@@ -270,6 +272,12 @@ class Engine:
             for (indices, sizes), entries in zip(block, table.entries(block), strict=True):
                 given = [each[:, : indices.shape[1]].to(self._device) for each in entries]
                 yield given, torch.from_numpy(sizes).to(self._device)
+
+    def _noise_keys(self, group: Group) -> list[int]:
+        """For each place of a group; those that are only there to fill up need no secrets."""
+        if not self._rule.noise:
+            return [0] * len(group.start)
+        return [group.seeds.key(instance, "noise") for instance in group.instances]
 
     def _train_by_graph(self, group: Group, steps: int, kernels: ModuleType, on_step: OnStep | None) -> Tensor:
         """The same loop without the host: batches are drawn ahead, and every step replays one captured graph."""
@@ -297,9 +305,7 @@ class Engine:
             self._resident = self._new_resident(models, kernels)
         resident = self._resident
         resident.weights.copy_(group.start)
-        with_noise = self._rule.noise > 0.0
-        keys = [group.seeds.key(instance, "noise") for instance in group.instances] if with_noise else [0] * models
-        resident.optimiser.restart(keys)
+        resident.optimiser.restart(self._noise_keys(group))
         resident.table.fill(group)
         return resident
 

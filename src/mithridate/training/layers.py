@@ -675,12 +675,12 @@ class Stem(Layer):
     """
 
     def __init__(self, names: tuple[str, ...], stages: tuple[Stage, ...]) -> None:
-        self.names, self._stages = names, stages
+        self.names, self.stages = names, stages
 
     def suits(self, frame: Layout) -> bool:
         """Whether there is something that computes it."""
         if frame.kernels is not None:
-            return frame.kernels.leading_convolutions.supports(self._stages)
+            return frame.kernels.leading_convolutions.supports(self.stages)
         return frame.native is not None
 
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
@@ -688,16 +688,16 @@ class Stem(Layer):
         if frame.kernels is not None:
             precision = frame.clipping.dot_precision
             outputs, frame.kept[self] = frame.kernels.leading_convolutions.forward(
-                inputs, pairs, frame.extents, self._stages, precision, keep=frame.recording
+                inputs, pairs, frame.extents, self.stages, precision, keep=frame.recording
             )
             return outputs
-        last = self._stages[-1]
+        last = self.stages[-1]
         outputs = inputs.new_zeros(len(inputs), last.outputs, *last.out_size)
         frame.kept[self] = []
         for model, rows in enumerate(self._rows(inputs, frame)):
             assert frame.native is not None
             found, saved = frame.native.forward(
-                inputs[rows], self._of_model(model, pairs), self._stages, keep=frame.recording
+                inputs[rows], self._of_model(model, pairs), self.stages, keep=frame.recording
             )
             outputs[rows] = found
             frame.kept[self].append(saved)
@@ -712,7 +712,7 @@ class Stem(Layer):
         pairs = self._pairs(parameters)
         by_model = [
             frame.native.example_gradients(
-                inputs[rows], self._of_model(model, pairs), self._stages, saved[model], gradients[rows]
+                inputs[rows], self._of_model(model, pairs), self.stages, saved[model], gradients[rows]
             )
             for model, rows in enumerate(self._rows(inputs, frame))
         ]

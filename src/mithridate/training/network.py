@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from mithridate.training import layers
-from mithridate.training.clipping import Clipping
+from mithridate.training.clipping import Clipping, examples_together
 from mithridate.training.conversion import (
     NotConvertible,
     call,
@@ -30,8 +30,11 @@ from mithridate.training.conversion import (
     layers_of,
     trace,
 )
-from mithridate.training.kernels import cpu
+from mithridate.training.kernels import Chain, cpu
 from mithridate.training.models import random_inputs
+
+# Parameters up to which compiled code is faster than layer by layer: they and their sums stay in the caches.
+_MOST_COMPILED = 2**19
 
 
 class FastNetwork:
@@ -107,6 +110,16 @@ class FastNetwork:
         models, batch = present.shape
         if batch == 0:
             return torch.zeros_like(weights)
+        compiled = self._compiled(weights.device, whole or batch)
+        if compiled is not None:
+            chain, library = compiled
+            places = [self._slices[name].start for name in chain.names]
+            in_single = self.clipping.accumulator(whole or batch) == torch.float32
+            together = 0 if in_single else examples_together(whole or batch)
+            return library.clipped_sums(
+                chain, places, weights, inputs, labels, present, self.loss_weights,
+                self.clipping.limits(max_grad_norm), together,
+            )  # fmt: skip
         # For each model, the position in the batch from which there is only padding.
         extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
         frame = self._frame(models, extents, recording=True, whole=whole)
@@ -116,6 +129,16 @@ class FastNetwork:
             errors = _loss_gradients(logits, labels.flatten(), present.flatten(), self.loss_weights)
             gradients = torch.autograd.grad(logits, [tap.outputs for tap in taps], errors)
             return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
+
+    def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
+        """The whole network as compiled code takes it, where it can: on a CPU, if neither it nor the batch is huge."""
+        chain = self._fusion.chain
+        if chain is None or self.size > _MOST_COMPILED or not examples_together(batch):
+            return None
+        if device.type != "cpu" or kernels_for(device) is not None:
+            return None
+        library = cpu.library(stages=True)
+        return None if library is None else (chain, library)
 
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
         """Scores before the softmax, models x inputs x classes; every model sees the same inputs."""

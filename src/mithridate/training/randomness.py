@@ -112,7 +112,8 @@ class Seeds:
         """The stream of one purpose of one instance.
 
         SFC64 is the fastest of numpy's generators; its normals in single precision have tails to eight standard
-        deviations, where `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice.
+        deviations, where `torch.randn` on a CPU ends at 5.8, which a run of a billion draws would notice. The noise of
+        private training has another source (`kernels.normals`).
 
         Raises:
             LookupError: the instance is not among these seeds.

@@ -394,8 +394,8 @@ def _note_changes(before: Manifest, now: Manifest) -> None:
     """Say what is not as it was when the run was started; the instances to come are draws of the same mechanism."""
     if before.device != now.device:
         _log.warning(
-            "This run was started on %s and goes on on %s, where the noise comes from other streams: the votes are as "
-            "valid, but not those of a run on one device.", before.device, now.device,
+            "This run was started on %s and goes on on %s, which rounds in another way: the votes are as valid, but "
+            "equal to those of a run on one device up to rounding only.", before.device, now.device,
         )  # fmt: skip
     for name in sorted(before.versions.keys() | now.versions.keys()):
         old, new = before.versions.get(name), now.versions.get(name)

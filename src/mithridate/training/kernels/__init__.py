@@ -1,7 +1,7 @@
 """Triton and C for those who want them; nobody else needs to read this room.
 
 A `Stage` is the shape of what many image networks start with, for those who compute it: `cpu` and
-`leading_convolutions`.
+`leading_convolutions`. A `Chain` is a whole network of stages and linear layers, which `cpu` takes as one.
 """
 
 from __future__ import annotations
@@ -50,3 +50,33 @@ class Stage:
         """Numbers that one pooled pixel depends on."""
         rows, columns = (kernel + window - 1 for kernel, window in zip(self.kernel, self.window, strict=True))
         return self.channels * rows * columns
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer with bias, and the activation after it.
+
+    Attributes:
+        features: numbers that it takes.
+        outputs: numbers that it gives.
+        activation: `tanh` or `relu`; for the last layer of a network, whose results are scores, None.
+    """
+
+    features: int
+    outputs: int
+    activation: str | None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A network that is one stage after another, then one linear layer after another.
+
+    Attributes:
+        names: full names of the weights and biases, in this order.
+        stages: at least one.
+        layers: at least one; the first takes the results of the last stage, channel after channel.
+    """
+
+    names: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    layers: tuple[Dense, ...]

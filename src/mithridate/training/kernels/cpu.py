@@ -1,8 +1,9 @@
 """What is faster than torch on a CPU, for small images: C, compiled where it runs, and other operations of torch.
 
-A *stage* is a convolution of stride 1 with a bias, `tanh` or `relu`, and the mean over windows side by side. At first
-use `library()` compiles `native.c` with the system's C compiler and keeps the result in the user's cache folder; where
-there is no compiler, or anything else is amiss, it is None and plain torch does the work.
+A *stage* is a convolution of stride 1 with a bias, `tanh` or `relu`, and the mean over windows side by side. A *chain*
+is a whole network of stages and linear layers, whose clipped sums are one call. At first use `library()` compiles
+`native.c` with the system's C compiler and keeps the result in the user's cache folder; where there is no compiler, or
+anything else is amiss, it is None and plain torch does the work.
 
 Compiled code is taken from the cache only if nobody but the user could have put it there, and used only after it gave
 what torch gives for a small problem. `MITHRIDATE_NATIVE=off` switches the C off.
@@ -20,6 +21,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -38,13 +40,14 @@ from torch import Tensor
 
 from mithridate._computer import processor
 from mithridate._io.files import cache_folder, make_private, refuse_unless_private
-from mithridate.training.kernels import Stage
+from mithridate.training.kernels import Chain, Dense, Stage
+from mithridate.training.kernels.normals import normals
 
 Pair = tuple[int, int]
 Parameters = Sequence[tuple[Tensor, Tensor]]
 SavedTensors = Sequence[Tensor]
 
-_FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fPIC", "-shared")
+_FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared")
 # Code for this very processor, or for any of its kind where the compiler does not know how.
 _TARGETS = (("-march=native",), ())
 _COMPILERS = ("cc", "gcc", "clang")
@@ -52,7 +55,7 @@ _SECONDS_TO_COMPILE = 120
 # Half of what `keep_freed_memory` asks the C library to keep.
 _SAVED_BYTES = 2**24
 # As in native.c.
-_MOST_STAGES = 16
+_MOST_STAGES, _MOST_LAYERS, _TOGETHER = 16, 16, 16
 # A wrong kernel is off by far more; rounding of the few terms of the self-check by far less.
 _TOLERANCE = 1e-4
 # Of <malloc.h>: how large an allocation must be to come straight from the kernel, and how much free memory goes back.
@@ -69,13 +72,15 @@ class Library:
 
     Args:
         path: the compiled file.
+        name: of what it was compiled from, and by what: another name, other bits.
 
     Raises:
         OSError: it cannot be loaded.
         AttributeError: it is not what was compiled.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str) -> None:
+        self.name = name
         loaded = ctypes.CDLL(str(path))
         number, pointer = ctypes.c_int64, ctypes.c_void_p
         self._saved_floats = _declared(loaded.mithridate_saved_floats, [pointer, number], number)
@@ -86,7 +91,13 @@ class Library:
         self._example_gradients = _declared(loaded.mithridate_example_gradients, arguments, None)
         arguments = [pointer, pointer, *[number] * 3, pointer, pointer, *[number] * 5, pointer, number]
         self._sum_products = _declared(loaded.mithridate_sum_products, arguments, None)
+        self._network_floats = _declared(loaded.mithridate_network_floats, [pointer, number, pointer, number], number)
+        arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number]
+        self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 5], number)
+        arguments = [pointer, number, number, ctypes.c_double, number, pointer, number]
+        self._add_normals = _declared(loaded.mithridate_add_normals, arguments, None)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
+        self._network_plan = functools.lru_cache(maxsize=64)(self._new_network_plan)
 
     def forward(
         self, images: Tensor, parameters: Parameters, stages: Sequence[Stage], *, keep: bool = True
@@ -196,6 +207,99 @@ class Library:
             outputs, features, together, out.data_ptr(), out.stride(0),
         )  # fmt: skip
 
+    def clipped_sums(
+        self,
+        chain: Chain,
+        places: Sequence[int],
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        present: Tensor,
+        loss_weights: Tensor | None,
+        limits: tuple[float, float, float],
+        together: int,
+    ) -> Tensor:
+        """For each model, the sum over its present examples of their gradients of the cross-entropy, each clipped.
+
+        Guarantee: the gradient of an example is formed by itself, and scaled by `clipping.Clipping.factors` of its
+        norm; what is not finite, or too large, is left out. They are added up in single precision, or `together`
+        neighbours are, one after another, and these sums in double precision.
+
+        Args:
+            chain: the network.
+            places: where each of `chain.names` begins in a row of the weights.
+            weights: models x parameters.
+            inputs: models x batch x input.
+            labels: models x batch, int64.
+            present: models x batch, False for padding.
+            loss_weights: what gradients are multiplied by beforehand, for each label; None for 1.
+            limits: of `clipping.Clipping.limits`.
+            together: 16, or 0 for all of them.
+
+        Returns:
+            models x parameters, float32, or float64 where not all are added up in single precision.
+
+        Raises:
+            ValueError: the shapes do not fit each other, or a label is not among the classes.
+        """
+        plan = self._network_plan(chain, tuple(places), weights.shape[1])
+        models, batch = present.shape
+        first, classes = chain.stages[0], chain.layers[-1].outputs
+        weights = _checked(weights, (models, weights.shape[1]))
+        inputs = _checked(inputs, (models, batch, first.channels, first.height, first.width))
+        scale = _checked(torch.ones(classes) if loss_weights is None else loss_weights, (classes,))
+        labels, present = labels.contiguous(), present.contiguous()
+        if together not in (0, _TOGETHER):
+            raise ValueError(
+                f"Expected {_TOGETHER} or 0 neighbours to be added up in single precision, got {together}."
+            )
+        if labels.shape != present.shape or (labels.dtype, present.dtype) != (torch.int64, torch.bool):
+            raise ValueError(f"Labels {labels.shape} of {labels.dtype} do not fit {present.shape}.")
+        scratch, out = weights.new_empty(plan.scratch), torch.empty_like(weights[:1] if together else weights)
+        wide = torch.zeros_like(weights, dtype=torch.float64) if together else None
+        failed = self._clipped_sums(
+            plan.stages, len(chain.stages), plan.layers, len(chain.layers), plan.places, weights.data_ptr(), models,
+            weights.shape[1], inputs.data_ptr(), labels.data_ptr(), present.data_ptr(), batch, scale.data_ptr(),
+            (ctypes.c_double * 3)(*limits), scratch.data_ptr(), out.data_ptr(),
+            None if wide is None else wide.data_ptr(),
+        )  # fmt: skip
+        if failed:
+            raise ValueError(f"Expected labels from 0 to {classes - 1}.")
+        return out if wide is None else wide
+
+    def add_normals(self, sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
+        """What `add_noise` does, for sums on the CPU that are contiguous.
+
+        Raises:
+            ValueError: they are not, or there is not one key for each model.
+        """
+        if len(keys) != len(sums) or not sums.is_contiguous() or sums.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"{len(keys)} keys do not fit sums {tuple(sums.shape)} of {sums.dtype}, or these lie apart."
+            )
+        words = [key >> shift & 0xFFFFFFFF for key in keys for shift in (0, 32, 64)]
+        self._add_normals(
+            (ctypes.c_uint32 * len(words))(*words), len(keys), step, scale, sums.dtype == torch.float64,
+            sums.data_ptr(), sums.shape[1],
+        )  # fmt: skip
+
+    def _new_network_plan(self, chain: Chain, places: tuple[int, ...], parameters: int) -> _NetworkPlan:
+        _check_chain(chain.stages)
+        _check_layers(chain)
+        sizes = _parameter_sizes(chain)
+        ends = sorted((at, at + size) for at, size in zip(places, sizes, strict=True))
+        if [0, *(end for _, end in ends)] != [*(at for at, _ in ends), parameters]:
+            raise ValueError(
+                f"The places {places} are not those of {len(sizes)} parameters among {parameters} numbers."
+            )
+        numbers = [number for stage in chain.stages for number in _numbers(stage)]
+        layers = [
+            number for each in chain.layers for number in (each.features, each.outputs, each.activation == "relu")
+        ]
+        first, second, third = ((ctypes.c_int64 * len(each))(*map(int, each)) for each in (numbers, layers, places))
+        scratch = self._network_floats(first, len(chain.stages), second, len(chain.layers))
+        return _NetworkPlan(first, second, third, scratch)
+
     def _new_plan(self, stages: tuple[Stage, ...]) -> _Plan:
         _check_chain(stages)
         numbers = [number for stage in stages for number in _numbers(stage)]
@@ -215,6 +319,16 @@ class _Plan:
         """The batch in parts whose saved numbers are of a size that the C library gives out again once freed."""
         step = max(1, _SAVED_BYTES // (4 * self.saved))
         return [slice(at, min(at + step, batch)) for at in range(0, batch, step)]
+
+
+@dataclass(frozen=True)
+class _NetworkPlan:
+    """A network as C takes it, and the floats that it needs to work."""
+
+    stages: ctypes.Array[ctypes.c_int64]
+    layers: ctypes.Array[ctypes.c_int64]
+    places: ctypes.Array[ctypes.c_int64]
+    scratch: int
 
 
 def _declared(function: Any, arguments: list[Any], result: Any) -> Any:
@@ -248,6 +362,27 @@ def _check_chain(stages: tuple[Stage, ...]) -> None:
             raise ValueError(f"{other} does not take what {one} gives; give stages in the order of the network.")
 
 
+def _check_layers(chain: Chain) -> None:
+    if not 1 <= len(chain.layers) <= _MOST_LAYERS:
+        raise ValueError(f"Expected 1 to {_MOST_LAYERS} linear layers, got {len(chain.layers)}.")
+    last = chain.stages[-1]
+    given = last.outputs * last.out_size[0] * last.out_size[1]
+    for layer in chain.layers:
+        if layer.features != given or layer.outputs < 1:
+            raise ValueError(f"{layer} does not take the {given} numbers before it, or gives none.")
+        given = layer.outputs
+    activations = [layer.activation for layer in chain.layers]
+    if activations[-1] is not None or not {*activations[:-1]} <= {"tanh", "relu"}:
+        raise ValueError("Expected tanh or relu after every linear layer but the last, which has none.")
+
+
+def _parameter_sizes(chain: Chain) -> list[int]:
+    """Of weights and biases, in the order of their names."""
+    pairs = [(stage.outputs * stage.entries, stage.outputs) for stage in chain.stages]
+    pairs += [(layer.outputs * layer.features, layer.outputs) for layer in chain.layers]
+    return [size for pair in pairs for size in pair]
+
+
 def _checked(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The tensor in a form whose memory C may read."""
     if tuple(values.shape) != shape or values.dtype != torch.float32 or values.device.type != "cpu":
@@ -278,7 +413,8 @@ def library(*, stages: bool = False) -> Library | None:
     """
     if stages:
         found = library()
-        return None if found is None or not _is_right(found, _stages_are_right) else found
+        checks = (_stages_are_right, _networks_are_right)
+        return None if found is None or not all(_is_right(found, check) for check in checks) else found
     if os.environ.get("MITHRIDATE_NATIVE") == "off" or os.name != "posix":
         return None
     source = resources.files("mithridate.training.kernels").joinpath("native.c").read_bytes()  # it is in every package
@@ -287,7 +423,7 @@ def library(*, stages: bool = False) -> Library | None:
     except (OSError, AttributeError, ValueError, subprocess.SubprocessError) as error:
         _log.info("plain torch takes the place of compiled code: %s", error)
         return None
-    return found if _is_right(found, _sums_are_right) else None
+    return found if _is_right(found, _sums_are_right) and _is_right(found, _normals_are_right) else None
 
 
 def _compiled(source: bytes) -> Library:
@@ -314,20 +450,19 @@ def _from_cache(compiler: list[str], flags: list[str], source: bytes) -> Library
     Raises:
         subprocess.CalledProcessError: the compiler does not take the source, or the flags.
     """
-    folder = cache_folder()
+    folder, key = cache_folder(), _key(compiler, flags, source)
     if folder is None:
         with tempfile.TemporaryDirectory() as temporary:
-            return Library(_compile([*compiler, *flags], source, Path(temporary)))  # loaded, it needs no file
+            return Library(_compile([*compiler, *flags], source, Path(temporary)), key)  # loaded, it needs no file
     folder = folder / "native"
     make_private(folder)
-    key = _key(compiler, flags, source)
     path = _find(folder, key)
     if path is None:
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             made = _compile([*compiler, *flags], source, Path(temporary))
             path = folder / f"{key}-{_digest(made.read_bytes())}.so"
             os.replace(made, path)  # of two that compile at the same time, the last one wins
-    return Library(path)
+    return Library(path, key)
 
 
 def _find(folder: Path, key: str) -> Path | None:
@@ -413,6 +548,39 @@ def _stages_are_right(found: Library) -> bool:
     return all(_agree(squares, weight.square().sum(1) + bias.square().sum(1)) for weight, bias, squares in gradients)
 
 
+def _networks_are_right(found: Library) -> bool:
+    """A stage and two linear layers, with more examples than are taken at a time, some absent and all clipped."""
+    stage = Stage(2, 5, 6, 5, (2, 2), (0, 0), "tanh", (2, 2))
+    chain = Chain(("",) * 6, (stage,), (Dense(20, 9, "relu"), Dense(9, 3, None)))
+    random = torch.Generator().manual_seed(2)
+    sizes = _parameter_sizes(chain)
+    places = [sum(sizes[:at]) for at in range(len(sizes))]
+    weights = torch.randn(1, sum(sizes), generator=random) / 3
+    images, labels = torch.randn(1, 21, 2, 5, 6, generator=random), torch.arange(21).remainder(3).unsqueeze(0)
+    present, longest = torch.arange(21).remainder(5).ne(0).unsqueeze(0), 0.01
+    sums = found.clipped_sums(chain, places, weights, images, labels, present, None, (longest, 0.0, math.inf), 0)
+    expected = torch.zeros(sum(sizes))
+    for example in present[0].nonzero().flatten().tolist():
+        with torch.enable_grad():
+            row = weights[0].clone().requires_grad_()
+            kernel, bias, one, two, three, four = row.split(sizes)
+            values = _by_torch(images[0, example : example + 1], [kernel.view(5, 2, 2, 2), bias], [stage]).flatten(1)
+            hidden = F.linear(values, one.view(9, 20), two).relu()
+            loss = F.cross_entropy(F.linear(hidden, three.view(3, 9), four), labels[0, example : example + 1])
+            gradient = torch.autograd.grad(loss, row)[0]
+        expected += gradient * (longest / gradient.norm()).clamp_max(1.0)
+    return bool((sums[0] - expected).norm() <= _TOLERANCE * expected.norm())
+
+
+def _normals_are_right(found: Library) -> bool:
+    """The noise of two models, with a remainder, against numpy."""
+    sums = torch.zeros(2, 301)
+    keys = [2**95 + 7, 2**64 - 5]
+    found.add_normals(sums, keys, 3, 1.0)
+    expected = torch.stack([torch.from_numpy(normals(key, 3, 301)) for key in keys])
+    return bool(((sums - expected).abs() <= 1e-3).all() and (sums - expected).abs().mean() <= 1e-5)
+
+
 def _agree(one: Tensor, other: Tensor) -> bool:
     return bool(((one - other).abs() <= _TOLERANCE * (1.0 + other.abs())).all())
 
@@ -422,6 +590,26 @@ def _by_torch(images: Tensor, parameters: Sequence[Tensor], stages: Sequence[Sta
         outputs = F.conv2d(images, weight, bias, padding=stage.padding)
         images = F.avg_pool2d(outputs.tanh() if stage.activation == "tanh" else outputs.relu(), stage.window)
     return images
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+
+def add_noise(sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
+    """Add `scale` times standard normals to sums, models x places, in place and in their precision.
+
+    Args:
+        sums: in single or double precision, contiguous.
+        keys: for each model; see `normals`.
+        step: from 0 on, below 2^32.
+        scale: standard deviation of the noise.
+    """
+    found = library() if sums.device.type == "cpu" else None
+    if found is not None:
+        found.add_normals(sums, keys, step, scale)
+        return
+    for row, key in zip(sums, keys, strict=True):
+        row.add_(torch.from_numpy(normals(key, step, sums.shape[1])).to(sums), alpha=scale)
 
 
 # --- plain torch ------------------------------------------------------------------------------------------------------

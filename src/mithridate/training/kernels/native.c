@@ -1,4 +1,5 @@
 /* The first stages of a convolutional network, for one model and a batch: outputs, and the gradients of each example.
+ * Whole networks of such stages and linear layers: the clipped sum of a batch. Sums of products over a batch. Noise.
  *
  * A stage is a convolution (stride 1, zero padding, a bias), tanh or relu, and the mean over windows side by side. Each
  * example passes through all stages before the next one begins, so that everything it needs stays in the first caches.
@@ -14,7 +15,8 @@
  * for each row of the kernel; the first two add up over those rows, and runs of the input gradient over positions.
  *
  * Only positions under a whole window are computed. Numbers of channels are rounded up to LANES; the lanes in excess
- * hold nothing of interest and never mix with the others. Nothing is shared between calls: all memory is the caller's.
+ * never mix with the others, and hold nothing of interest but in gradients of parameters, where they are 0. Nothing is
+ * shared between calls: all memory is the caller's.
  */
 
 #include <stdint.h>
@@ -45,6 +47,9 @@ typedef float v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float v16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t i8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef double d8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint32_t u8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint64_t w8 __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint64_t w4 __attribute__((vector_size(32), aligned(8), may_alias));
 
 typedef struct {
     int64_t channels, height, width, outputs, kernel_height, kernel_width, padding_height, padding_width;
@@ -82,36 +87,46 @@ static Sizes sizes_of(const Stage *stage)
 
 /* --- products of small matrices ----------------------------------------------------------------------------------- */
 
-/* out[t] = start + sum over segments and k of left[t * left_row + k] * right[k], a vector for each t < count. `right`
- * is read from one end to the other; `left` moves by left_segment after each `depth` of it. */
-typedef void Product(const float *left, int64_t left_row, int64_t left_segment, const float *right, int64_t segments,
-                     int64_t depth, const float *start, float *out, int64_t out_row);
+/* out[t] = start[t] + sum over segments and k of left[t, k] * right[k], a vector for each t < count. In `left`, t moves
+ * by left_row and k by left_step, and each segment of `depth` begins left_segment after the one before; `right` is read
+ * on and on, right_step apart. start_row is 0 where all t have the same start. */
+typedef struct {
+    const float *left;
+    int64_t left_row, left_step, left_segment;
+    const float *right;
+    int64_t right_step, segments, depth;
+    const float *start;
+    int64_t start_row;
+    float *out;
+    int64_t out_row;
+} Operands;
+typedef void Product(const Operands *);
 
 #define DEFINE_PRODUCT(vector, count)                                                                                  \
-    static void product_##vector##_##count(const float *left, int64_t left_row, int64_t left_segment,                  \
-                                           const float *right, int64_t segments, int64_t depth, const float *start,    \
-                                           float *out, int64_t out_row)                                                \
+    static void product_##vector##_##count(const Operands *p)                                                          \
     {                                                                                                                  \
+        const float *segment = p->left, *right = p->right;                                                             \
+        int64_t left_row = p->left_row, left_step = p->left_step, right_step = p->right_step, depth = p->depth;        \
         vector sums[count];                                                                                            \
-        UNROLL for (int t = 0; t < count; t++) sums[t] = *(const vector *)start;                                       \
-        for (int64_t segment = 0; segment < segments; segment++, left += left_segment)                                 \
-            for (int64_t k = 0; k < depth; k++, right += sizeof(vector) / sizeof(float)) {                             \
+        UNROLL for (int t = 0; t < count; t++) sums[t] = *(const vector *)(p->start + t * p->start_row);               \
+        for (int64_t i = 0; i < p->segments; i++, segment += p->left_segment) {                                        \
+            const float *left = segment;                                                                               \
+            for (int64_t k = 0; k < depth; k++, left += left_step, right += right_step) {                              \
                 vector factor = *(const vector *)right;                                                                \
-                UNROLL for (int t = 0; t < count; t++) sums[t] += factor * left[t * left_row + k];                     \
+                UNROLL for (int t = 0; t < count; t++) sums[t] += factor * left[t * left_row];                         \
             }                                                                                                          \
-        UNROLL for (int t = 0; t < count; t++) *(vector *)(out + t * out_row) = sums[t];                               \
+        }                                                                                                              \
+        UNROLL for (int t = 0; t < count; t++) *(vector *)(p->out + t * p->out_row) = sums[t];                         \
     }
 
 /* The same for an image of one channel, whose `span` entries of a run are read once for all positions. */
 #define DEFINE_GREY_PRODUCT(vector, count, span)                                                                       \
-    static void grey_##vector##_##count##_##span(const float *left, int64_t left_row, int64_t left_segment,            \
-                                                 const float *right, int64_t segments, int64_t depth,                  \
-                                                 const float *start, float *out, int64_t out_row)                      \
+    static void grey_##vector##_##count##_##span(const Operands *p)                                                    \
     {                                                                                                                  \
-        (void)left_row, (void)depth;                                                                                   \
+        const float *left = p->left, *right = p->right;                                                                \
         vector sums[count];                                                                                            \
-        UNROLL for (int t = 0; t < count; t++) sums[t] = *(const vector *)start;                                       \
-        for (int64_t segment = 0; segment < segments; segment++, left += left_segment) {                               \
+        UNROLL for (int t = 0; t < count; t++) sums[t] = *(const vector *)(p->start + t * p->start_row);               \
+        for (int64_t segment = 0; segment < p->segments; segment++, left += p->left_segment) {                         \
             vector factors[span];                                                                                      \
             UNROLL for (int k = 0; k < span; k++, right += sizeof(vector) / sizeof(float))                             \
                 factors[k] = *(const vector *)right;                                                                   \
@@ -121,7 +136,7 @@ typedef void Product(const float *left, int64_t left_row, int64_t left_segment, 
                     if (i >= k && i - k < count) sums[i - k] += factors[k] * pixel;                                    \
             }                                                                                                          \
         }                                                                                                              \
-        UNROLL for (int t = 0; t < count; t++) *(vector *)(out + t * out_row) = sums[t];                               \
+        UNROLL for (int t = 0; t < count; t++) *(vector *)(p->out + t * p->out_row) = sums[t];                         \
     }
 
 /* out[place[j]] = sum over rows and columns of errors[row, column] * image[row, column * channels + j], for j < width;
@@ -199,13 +214,11 @@ INLINE int64_t next_count(int64_t left)
     return (left + parts - 1) / parts;
 }
 
-static Product *product_for(int64_t lanes, int64_t count, int64_t left_row, int64_t depth)
+static Product *product_for(int64_t lanes, int64_t count)
 {
 #if MANY_REGISTERS
     if (lanes == 16) return products_16[count - 1];
 #endif
-    if (left_row == 1 && depth == 3) return grey_products_3[count - 1];
-    if (left_row == 1 && depth == 5) return grey_products_5[count - 1];
     (void)lanes;
     return products_8[count - 1];
 }
@@ -234,27 +247,45 @@ static Correlation *correlation_for(int64_t lanes, int64_t run, int64_t left, in
 
 /* --- numbers one by one ------------------------------------------------------------------------------------------- */
 
-/* tanh(x) = e / (e + 2) with e = exp(2x) - 1 = (2^n - 1) + 2^n (exp(r) - 1), 2x = n ln 2 + r; within 2e-7, and exactly
- * 1 and -1 far from 0. NaN stays NaN. */
+/* exp(x) = power + power * series, x = n ln 2 + r, power = 2^n, series = exp(r) - 1; for |x| <= 87. */
+INLINE void exp_parts(v8 x, v8 *power, v8 *series)
+{
+    /* Adding 1.5 * 2^23 rounds to an integer, which is then in the last bits. */
+    v8 shifted = x * 1.44269504f + 12582912.0f;
+    v8 number = shifted - 12582912.0f;
+    v8 rest = number * -0.693145752f + x;
+    rest = number * -1.42860677e-6f + rest;
+    v8 sum = rest * 1.38888889e-3f + 8.33333333e-3f;
+    sum = sum * rest + 4.16666667e-2f;
+    sum = sum * rest + 1.66666667e-1f;
+    sum = sum * rest + 0.5f;
+    *series = sum * (rest * rest) + rest;
+    *power = (v8)(((i8)shifted << 23) + 0x3f800000);
+}
+
+/* What is beyond the bounds becomes them; NaN stays NaN. */
+INLINE v8 clamp(v8 x, float least, float most)
+{
+    const v8 low = (v8){0.0f} + least, high = (v8){0.0f} + most;
+    i8 below = x < low, above = x > high;
+    return (v8)(((i8)x & ~(above | below)) | ((i8)low & below) | ((i8)high & above));
+}
+
+/* tanh(x) = e / (e + 2) with e = exp(2x) - 1; within 2e-7, and exactly 1 and -1 far from 0. NaN stays NaN. */
 INLINE v8 tanh_of(v8 x)
 {
-    const v8 most = (v8){0.0f} + 19.0f;
-    v8 twice = x + x;
-    i8 above = twice > most, below = twice < -most;
-    twice = (v8)(((i8)twice & ~(above | below)) | ((i8)most & above) | ((i8)-most & below));
-    /* Adding 1.5 * 2^23 rounds to an integer, which is then in the last bits. */
-    v8 shifted = twice * 1.44269504f + 12582912.0f;
-    v8 number = shifted - 12582912.0f;
-    v8 rest = number * -0.693145752f + twice;
-    rest = number * -1.42860677e-6f + rest;
-    v8 series = rest * 1.38888889e-3f + 8.33333333e-3f;
-    series = series * rest + 4.16666667e-2f;
-    series = series * rest + 1.66666667e-1f;
-    series = series * rest + 0.5f;
-    series = series * (rest * rest) + rest;
-    v8 power = (v8)(((i8)shifted << 23) + 0x3f800000);
+    v8 power, series;
+    exp_parts(clamp(x + x, -19.0f, 19.0f), &power, &series);
     v8 grown = power * series + (power - 1.0f);
     return grown / (grown + 2.0f);
+}
+
+/* exp(x) for x <= 0. NaN stays NaN. */
+INLINE v8 exp_of(v8 x)
+{
+    v8 power, series;
+    exp_parts(clamp(x, -87.0f, 0.0f), &power, &series);
+    return power * series + power;
 }
 
 /* NaN stays NaN: it is not below 0. */
@@ -285,15 +316,17 @@ INLINE void pool_by(int64_t tall, int64_t wide, const float *values, const Sizes
 
 /* The gradient of the results, spread over windows, times the slope of the activation; and its sum over positions. */
 INLINE void unpool_by(int64_t tall, int64_t wide, int64_t relu, const float *gradients, const float *activations,
-                      const Sizes *sizes, float *errors, float *biases)
+                      int64_t outputs, const Sizes *sizes, float *errors, float *biases)
 {
     int64_t lanes = sizes->output_lanes, line = sizes->wide * lanes;
     float share = 1.0f / (float)(tall * wide);
     for (int64_t lane = 0; lane < lanes; lane += LANES) {
         v8 total = {0.0f};
+        i8 inside = (i8){0, 1, 2, 3, 4, 5, 6, 7} < (i8){0} + (int32_t)(outputs - lane);
         for (int64_t row = 0; row < sizes->rows; row++)
             for (int64_t column = 0; column < sizes->columns; column++) {
                 v8 spread = *(const v8 *)(gradients + (row * sizes->columns + column) * lanes + lane) * share;
+                spread = (v8)((i8)spread & inside);
                 v8 sum = {0.0f};
                 int64_t at = row * tall * line + column * wide * lanes + lane;
                 for (int64_t y = 0; y < tall; y++)
@@ -325,12 +358,12 @@ static void unpool(const float *gradients, const float *activations, const Stage
                    float *errors, float *biases)
 {
     if (is_common(stage) && stage->relu)
-        unpool_by(2, 2, 1, gradients, activations, sizes, errors, biases);
+        unpool_by(2, 2, 1, gradients, activations, stage->outputs, sizes, errors, biases);
     else if (is_common(stage))
-        unpool_by(2, 2, 0, gradients, activations, sizes, errors, biases);
+        unpool_by(2, 2, 0, gradients, activations, stage->outputs, sizes, errors, biases);
     else
-        unpool_by(stage->window_height, stage->window_width, stage->relu, gradients, activations, sizes, errors,
-                  biases);
+        unpool_by(stage->window_height, stage->window_width, stage->relu, gradients, activations, stage->outputs, sizes,
+                  errors, biases);
 }
 
 /* --- other orders of the same numbers ----------------------------------------------------------------------------- */
@@ -415,13 +448,16 @@ static void weights_for_inputs(const float *weights, const Stage *stage, const S
     int64_t step;
     for (int64_t first = 0; first < sizes->run_lanes; first += step) {
         step = vector_lanes(sizes->run_lanes - first);
-        for (int64_t y = 0; y < stage->kernel_height; y++)
-            for (int64_t output = 0; output < stage->outputs; output++)
-                for (int64_t at = first; at < first + step; at++, out++) {
-                    int64_t x = at / stage->channels, channel = at % stage->channels;
+        for (int64_t at = first; at < first + step; at++) {
+            int64_t x = at / stage->channels, channel = at % stage->channels;
+            for (int64_t y = 0; y < stage->kernel_height; y++)
+                for (int64_t output = 0; output < stage->outputs; output++) {
                     int64_t entry = (channel * stage->kernel_height + y) * stage->kernel_width + x;
-                    *out = at < sizes->run ? weights[output * sizes->entries + entry] : 0.0f;
+                    out[(y * stage->outputs + output) * step + at - first] =
+                        at < sizes->run ? weights[output * sizes->entries + entry] : 0.0f;
                 }
+        }
+        out += stage->kernel_height * stage->outputs * step;
     }
 }
 
@@ -430,15 +466,25 @@ static void weights_for_inputs(const float *weights, const Stage *stage, const S
 static void convolve_row(const float *image, const float *weights, const float *biases, const Stage *stage,
                          const Sizes *sizes, float *out)
 {
-    int64_t line = sizes->padded_width * stage->channels, lanes = sizes->output_lanes, step, count;
+    int64_t lanes = sizes->output_lanes, step, count;
+    int64_t grey = stage->channels == 1 ? stage->kernel_width : 0;
+    Operands p = {.left_row = stage->channels, .left_step = 1, .left_segment = sizes->padded_width * stage->channels,
+                  .segments = stage->kernel_height, .depth = sizes->run, .out_row = lanes};
     for (int64_t lane = 0; lane < lanes; lane += step) {
         step = vector_lanes(lanes - lane);
+        p.right = weights + lane * stage->kernel_height * sizes->run;
+        p.right_step = step;
+        p.start = biases + lane;
         for (int64_t at = 0; at < sizes->wide; at += count) {
             count = next_count(sizes->wide - at);
-            Product *product = product_for(step, count, stage->channels, sizes->run);
-            product(image + at * stage->channels, stage->channels, line,
-                    weights + lane * stage->kernel_height * sizes->run, stage->kernel_height, sizes->run,
-                    biases + lane, out + at * lanes + lane, lanes);
+            p.left = image + at * stage->channels;
+            p.out = out + at * lanes + lane;
+            if (step == 8 && grey == 3)
+                grey_products_3[count - 1](&p);
+            else if (step == 8 && grey == 5)
+                grey_products_5[count - 1](&p);
+            else
+                product_for(step, count)(&p);
         }
     }
 }
@@ -475,19 +521,22 @@ static void input_gradient(const float *errors, const float *weights, const Stag
 {
     static const float zeros[16] = {0.0f};
     int64_t line = sizes->wide * sizes->output_lanes, step, count;
+    Operands p = {.left_row = sizes->output_lanes, .left_step = 1, .left_segment = -line, .depth = stage->outputs,
+                  .start = zeros, .out_row = sizes->run_lanes};
     for (int64_t row = 0; row < stage->height; row++, out += stage->width * lanes) {
         int64_t y = row + stage->padding_height;  /* rows of errors that meet it: y - kernel row */
         int64_t first = y >= sizes->tall ? y - sizes->tall + 1 : 0;
         int64_t last = y < stage->kernel_height ? y : stage->kernel_height - 1;
-        int64_t segments = last >= first ? last - first + 1 : 0;
+        p.segments = last >= first ? last - first + 1 : 0;
         for (int64_t lane = 0; lane < sizes->run_lanes; lane += step) {
             step = vector_lanes(sizes->run_lanes - lane);
-            const float *panel = weights + lane * stage->kernel_height * stage->outputs + first * stage->outputs * step;
+            p.right = weights + lane * stage->kernel_height * stage->outputs + first * stage->outputs * step;
+            p.right_step = step;
             for (int64_t at = 0; at < sizes->wide; at += count) {
                 count = next_count(sizes->wide - at);
-                Product *product = product_for(step, count, sizes->output_lanes, stage->outputs);
-                product(errors + (y - first) * line + at * sizes->output_lanes, sizes->output_lanes, -line, panel,
-                        segments, stage->outputs, zeros, products + at * sizes->run_lanes + lane, sizes->run_lanes);
+                p.left = errors + (y - first) * line + at * sizes->output_lanes;
+                p.out = products + at * sizes->run_lanes + lane;
+                product_for(step, count)(&p);
             }
         }
         for (int64_t column = 0; column < stage->width; column++) {
@@ -504,17 +553,23 @@ static void input_gradient(const float *errors, const float *weights, const Stag
     }
 }
 
+INLINE void add_square(const float *values, d8 *sum)
+{
+    d8 value = __builtin_convertvector(*(const v8 *)values, d8);
+    *sum += value * value;
+}
+
+/* Of a number of floats that LANES divides. */
 static double sum_of_squares(const float *values, int64_t count)
 {
-    d8 sums = {0.0};
+    d8 sums[4] = {{0.0}, {0.0}, {0.0}, {0.0}};  /* several, because each waits for itself */
     int64_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-        d8 value = __builtin_convertvector(*(const v8 *)(values + i), d8);
-        sums += value * value;
-    }
+    for (; i + 4 * LANES <= count; i += 4 * LANES)
+        UNROLL for (int j = 0; j < 4; j++) add_square(values + i + j * LANES, sums + j);
+    for (; i < count; i += LANES) add_square(values + i, sums);
+    sums[0] += sums[1] + (sums[2] + sums[3]);
     double sum = 0.0;
-    for (int lane = 0; lane < 8; lane++) sum += sums[lane];
-    for (; i < count; i++) sum += (double)values[i] * (double)values[i];
+    for (int lane = 0; lane < 8; lane++) sum += sums[0][lane];
     return sum;
 }
 
@@ -674,99 +729,487 @@ static void sum_products(const Factors *p, int64_t together, int64_t batch, doub
     }
 }
 
-/* --- what Python calls -------------------------------------------------------------------------------------------- */
+/* --- one example through a chain of stages ------------------------------------------------------------------------ */
+
+#define MOST_STAGES 16
+
+/* A chain, what follows from its weights, and memory to work in. */
+typedef struct {
+    const Stage *stages;
+    int64_t count, saved;              /* floats of one example that go from `forward` to `backward` */
+    Sizes sizes[MOST_STAGES];
+    float *forward[MOST_STAGES], *starts[MOST_STAGES], *backward[MOST_STAGES];
+    int32_t *places[MOST_STAGES];
+    float *gradients[MOST_STAGES];     /* of the example that was last: [entry][lane], then the biases' [lane] */
+    float *image, *pooled, *errors, *results, *products;
+} Chain;
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Floats of one example that go from `forward` to `example_gradients`: the activations of each stage, and the images of
- * all stages but the first. */
+static float *carve(float *memory, int64_t *used, int64_t floats)
+{
+    float *start = memory == NULL ? NULL : memory + *used;
+    *used += rounded(floats, 16);
+    return start;
+}
+
+static int64_t gradient_floats(const Sizes *s) { return (s->entries + 1) * s->output_lanes; }
+
+/* Lays a chain out in memory, and says how many floats that takes; without memory it only counts. */
+static int64_t lay_out(Chain *chain, const Stage *stages, int64_t count, float *memory)
+{
+    int64_t used = 0, errors = 0, results = 0, products = 0;
+    chain->stages = stages;
+    chain->count = count;
+    chain->saved = 0;
+    for (int64_t i = 0; i < count; i++) {
+        Sizes s = chain->sizes[i] = sizes_of(stages + i);
+        chain->saved += s.activations + (i > 0 ? s.image : 0);
+        chain->forward[i] = carve(memory, &used, s.output_lanes * s.entries);
+        chain->starts[i] = carve(memory, &used, s.output_lanes);
+        chain->backward[i] = carve(memory, &used, s.run_lanes * stages[i].kernel_height * stages[i].outputs);
+        chain->places[i] = (int32_t *)carve(memory, &used, s.entries);
+        chain->gradients[i] = carve(memory, &used, gradient_floats(&s));
+        errors = larger(errors, s.activations);
+        results = larger(results, larger(s.rows * s.columns * s.output_lanes,
+                                         stages[i].height * stages[i].width * rounded(stages[i].channels, LANES)));
+        products = larger(products, s.wide * s.run_lanes);
+    }
+    chain->image = carve(memory, &used, chain->sizes[0].image);
+    chain->pooled = carve(memory, &used, results);
+    chain->errors = carve(memory, &used, errors);
+    chain->results = carve(memory, &used, results);
+    chain->products = carve(memory, &used, products);  /* the last: it is read a little beyond its end */
+    used += 64;
+    if (memory != NULL) memset(memory, 0, (size_t)used * sizeof(float));
+    return used;
+}
+
+static void take_weights(Chain *chain, const float *const *weights, const float *const *biases)
+{
+    for (int64_t i = 0; i < chain->count; i++) {
+        const Stage *stage = chain->stages + i;
+        const Sizes *s = chain->sizes + i;
+        weights_for_outputs(weights[i], stage, s, chain->forward[i]);
+        memcpy(chain->starts[i], biases[i], (size_t)stage->outputs * sizeof(float));
+    }
+}
+
+static void take_weights_back(Chain *chain, const float *const *weights)
+{
+    for (int64_t i = 0; i < chain->count; i++) {
+        const Stage *stage = chain->stages + i;
+        const Sizes *s = chain->sizes + i;
+        if (i > 0) weights_for_inputs(weights[i], stage, s, chain->backward[i]);
+        for (int64_t y = 0; y < stage->kernel_height; y++)
+            for (int64_t at = 0; at < s->run; at++)
+                chain->places[i][y * s->run + at] = (int32_t)((at % stage->channels * stage->kernel_height + y)
+                                                              * stage->kernel_width + at / stage->channels);
+    }
+}
+
+/* `saved` gets the activations of each stage, and the images of all stages but the first. */
+static void forward(const Chain *chain, const float *image, float *saved, float *out)
+{
+    take_image(image, chain->stages, chain->sizes, chain->image);
+    float *memory = saved, *in = chain->image, *pooled = chain->pooled;
+    for (int64_t i = 0; i < chain->count; i++) {
+        const Stage *stage = chain->stages + i;
+        const Sizes *s = chain->sizes + i;
+        int more = i + 1 < chain->count;
+        float *activations = memory, *next = memory + s->activations;
+        if (more && (stage[1].padding_height || stage[1].padding_width))
+            memset(next, 0, (size_t)s[1].image * sizeof(float));
+        int64_t line = s->wide * s->output_lanes, block = stage->window_height * line;
+        for (int64_t row = 0; row < s->rows; row++) {
+            float *values = activations + row * block;
+            for (int64_t y = 0; y < stage->window_height; y++)
+                convolve_row(in + (row * stage->window_height + y) * s->padded_width * stage->channels,
+                             chain->forward[i], chain->starts[i], stage, s, values + y * line);
+            activate(values, block, stage->relu);
+            if (more) {
+                pool(values, stage, s, pooled);
+                hand_on(pooled, row, s, stage + 1, s + 1, next);
+            } else {
+                pool(values, stage, s, pooled + row * s->columns * s->output_lanes);
+            }
+        }
+        memory = next + (more ? s[1].image : 0);
+        in = next;
+    }
+    const Sizes *end = chain->sizes + chain->count - 1;
+    int64_t positions = end->rows * end->columns;
+    transpose(pooled, end->output_lanes, positions, chain->stages[chain->count - 1].outputs, out, positions);
+}
+
+/* Leaves the gradients of an example in `chain->gradients`, 0 in lanes in excess. */
+static void backward(const Chain *chain, const float *image, const float *saved, const float *gradients)
+{
+    int64_t last = chain->count - 1, positions = chain->sizes[last].rows * chain->sizes[last].columns;
+    take_image(image, chain->stages, chain->sizes, chain->image);
+    transpose(gradients, positions, chain->stages[last].outputs, positions, chain->results,
+              chain->sizes[last].output_lanes);
+    const float *memory = saved + chain->saved;
+    for (int64_t i = last; i >= 0; i--) {
+        const Stage *stage = chain->stages + i;
+        const Sizes *s = chain->sizes + i;
+        const float *activations = memory - s->activations;
+        const float *in = i > 0 ? activations - s->image : chain->image;
+        memory = in;
+        unpool(chain->results, activations, stage, s, chain->errors,
+               chain->gradients[i] + s->entries * s->output_lanes);
+        weight_gradient(in, chain->errors, chain->places[i], stage, s, chain->gradients[i]);
+        if (i > 0)
+            input_gradient(chain->errors, chain->backward[i], stage, s, s[-1].output_lanes, chain->products,
+                           chain->results);
+    }
+}
+
+/* Gradients of one stage in the order of its parameters. */
+static void give_gradients(const Chain *chain, int64_t i, const float *gradients, float *weights, float *biases)
+{
+    const Sizes *s = chain->sizes + i;
+    transpose(gradients, s->output_lanes, s->entries, chain->stages[i].outputs, weights, s->entries);
+    memcpy(biases, gradients + s->entries * s->output_lanes, (size_t)chain->stages[i].outputs * sizeof(float));
+}
+
+/* --- whole networks: stages, then linear layers, and the clipped sum of a batch ----------------------------------- */
+
+/* Examples at a time. What they need fits into the second cache; linear layers have a lane for each of them, in
+ * matrices [feature][example], and the same numbers once more by example, for sums over examples. */
+#define SOME 16
+#define MOST_LAYERS 16
+
+/* A linear layer with a bias, and tanh or relu after it; after the last of a network there is nothing. */
+typedef struct {
+    int64_t features, outputs, relu;
+} Layer;
+
+/* How gradients are clipped; see `clipping.Clipping.factors`. */
+typedef struct {
+    double longest, smallest_factor, largest_square;
+} Limits;
+
+typedef struct {
+    Chain chain;
+    const Layer *layers;
+    int64_t count, classes, lanes;     /* lanes of which some have examples */
+    int64_t step[MOST_LAYERS];         /* floats from one example to the next */
+    float *columns[MOST_LAYERS];       /* inputs of the layers, [feature][example] */
+    float *rows[MOST_LAYERS];          /* the same, [example][feature] */
+    float *errors[MOST_LAYERS];        /* gradients of the outputs, [output][example] */
+    float *sums[MOST_LAYERS], *bias_sums[MOST_LAYERS], *stage_sums[MOST_STAGES];  /* one after another in memory */
+    int64_t sums_floats;
+    float *saved, *gradients, *by_example;  /* gradients of the first layer's inputs */
+} Network;
+
+static int64_t lay_out_network(Network *network, const Stage *stages, int64_t stage_count, const Layer *layers,
+                               int64_t layer_count, float *memory)
+{
+    int64_t used = lay_out(&network->chain, stages, stage_count, memory), first = used;
+    network->layers = layers;
+    network->count = layer_count;
+    network->classes = layers[layer_count - 1].outputs;
+    for (int64_t i = 0; i < stage_count; i++)
+        network->stage_sums[i] = carve(memory, &used, gradient_floats(network->chain.sizes + i));
+    for (int64_t i = 0; i < layer_count; i++) {
+        network->step[i] = rounded(layers[i].features, LANES);
+        network->sums[i] = carve(memory, &used, layers[i].outputs * network->step[i]);
+        network->bias_sums[i] = carve(memory, &used, layers[i].outputs);
+    }
+    network->sums_floats = used - first;
+    for (int64_t i = 0; i < layer_count; i++) {
+        network->columns[i] = carve(memory, &used, layers[i].features * SOME);
+        network->rows[i] = carve(memory, &used, network->step[i] * SOME);
+        network->errors[i] = carve(memory, &used, layers[i].outputs * SOME);
+    }
+    network->gradients = carve(memory, &used, layers->features * SOME);
+    network->by_example = carve(memory, &used, layers->features * SOME);
+    if (memory != NULL) memset(memory + first, 0, (size_t)(used - first) * sizeof(float));
+    network->saved = carve(memory, &used, network->chain.saved * SOME);
+    return used;
+}
+
+/* out[t][j] += sum over k < depth of left[t * left_row + k * left_step] * right[k][j], for t < rows and j < lanes. */
+static void multiply(const float *left, int64_t left_row, int64_t left_step, const float *right, int64_t right_step,
+                     int64_t depth, float *out, int64_t out_row, int64_t rows, int64_t lanes)
+{
+    int64_t step, count;
+    for (int64_t lane = 0; lane < lanes; lane += step) {
+        step = vector_lanes(lanes - lane);
+        for (int64_t t = 0; t < rows; t += count) {
+            count = next_count(rows - t);
+            float *to = out + t * out_row + lane;
+            Operands p = {left + t * left_row, left_row, left_step, 0, right + lane, right_step, 1, depth, to, out_row,
+                          to, out_row};
+            product_for(step, count)(&p);
+        }
+    }
+}
+
+/* From the inputs of the first layer, by example, to logits in place of the last layer's errors. */
+static void forward_layers(const Network *network, const float *weights, const int64_t *places)
+{
+    transpose(network->rows[0], network->step[0], SOME, network->layers->features, network->columns[0], SOME);
+    for (int64_t i = 0; i < network->count; i++) {
+        const Layer *layer = network->layers + i;
+        const float *bias = weights + places[2 * i + 1];
+        int more = i + 1 < network->count;
+        float *out = more ? network->columns[i + 1] : network->errors[i];
+        for (int64_t o = 0; o < layer->outputs; o++)
+            for (int64_t e = 0; e < SOME; e++) out[o * SOME + e] = bias[o];
+        multiply(weights + places[2 * i], layer->features, 1, network->columns[i], SOME, layer->features, out, SOME,
+                 layer->outputs, network->lanes);
+        if (!more) break;
+        activate(out, layer->outputs * SOME, layer->relu);
+        transpose(out, SOME, layer->outputs, SOME, network->rows[i + 1], network->step[i + 1]);
+    }
+}
+
+/* Logits to gradients of the cross-entropy: softmax minus the label, times the weight of the label. */
+static void loss_gradients(float *logits, int64_t classes, const int64_t *labels, const float *loss_weights)
+{
+    for (int64_t lane = 0; lane < SOME; lane += LANES) {
+        v8 most = *(v8 *)(logits + lane), total = {0.0f}, scale;
+        for (int64_t c = 1; c < classes; c++) {
+            v8 value = *(v8 *)(logits + c * SOME + lane);
+            i8 above = value > most;
+            most = (v8)(((i8)value & above) | ((i8)most & ~above));
+        }
+        for (int64_t c = 0; c < classes; c++) {
+            v8 *value = (v8 *)(logits + c * SOME + lane);
+            *value = exp_of(*value - most);
+            total += *value;
+        }
+        for (int64_t e = 0; e < LANES; e++) scale[e] = loss_weights[labels[lane + e]];
+        for (int64_t c = 0; c < classes; c++) *(v8 *)(logits + c * SOME + lane) *= scale / total;
+        for (int64_t e = lane; e < lane + LANES; e++) logits[labels[e] * SOME + e] -= loss_weights[labels[e]];
+    }
+}
+
+static void squares_of_columns(const float *columns, int64_t rows, double start, double *squares)
+{
+    for (int64_t lane = 0; lane < SOME; lane += LANES) {
+        d8 sum = (d8){0.0} + start;
+        for (int64_t row = 0; row < rows; row++) add_square(columns + row * SOME + lane, &sum);
+        *(d8 *)(squares + lane) = sum;
+    }
+}
+
+/* From the gradients of the logits to those of the first layer's inputs; adds to the squared norm of each example. */
+static void backward_layers(const Network *network, const float *weights, const int64_t *places, const Limits *limits,
+                            double *squares)
+{
+    double inputs[SOME], outputs[SOME];
+    for (int64_t i = network->count - 1; i >= 0; i--) {
+        const Layer *layer = network->layers + i;
+        /* |g a^T|^2 = |g|^2 |a|^2, and a bias is one more input that is always 1. */
+        squares_of_columns(network->columns[i], layer->features, 1.0, inputs);
+        squares_of_columns(network->errors[i], layer->outputs, 0.0, outputs);
+        for (int64_t e = 0; e < SOME; e++)
+            squares[e] += inputs[e] <= limits->largest_square && outputs[e] <= limits->largest_square
+                              ? inputs[e] * outputs[e] : (double)__builtin_inff();
+        float *below = i > 0 ? network->errors[i - 1] : network->gradients;
+        memset(below, 0, (size_t)(layer->features * SOME) * sizeof(float));
+        multiply(weights + places[2 * i], 1, layer->features, network->errors[i], SOME, layer->outputs, below, SOME,
+                 layer->features, network->lanes);
+        for (int64_t at = 0; i > 0 && at < layer->features * SOME; at += LANES) {
+            v8 *error = (v8 *)(below + at), value = *(const v8 *)(network->columns[i] + at);
+            if (layer[-1].relu)
+                *error = (v8)((i8)*error & ~(i8)(value <= (v8){0.0f}));
+            else
+                *error -= *error * value * value;
+        }
+    }
+    int64_t features = network->layers->features;
+    transpose(network->gradients, SOME, features, SOME, network->by_example, features);
+}
+
+/* What a gradient is multiplied by, 0 where its norm is not finite. */
+static float clipping_factor(double square, const Limits *limits)
+{
+    double factor = limits->longest / __builtin_sqrt(square);
+    if (!(square <= 0x1p1023)) return 0.0f;
+    factor = factor < 1.0 ? factor : 1.0;
+    return factor < limits->smallest_factor ? 0.0f : (float)factor;
+}
+
+static void add_stages(const Network *network, float factor)
+{
+    for (int64_t i = 0; i < network->chain.count; i++) {
+        const float *gradients = network->chain.gradients[i];
+        float *sums = network->stage_sums[i];
+        for (int64_t at = 0; at < gradient_floats(network->chain.sizes + i); at++) sums[at] += factor * gradients[at];
+    }
+}
+
+/* A factor of 0 does not undo what is infinite: those are made 0 first. */
+static void add_layers(const Network *network, const float *factors)
+{
+    for (int64_t i = 0; i < network->count; i++) {
+        const Layer *layer = network->layers + i;
+        float *errors = network->errors[i];
+        for (int64_t e = 0; e < SOME; e++)
+            if (factors[e] == 0.0f)
+                memset(network->rows[i] + e * network->step[i], 0, (size_t)layer->features * sizeof(float));
+        for (int64_t o = 0; o < layer->outputs; o++, errors += SOME) {
+            float sum = 0.0f;
+            for (int64_t e = 0; e < SOME; e++) errors[e] = factors[e] == 0.0f ? 0.0f : factors[e] * errors[e];
+            for (int64_t e = 0; e < SOME; e++) sum += errors[e];
+            network->bias_sums[i][o] += sum;
+        }
+        multiply(network->errors[i], SOME, 1, network->rows[i], network->step[i], network->lanes, network->sums[i],
+                 network->step[i], layer->outputs, network->step[i]);
+    }
+}
+
+static void give_sums(const Network *network, const int64_t *places, float *out)
+{
+    int64_t stages = network->chain.count;
+    for (int64_t i = 0; i < stages; i++)
+        give_gradients(&network->chain, i, network->stage_sums[i], out + places[2 * i], out + places[2 * i + 1]);
+    for (int64_t i = 0; i < network->count; i++) {
+        const Layer *layer = network->layers + i;
+        float *weights = out + places[2 * (stages + i)], *biases = out + places[2 * (stages + i) + 1];
+        for (int64_t o = 0; o < layer->outputs; o++)
+            memcpy(weights + o * layer->features, network->sums[i] + o * network->step[i],
+                   (size_t)layer->features * sizeof(float));
+        memcpy(biases, network->bias_sums[i], (size_t)layer->outputs * sizeof(float));
+    }
+}
+
+/* Adds up to SOME examples, given by their inputs and labels. */
+static void add_some(Network *network, const float *weights, const int64_t *places, const float *const *inputs,
+                     const int64_t *labels, int64_t count, const float *loss_weights, const Limits *limits)
+{
+    const Chain *chain = &network->chain;
+    double squares[SOME] = {0.0};
+    float factors[SOME] = {0.0f};
+    network->lanes = rounded(count, LANES);
+    for (int64_t e = 0; e < count; e++)
+        forward(chain, inputs[e], network->saved + e * chain->saved, network->rows[0] + e * network->step[0]);
+    places += 2 * chain->count;
+    forward_layers(network, weights, places);
+    loss_gradients(network->errors[network->count - 1], network->classes, labels, loss_weights);
+    backward_layers(network, weights, places, limits, squares);
+    for (int64_t e = 0; e < count; e++) {
+        backward(chain, inputs[e], network->saved + e * chain->saved,
+                 network->by_example + e * network->layers->features);
+        for (int64_t i = 0; i < chain->count; i++)
+            squares[e] += sum_of_squares(chain->gradients[i], gradient_floats(chain->sizes + i));
+        factors[e] = clipping_factor(squares[e], limits);
+        if (factors[e] > 0.0f) add_stages(network, factors[e]);
+    }
+    add_layers(network, factors);
+}
+
+/* --- noise: see `normals.py` -------------------------------------------------------------------------------------- */
+
+#define PAIRS 64
+
+/* Products of the lower halves of 64-bit numbers. */
+INLINE w8 product_of_halves(w8 a, uint64_t b)
+{
+#if defined(__AVX2__) && !defined(__AVX512DQ__)  /* else the compiler multiplies all halves */
+    w4 halves[2], factor = (w4){0} + b;
+    *(w8 *)halves = a;
+    UNROLL for (int i = 0; i < 2; i++) halves[i] = (w4)__builtin_ia32_pmuludq256((i8)halves[i], (i8)factor);
+    return *(w8 *)halves;
+#else
+    return (a & 0xffffffff) * b;
+#endif
+}
+
+/* Three words of Philox 4x32-10 for the counters (first, step, key[2], 0), (first + 1, ...), ...; upper halves of 64
+ * bits hold nothing of interest. */
+INLINE void philox(const uint32_t *key, uint32_t first, uint32_t step, u8 *one, u8 *two, u8 *three)
+{
+    w8 a = (w8){0, 1, 2, 3, 4, 5, 6, 7} + first, b = (w8){0} + step, c = (w8){0} + key[2], d = {0};
+    uint32_t k = key[0], l = key[1];
+    UNROLL for (int round = 0; round < 10; round++, k += 0x9E3779B9u, l += 0xBB67AE85u) {
+        w8 left = product_of_halves(a, 0xD2511F53u), right = product_of_halves(c, 0xCD9E8D57u);
+        a = (right >> 32) ^ b ^ k;
+        b = right;
+        c = (left >> 32) ^ d ^ l;
+        d = left;
+    }
+    *one = __builtin_convertvector(a, u8);
+    *two = __builtin_convertvector(b, u8);
+    *three = __builtin_convertvector(c, u8);
+}
+
+/* log(x) = n ln 2 + log(1 + r), x = 2^n (1 + r), for x >= 2^-126; Cephes' polynomial. */
+INLINE v8 log_of(v8 x)
+{
+    i8 number = ((i8)x - 0x3f3504f3) >> 23;
+    v8 rest = (v8)((i8)x - (number << 23)) - 1.0f, n = __builtin_convertvector(number, v8), square = rest * rest;
+    v8 sum = rest * 7.0376836292e-2f - 1.1514610310e-1f;
+    sum = sum * rest + 1.1676998740e-1f;
+    sum = sum * rest - 1.2420140846e-1f;
+    sum = sum * rest + 1.4249322787e-1f;
+    sum = sum * rest - 1.6668057665e-1f;
+    sum = sum * rest + 2.0000714765e-1f;
+    sum = sum * rest - 2.4999993993e-1f;
+    sum = sum * rest + 3.3333331174e-1f;
+    sum = sum * (square * rest) + n * -2.12194440e-4f;
+    return (sum - square / 2.0f + rest) + n * 0.693359375f;
+}
+
+/* Standard normals at 2 * PAIRS places from 2 * first on, those of even places and those of odd ones apart. */
+static void normal_pairs(const uint32_t *key, uint32_t first, uint32_t step, float *even, float *odd)
+{
+    for (int at = 0; at < PAIRS; at += LANES) {
+        u8 one, two, three;
+        philox(key, first + (uint32_t)at, step, &one, &two, &three);
+        /* 64 bits for the radius: with 32 it would end at 6.7 standard deviations. */
+        v8 uniform = __builtin_convertvector(one, v8) * 0x1p-32f;
+        uniform += __builtin_convertvector(two, v8) * 0x1p-64f + 0x1p-65f;
+        v8 radius = log_of(clamp(uniform, 0.0f, 1.0f)) * -2.0f;
+        UNROLL for (int lane = 0; lane < LANES; lane++) radius[lane] = __builtin_sqrtf(radius[lane]);
+        /* The angle as a quarter of a turn, and an eighth at most in either direction; Cephes' polynomials. */
+        u8 quarter = (three + 0x20000000u) >> 30;
+        v8 angle = __builtin_convertvector((i8)(three - (quarter << 30)), v8) * 1.46291808e-9f, square = angle * angle;
+        v8 sine = square * -1.9515295891e-4f + 8.3321608736e-3f;
+        sine = (sine * square - 1.6666654611e-1f) * (square * angle) + angle;
+        v8 cosine = square * 2.443315711809948e-5f - 1.388731625493765e-3f;
+        cosine = (cosine * square + 4.166664568298827e-2f) * (square * square) - square / 2.0f + 1.0f;
+        i8 turned = -(i8)(quarter & 1);
+        i8 x = ((i8)sine & turned) | ((i8)cosine & ~turned), y = ((i8)cosine & turned) | ((i8)sine & ~turned);
+        *(v8 *)(even + at) = radius * (v8)(x ^ (i8)(((quarter + 1) & 2) << 30));
+        *(v8 *)(odd + at) = radius * (v8)(y ^ (i8)((quarter & 2) << 30));
+    }
+}
+
+/* --- what Python calls -------------------------------------------------------------------------------------------- */
+
+/* Floats of one example that go from `forward` to `example_gradients`. */
 int64_t mithridate_saved_floats(const Stage *stages, int64_t count)
 {
-    int64_t total = 0;
-    for (int64_t i = 0; i < count; i++) {
-        Sizes sizes = sizes_of(stages + i);
-        total += sizes.activations + (i > 0 ? sizes.image : 0);
-    }
-    return total;
+    Chain chain;
+    lay_out(&chain, stages, count, NULL);
+    return chain.saved;
 }
 
 /* Floats of working memory of either call. */
 int64_t mithridate_scratch_floats(const Stage *stages, int64_t count)
 {
-    int64_t weights = 0, place = 0, errors = 0, results = 0, products = 0, entries = 0, lanes = 0;
-    for (int64_t i = 0; i < count; i++) {
-        Sizes s = sizes_of(stages + i);
-        int64_t backward = s.run_lanes * stages[i].kernel_height * stages[i].outputs;
-        weights += rounded(larger(s.output_lanes * s.entries, backward), 16) + rounded(s.output_lanes, 16);
-        place += rounded(s.entries, 16);
-        errors = larger(errors, s.activations);
-        results = larger(results, larger(s.rows * s.columns * s.output_lanes,
-                                         stages[i].height * stages[i].width * rounded(stages[i].channels, LANES)));
-        products = larger(products, s.wide * s.run_lanes);
-        entries = larger(entries, s.entries * s.output_lanes);
-        lanes = larger(lanes, s.output_lanes);
-    }
-    return weights + place + rounded(errors, 16) + rounded(results, 16) + rounded(products, 16) + rounded(entries, 16)
-           + rounded(lanes, 16) + sizes_of(stages).image + 64;
+    Chain chain;
+    return lay_out(&chain, stages, count, NULL);
 }
-
-static float *carve(float **memory, int64_t floats)
-{
-    float *start = *memory;
-    *memory += rounded(floats, 16);
-    return start;
-}
-
-#define MOST_STAGES 16
 
 /* `saved` moves on by saved_step floats after each example: 0 where nobody will ask for gradients. */
 void mithridate_forward(const Stage *stages, int64_t count, const float *const *weights, const float *const *biases,
                         const float *images, int64_t batch, float *saved, int64_t saved_step, float *scratch,
                         float *out)
 {
-    Sizes sizes[MOST_STAGES];
-    float *panels[MOST_STAGES], *starts[MOST_STAGES];
-    memset(scratch, 0, (size_t)mithridate_scratch_floats(stages, count) * sizeof(float));
-    for (int64_t i = 0; i < count; i++) {
-        sizes[i] = sizes_of(stages + i);
-        panels[i] = carve(&scratch, sizes[i].output_lanes * sizes[i].entries);
-        weights_for_outputs(weights[i], stages + i, sizes + i, panels[i]);
-        starts[i] = carve(&scratch, sizes[i].output_lanes);
-        memcpy(starts[i], biases[i], (size_t)stages[i].outputs * sizeof(float));
-    }
-    float *first_image = carve(&scratch, sizes[0].image), *pooled = scratch;
-    const Sizes *end = sizes + count - 1;
-    for (int64_t example = 0; example < batch; example++, saved += saved_step) {
-        take_image(images, stages, sizes, first_image);
-        images += stages->channels * stages->height * stages->width;
-        float *memory = saved, *image = first_image;
-        for (int64_t i = 0; i < count; i++) {
-            const Stage *stage = stages + i;
-            const Sizes *s = sizes + i;
-            float *activations = memory, *next = memory + s->activations;
-            if (i + 1 < count && (stage[1].padding_height || stage[1].padding_width))
-                memset(next, 0, (size_t)s[1].image * sizeof(float));
-            int64_t line = s->wide * s->output_lanes, block = stage->window_height * line;
-            for (int64_t row = 0; row < s->rows; row++) {
-                float *values = activations + row * block;
-                for (int64_t y = 0; y < stage->window_height; y++)
-                    convolve_row(image + (row * stage->window_height + y) * s->padded_width * stage->channels,
-                                 panels[i], starts[i], stage, s, values + y * line);
-                activate(values, block, stage->relu);
-                if (i + 1 < count) {
-                    pool(values, stage, s, pooled);
-                    hand_on(pooled, row, s, stage + 1, s + 1, next);
-                } else {
-                    pool(values, stage, s, pooled + row * s->columns * s->output_lanes);
-                }
-            }
-            memory = next + (i + 1 < count ? s[1].image : 0);
-            image = next;
-        }
-        int64_t positions = end->rows * end->columns;
-        transpose(pooled, end->output_lanes, positions, stages[count - 1].outputs, out, positions);
-        out += positions * stages[count - 1].outputs;
-    }
+    Chain chain;
+    lay_out(&chain, stages, count, scratch);
+    take_weights(&chain, weights, biases);
+    const Stage *last = stages + count - 1;
+    int64_t image = stages->channels * stages->height * stages->width;
+    int64_t results = chain.sizes[count - 1].rows * chain.sizes[count - 1].columns * last->outputs;
+    for (int64_t example = 0; example < batch; example++)
+        forward(&chain, images + example * image, saved + example * saved_step, out + example * results);
 }
 
 /* weight_gradients[i]: batch x entries of all weights; bias_gradients[i]: batch x outputs; squares[i]: batch. */
@@ -775,53 +1218,20 @@ void mithridate_example_gradients(const Stage *stages, int64_t count, const floa
                                   float *scratch, float *const *weight_gradients, float *const *bias_gradients,
                                   double *const *squares)
 {
-    Sizes sizes[MOST_STAGES];
-    float *panels[MOST_STAGES];
-    int32_t *places[MOST_STAGES];
-    int64_t errors_floats = 0, results_floats = 0, products_floats = 0, entries_floats = 0, lanes = 0;
-    memset(scratch, 0, (size_t)mithridate_scratch_floats(stages, count) * sizeof(float));
-    for (int64_t i = 0; i < count; i++) {
-        const Stage *stage = stages + i;
-        Sizes *s = sizes + i;
-        *s = sizes_of(stage);
-        panels[i] = carve(&scratch, s->run_lanes * stage->kernel_height * stage->outputs);
-        if (i > 0) weights_for_inputs(weights[i], stage, s, panels[i]);
-        places[i] = (int32_t *)carve(&scratch, s->entries);
-        for (int64_t y = 0; y < stage->kernel_height; y++)
-            for (int64_t at = 0; at < s->run; at++)
-                places[i][y * s->run + at] = (int32_t)((at % stage->channels * stage->kernel_height + y)
-                                                       * stage->kernel_width + at / stage->channels);
-        errors_floats = larger(errors_floats, s->activations);
-        results_floats = larger(results_floats, s->rows * s->columns * s->output_lanes);
-        products_floats = larger(products_floats, s->wide * s->run_lanes);
-        entries_floats = larger(entries_floats, s->entries * s->output_lanes);
-        lanes = larger(lanes, s->output_lanes);
-    }
-    float *first_image = carve(&scratch, sizes[0].image), *errors = carve(&scratch, errors_floats);
-    float *results = carve(&scratch, results_floats), *entries = carve(&scratch, entries_floats);
-    float *sums = carve(&scratch, lanes), *products = scratch;  /* the last: it is read a little beyond its end */
-    const Sizes *end = sizes + count - 1;
-    int64_t outputs = stages[count - 1].outputs, positions = end->rows * end->columns;
-    for (int64_t example = 0; example < batch; example++, saved += saved_step) {
-        take_image(images, stages, sizes, first_image);
-        images += stages->channels * stages->height * stages->width;
-        transpose(gradients, positions, outputs, positions, results, end->output_lanes);
-        gradients += outputs * positions;
-        const float *memory = saved + saved_step;
-        for (int64_t i = count - 1; i >= 0; i--) {
-            const Stage *stage = stages + i;
-            const Sizes *s = sizes + i;
-            const float *activations = memory - s->activations;
-            const float *image = i > 0 ? activations - s->image : first_image;
-            memory = image;
-            float *row = weight_gradients[i] + example * s->entries * stage->outputs;
-            unpool(results, activations, stage, s, errors, sums);
-            weight_gradient(image, errors, places[i], stage, s, entries);
-            transpose(entries, s->output_lanes, s->entries, stage->outputs, row, s->entries);
-            memcpy(bias_gradients[i] + example * stage->outputs, sums, (size_t)stage->outputs * sizeof(float));
-            squares[i][example] =
-                sum_of_squares(row, s->entries * stage->outputs) + sum_of_squares(sums, stage->outputs);
-            if (i > 0) input_gradient(errors, panels[i], stage, s, s[-1].output_lanes, products, results);
+    Chain chain;
+    lay_out(&chain, stages, count, scratch);
+    take_weights_back(&chain, weights);
+    const Stage *last = stages + count - 1;
+    int64_t image = stages->channels * stages->height * stages->width;
+    int64_t results = chain.sizes[count - 1].rows * chain.sizes[count - 1].columns * last->outputs;
+    for (int64_t example = 0; example < batch; example++) {
+        backward(&chain, images + example * image, saved + example * saved_step, gradients + example * results);
+        for (int64_t i = 0; i < count; i++) {
+            const Sizes *s = chain.sizes + i;
+            give_gradients(&chain, i, chain.gradients[i],
+                           weight_gradients[i] + example * s->entries * stages[i].outputs,
+                           bias_gradients[i] + example * stages[i].outputs);
+            squares[i][example] = sum_of_squares(chain.gradients[i], gradient_floats(s));
         }
     }
 }
@@ -840,4 +1250,77 @@ void mithridate_sum_products(const float *left, const double *widened, int64_t l
         if (together == 0) factors.widened = widened + model * left_model;
         sum_products(&factors, together, extents[model], out + model * out_row);
     }
+}
+
+/* Floats of working memory of the next call. */
+int64_t mithridate_network_floats(const Stage *stages, int64_t stage_count, const Layer *layers, int64_t layer_count)
+{
+    Network network;
+    return lay_out_network(&network, stages, stage_count, layers, layer_count, NULL);
+}
+
+/* For each model the sum over its present examples of their clipped gradients. `places` holds where the weights and the
+ * biases of each stage and layer are among the `parameters` of a model. Where `wide` is not NULL, up to SOME neighbours
+ * are added up one after another in single precision, and these sums in double precision in `wide`, which starts as
+ * zeros; `out` then has room for one model. Returns 0, or 1 if a label is none. */
+int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const Layer *layers, int64_t layer_count,
+                                const int64_t *places, const float *weights, int64_t models, int64_t parameters,
+                                const float *inputs, const int64_t *labels, const uint8_t *present, int64_t batch,
+                                const float *loss_weights, const Limits *limits, float *scratch, float *out,
+                                double *wide)
+{
+    Network network;
+    const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES], *some[SOME];
+    int64_t input = stages->channels * stages->height * stages->width, some_labels[SOME] = {0};
+    for (int64_t model = 0; model < models; model++, weights += parameters) {
+        lay_out_network(&network, stages, stage_count, layers, layer_count, scratch);
+        for (int64_t i = 0; i < stage_count; i++) {
+            stage_weights[i] = weights + places[2 * i];
+            stage_biases[i] = weights + places[2 * i + 1];
+        }
+        take_weights(&network.chain, stage_weights, stage_biases);
+        take_weights_back(&network.chain, stage_weights);
+        int64_t count = 0, end = (model + 1) * batch;
+        for (int64_t e = model * batch; e < end; e++) {
+            if (present[e]) {
+                if (labels[e] < 0 || labels[e] >= network.classes) return 1;
+                some[count] = inputs + e * input;
+                some_labels[count++] = labels[e];
+            }
+            if (count == 0 || (count < SOME && e + 1 < end)) continue;
+            add_some(&network, weights, places, some, some_labels, count, loss_weights, limits);
+            count = 0;
+            if (wide != NULL) {
+                give_sums(&network, places, out);
+                memset(network.stage_sums[0], 0, (size_t)network.sums_floats * sizeof(float));
+                for (int64_t i = 0; i < parameters; i++) wide[model * parameters + i] += (double)out[i];
+            }
+        }
+        if (wide == NULL) give_sums(&network, places, out + model * parameters);
+    }
+    return 0;
+}
+
+/* sums[model][place] += scale * a standard normal that belongs to the model's key (three words), the step and the
+ * place; in double precision or in single precision. */
+void mithridate_add_normals(const uint32_t *keys, int64_t models, int64_t step, double scale, int64_t is_double,
+                            void *sums, int64_t size)
+{
+    float even[PAIRS], odd[PAIRS];
+    for (int64_t model = 0; model < models; model++)
+        for (int64_t first = 0; first < size; first += 2 * PAIRS) {
+            int64_t count = size - first < 2 * PAIRS ? size - first : 2 * PAIRS, start = model * size + first;
+            normal_pairs(keys + 3 * model, (uint32_t)(first / 2), (uint32_t)step, even, odd);
+            double *wide = (double *)sums + start;
+            float *narrow = (float *)sums + start, share = (float)scale;
+            if (is_double) {
+                for (int64_t i = 0; i < count; i++) wide[i] += scale * (double)(i % 2 ? odd : even)[i / 2];
+            } else {
+                for (int64_t i = 0; i < count / 2; i++) {
+                    narrow[2 * i] += share * even[i];
+                    narrow[2 * i + 1] += share * odd[i];
+                }
+                if (count % 2) narrow[count - 1] += share * even[count / 2];
+            }
+        }
 }
