@@ -171,3 +171,19 @@ def test_copies_are_put_in_order_in_little_memory() -> None:
         tracemalloc.stop()
     assert np.array_equal(np.sort(ranks), np.arange(20_000))
     assert abs(int((np.diff(labels[np.argsort(ranks)]) != 0).sum())) == 1  # all of one label first
+
+
+@pytest.mark.parametrize("default", ["bfloat16", "float64"])
+def test_products_are_tried_in_the_precision_that_is_used(default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _on_gpu
+
+    tried: list[Any] = []
+    diag = torch.diag
+    monkeypatch.setattr(torch, "diag", lambda values: tried.append(values.dtype) or diag(values))
+    torch.set_default_dtype(getattr(torch, default))
+    try:
+        _on_gpu.OnGpu(torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert tried == [torch.float32]
