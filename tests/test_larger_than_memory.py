@@ -187,3 +187,17 @@ def test_products_are_tried_in_the_precision_that_is_used(default: str, monkeypa
     finally:
         torch.set_default_dtype(torch.float32)
     assert tried == [torch.float32]
+
+
+@pytest.mark.parametrize("features", ["unit-norm", "oriented-gradients"])
+def test_a_row_that_an_encoder_refuses_has_its_number_in_the_whole(
+    features: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+    x = images(0, 40).astype(np.float64) / 255
+    x[23, 0, 0] = np.nan
+    prepare = Preparation(x.shape[1:], "float", encoder=pick_encoder(features))
+    with pytest.raises(ConfigError, match="Row 23 holds"):
+        prepare(x, "training")
+    with pytest.raises(ConfigError, match="Row 23 holds"):
+        list(prepare.compared(x, "training", sparse=True))
