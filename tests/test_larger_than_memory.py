@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from mithridate.core.votes import Votes
 from mithridate.data import examples as examples_file
 from mithridate.data.examples import Preparation, fitted_preprocessing
 from mithridate.defences import defence, predict
+from mithridate.defences._whole_rows import ranks_of
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import pick_encoder
 
@@ -177,3 +179,45 @@ def test_a_gpu_whose_products_are_rounded_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_on_gpu, "LARGEST_NORM", 1 << 13)
     with pytest.raises(ConfigError, match="not exact"):
         _on_gpu.OnGpu(torch.device("cpu"))
+
+
+def test_copies_are_put_in_order_in_little_memory() -> None:
+    rows, labels = np.ones((20_000, 1000), dtype=np.int16), np.arange(20_000) % 2
+    tracemalloc.start()
+    try:
+        ranks = ranks_of(rows, labels)
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes // 2
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(np.sort(ranks), np.arange(20_000))
+    assert abs(int((np.diff(labels[np.argsort(ranks)]) != 0).sum())) == 1  # all of one label first
+
+
+@pytest.mark.parametrize("default", ["bfloat16", "float64"])
+def test_products_are_tried_in_the_precision_that_is_used(default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences import _on_gpu
+
+    tried: list[Any] = []
+    diag = torch.diag
+    monkeypatch.setattr(torch, "diag", lambda values: tried.append(values.dtype) or diag(values))
+    torch.set_default_dtype(getattr(torch, default))
+    try:
+        _on_gpu.OnGpu(torch.device("cpu"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert tried == [torch.float32]
+
+
+@pytest.mark.parametrize("features", ["unit-norm", "oriented-gradients"])
+def test_a_row_that_an_encoder_refuses_has_its_number_in_the_whole(
+    features: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+    x = images(0, 40).astype(np.float64) / 255
+    x[23, 0, 0] = np.nan
+    prepare = Preparation(x.shape[1:], "float", encoder=pick_encoder(features))
+    with pytest.raises(ConfigError, match="Row 23 holds"):
+        prepare(x, "training")
+    with pytest.raises(ConfigError, match="Row 23 holds"):
+        list(prepare.compared(x, "training", sparse=True))

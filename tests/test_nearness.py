@@ -25,7 +25,7 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.rule import Decision, ExactRule
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
-from mithridate.defences import KernelVote, NearestNeighbours, _kernel_sums, _search, _whole_rows
+from mithridate.defences import KernelVote, NearestNeighbours, _kernel_sums, _places, _search, _whole_rows
 from mithridate.defences import kernel as kernel_file
 from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
@@ -710,3 +710,21 @@ def test_a_kernel_that_is_left_open_follows_features_and_colours() -> None:
     assert (grams.recipe or {})["kernel"]["full"] == 0.8
     assert len({oriented[0], oriented[1], photo[1], default(3, "unit-norm")}) == 4
     assert default(3, "layered-gradients") == oriented[1]
+
+
+def test_workers_require_exact_products_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ConfigError("not exact here")
+
+    for module in (_search, _places):
+        monkeypatch.setattr(module, "require_exact_products", refuse)
+    rows, zeros, inputs = np.ones((3, 2), np.int16), np.zeros(3, np.int64), np.ones((1, 2), np.float32)
+    asked = _kernel_sums.Weighing(np.ones(1 << 17, np.float32), [inputs], rows[:0], zeros[:0])
+    shards: list[Callable[[], Any]] = [
+        lambda: _search.keys_of_shard(1, 9, np.zeros(1, np.float32), (inputs,), rows, np.arange(3, dtype=np.uint32)),
+        lambda: _places._label_sums_of_shard(asked, 1, rows, zeros),
+        lambda: _places._own_weights_of_shard(asked, zeros[:1], rows, zeros),
+    ]
+    for shard in shards:
+        with pytest.raises(ConfigError, match="not exact here"):
+            shard()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,3 +141,11 @@ def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.delattr(f"mithridate.training.{name}", raising=False)
     with pytest.raises(ConfigError, match=r"pip install 'mithridate\[ray\]'"):
         trained("nearest-neighbours", backend=Ray())
+
+
+def test_a_worker_that_no_machine_has_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_tasks, "asking", nullcontext)
+    monkeypatch.setattr(ray_tasks.ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray_tasks.ray, "nodes", lambda: [{"Alive": True}])
+    with pytest.raises(ConfigError, match="A worker needs 64 CPU, which this machine lacks"):
+        ray_tasks.Comparers(Ray(cpus_per_worker=64))

@@ -63,3 +63,14 @@ def test_a_mapped_file_that_is_cut_short_or_holds_objects_is_refused(tmp_path: P
     path.unlink()
     with pytest.raises(ArtifactError, match="no file"):
         read_mapped(path, digest)
+
+
+@pytest.mark.parametrize(
+    "header", ["'<i2', 'shape': (1180591620717411303424,)", "'<i2', 'shape': ()", "'<M8[s]', 'shape': (2,)"]
+)
+def test_a_header_that_only_damage_can_have_written_is_refused(tmp_path: Path, header: str) -> None:
+    text = f"{{'fortran_order': False, 'descr': {header}, }}".ljust(117).encode() + b"\n"
+    path = tmp_path / "rows.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64))
+    with pytest.raises(ArtifactError, match="again"):
+        read_mapped(path, "0" * 64)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -43,8 +45,30 @@ def on_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterat
     if threads == 1:
         yield from map(work, pieces)
         return
-    with _libraries().limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+    with _one_thread_each(), ThreadPoolExecutor(threads) as pool:
         yield from pool.map(work, pieces)
+
+
+# The limit is one of the whole process: whoever comes first sets it, and whoever leaves last takes it back.
+_lock = threading.Lock()
+_limits: list[Any] = []
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """One thread for each matrix product, for all callers that are in here at the same time."""
+    with _lock:
+        _limits.append(_libraries().limit(limits=1, user_api="blas") if not _limits else None)
+    try:
+        yield
+    finally:
+        with _lock:
+            if len(_limits) == 1:
+                _limits[0].restore_original_limits()
+                _limits.clear()
+            else:
+                # The first one holds what there was before.
+                _limits.pop()
 
 
 @functools.cache

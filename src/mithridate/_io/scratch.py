@@ -66,7 +66,7 @@ def _reserve(file: int, size: int) -> None:
 
 _HASHED_BYTES = 1 << 24
 # What numpy raises on a header that is damaged, whose literals it reads as Python does.
-_UNREADABLE = (ValueError, OSError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError)
+_UNREADABLE = (ValueError, OSError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError, OverflowError)
 
 
 def write_mapped(path: Path, array: npt.NDArray[Any]) -> str:
@@ -87,9 +87,10 @@ def read_mapped(path: Path, digest: str) -> npt.NDArray[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of literals that only damage can have written
             array = np.lib.format.open_memmap(path, mode="r")
+        found = None if array.dtype.hasobject else _digest(array)
     except _UNREADABLE as error:
         raise ArtifactError(f"Cannot read {path}: {error}. Copy it again, or train again.") from error
-    if array.dtype.hasobject or _digest(array) != digest:
+    if found != digest:
         raise ArtifactError(f"{path} was changed after it was written. Copy it again, or train again.")
     return array
 

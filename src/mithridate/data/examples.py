@@ -7,6 +7,7 @@ the training data would be a second look at it, which no certificate accounts fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from mithridate.data.ids import as_ids
 from mithridate.data.ids import joined as joined_ids
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder
+from mithridate.features._encoder import BadRow
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -238,6 +240,15 @@ def pieces_of(x: Array) -> list[slice]:
     return [slice(start, min(start + size, len(x))) for start in range(0, len(x), size)]
 
 
+@contextmanager
+def _numbered_from(start: int) -> Iterator[None]:
+    """Rows of a piece have the numbers that they have in the whole, also in errors of an encoder."""
+    try:
+        yield
+    except BadRow as error:
+        raise ConfigError(str(BadRow(start + error.row, error.words))) from error
+
+
 def check_channels(shape: tuple[int, ...], kind: str) -> None:
     """Refuse images whose channels come last."""
     if kind == "uint8" and len(shape) == 3 and shape[0] > 4 >= shape[2]:
@@ -325,14 +336,16 @@ class Preparation:
             if self.encoder is None or not sparse:
                 yield part, self._prepared(piece, part.start, what)
                 continue
-            rows = self.encoder.compared(piece)
+            with _numbered_from(part.start):
+                rows = self.encoder.compared(piece)
             yield part, rows if isinstance(rows, csr_array) else self._checked(rows, len(piece), part.start, what)
 
     def _prepared(self, x: Array, start: int, what: str) -> FloatArray | IntArray:
         """Inputs of the network from raw ones, of which the first has the number `start`."""
         if self.tokens:
             return self._checked_tokens(x, start, what)
-        made = self._scaled(x) if self.encoder is None else self.encoder.transform(x)
+        with _numbered_from(start):
+            made = self._scaled(x) if self.encoder is None else self.encoder.transform(x)
         return self._checked(made, len(x), start, what)
 
     def _check_alike(self, x: Array, what: str) -> None:

@@ -69,20 +69,30 @@ def _add_weights(
 def own_weights(asked: Weighing, predicted: IntArray, done: Done | None = None) -> npt.NDArray[np.uint32]:
     """How many examples of the predicted label have each weight, inputs x (FULL_WEIGHT + 1)."""
     counts = np.zeros((asked.inputs, FULL_WEIGHT + 1), dtype=np.uint32)
+    # Inputs of one label side by side, and threads that are started once for a block: there may be many labels.
+    by_label = np.argsort(predicted, kind="stable")
+    shares = [by_label[share] for share in in_shares(asked.inputs, _SHARE)]
     for block, labels in _blocks(asked, done):
-        for label in np.intersect1d(labels, predicted).tolist():
-            asking = np.flatnonzero(predicted == label)
-            first, last = np.searchsorted(labels, [label, label + 1])
-            count = partial(_count_weights, counts, asked, turned(block[first:last]))
-            list(on_cores(count, (asking[share] for share in in_shares(len(asking), _SHARE))))
+        list(on_cores(partial(_count_weights, counts, asked, block, labels, predicted), shares))
     return counts
 
 
-def _count_weights(counts: npt.NDArray[np.uint32], asked: Weighing, block: RowBlock, asking: IntArray) -> None:
-    """Count the weights of a block for the inputs that ask."""
-    for part, dots in compared([view[asking] for view in asked.views], block):
-        for at, weights in zip(asking[part].tolist(), _weights(dots, asked.table).astype(np.int64), strict=True):
-            counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
+def _count_weights(
+    counts: npt.NDArray[np.uint32],
+    asked: Weighing,
+    block: RowBlock,
+    labels: IntArray,
+    predicted: IntArray,
+    share: IntArray,
+) -> None:
+    """Count the weights of a block, sorted by label, for some inputs."""
+    wanted = predicted[share]
+    for label in np.intersect1d(labels, wanted).tolist():
+        asking = share[wanted == label]
+        first, last = np.searchsorted(labels, [label, label + 1])
+        for part, dots in compared([view[asking] for view in asked.views], turned(block[first:last])):
+            for at, weights in zip(asking[part].tolist(), _weights(dots, asked.table).astype(np.int64), strict=True):
+                counts[at] += np.bincount(weights, minlength=FULL_WEIGHT + 1).astype(np.uint32)
 
 
 def _blocks(asked: Weighing, done: Done | None) -> Iterator[tuple[RowBlock, IntArray]]:

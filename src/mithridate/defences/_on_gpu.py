@@ -46,7 +46,7 @@ class OnGpu:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         with products("float32", device):
-            odd = torch.diag(torch.full((256,), float(LARGEST_NORM - 1), device=device))
+            odd = torch.diag(torch.full((256,), float(LARGEST_NORM - 1), dtype=torch.float32, device=device))
             if not (odd @ odd).diagonal().double().eq((LARGEST_NORM - 1) ** 2).all():
                 raise ConfigError("Matrix products are not exact in single precision on this GPU; use device='cpu'.")
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mithridate.defences import _kernel_sums, _search
 from mithridate.defences._kernel_sums import Done, Weighing
 from mithridate.defences._search import Search, Told
-from mithridate.defences._whole_rows import IntArray, Rows
+from mithridate.defences._whole_rows import IntArray, Rows, require_exact_products
 from mithridate.errors import ConfigError
 from mithridate.training.order import Ray, RuntimeOptions
 
@@ -86,10 +86,12 @@ class _OnCluster:
 
 
 def _label_sums_of_shard(asked: Weighing, classes: int, rows: Rows, labels: IntArray) -> IntArray:
+    require_exact_products()
     return _kernel_sums.label_sums(replace(asked, rows=rows, labels=labels), classes)
 
 
 def _own_weights_of_shard(asked: Weighing, predicted: IntArray, rows: Rows, labels: IntArray) -> npt.NDArray[np.uint32]:
+    require_exact_products()
     return _kernel_sums.own_weights(replace(asked, rows=rows, labels=labels), predicted)
 
 

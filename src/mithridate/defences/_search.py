@@ -27,6 +27,7 @@ from mithridate.defences._whole_rows import (
     Rows,
     block_of,
     compared,
+    require_exact_products,
     turned,
 )
 
@@ -218,6 +219,7 @@ def keys_of_shard(
     count: int, room: int, least: FloatArray, views: InputViews, rows: Rows, ranks: Ranks
 ) -> tuple[IntArray, IntArray]:
     """What is kept of a shard of the examples: how many for each input, and their keys, input by input."""
+    require_exact_products()  # a worker may have another library of them, or other settings, than whoever asks
     inputs, count = len(least), min(count, rows.shape[0])
     keys = np.empty((inputs, room), dtype=np.int64)
     kept = _Kept(count, keys, np.zeros(inputs, dtype=np.int64), least.copy())

@@ -107,9 +107,10 @@ def longest(rows: Rows) -> int:
     return int(max(np.einsum("ij,ij->i", some, some).max() for some in exact))
 
 
-def _stretches(rows: Rows) -> Iterator[slice]:
+def _stretches(rows: Rows, count: int | None = None) -> Iterator[slice]:
+    """So many of the rows, or all, some at a time."""
     size = max(1, _NUMBERS // max(1, rows.shape[1]))
-    return (slice(start, start + size) for start in range(0, rows.shape[0], size))
+    return (slice(start, start + size) for start in range(0, rows.shape[0] if count is None else count, size))
 
 
 # --- as arrays of a file ----------------------------------------------------------------------------------------------
@@ -212,7 +213,11 @@ def ranks_of(rows: Rows, labels: IntArray) -> npt.NDArray[np.uint32]:
     tied = np.flatnonzero(np.append(is_next, False) | np.append(False, is_next))
     if len(tied):
         among = order[tied]
-        digests = np.frombuffer(b"".join(_content_hashes(rows[among], labels[among])), dtype=">u8").reshape(-1, 4)
+        digests = np.empty((len(among), 4), dtype=">u8")
+        # Some at a time: all may be copies, and larger than memory.
+        for part in _stretches(rows, len(among)):
+            some = b"".join(_content_hashes(rows[among[part]], labels[among[part]]))
+            digests[part] = np.frombuffer(some, dtype=">u8").reshape(-1, 4)
         order[tied] = among[np.lexsort(digests.T[::-1])]
     ranks = np.empty(len(labels), dtype=np.uint32)
     ranks[order] = np.arange(len(labels), dtype=np.uint32)

@@ -240,14 +240,23 @@ def scaled(values: np.ndarray, dtype: type) -> np.ndarray:
     return converted / dtype(255) if values.dtype == np.uint8 else converted
 
 
+class BadRow(ConfigError):
+    """What is wrong with a row, for whoever gave an encoder some of their rows and knows which they were."""
+
+    def __init__(self, row: int, words: str) -> None:
+        super().__init__(row, words)
+        self.row, self.words = row, words
+
+    def __str__(self) -> str:
+        return f"Row {self.row} {self.words}"
+
+
 def check_finite(values: np.ndarray, first_row: int, largest: float = math.inf) -> None:
     bad = ~np.isfinite(values) | (np.abs(values) > largest)
     if bad.any():
         row = first_row + int(bad.reshape(len(values), -1).any(axis=1).argmax())
         limit = "" if math.isinf(largest) else f" of at most {largest:g}"
-        raise ConfigError(
-            f"Row {row} holds a number that is not finite or too large; expected numbers{limit}. Mend it."
-        )
+        raise BadRow(row, f"holds a number that is not finite or too large; expected numbers{limit}. Mend it.")
 
 
 def chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:

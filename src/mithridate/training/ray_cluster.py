@@ -42,6 +42,7 @@ from mithridate.training.ray_tasks import (
     check_versions,
     common_versions,
     done,
+    explain_lack,
     failure,
     result,
 )
@@ -308,7 +309,7 @@ class Crew:
         """What a worker says of itself; any worker, which a mixed cluster will make up for."""
         self._sight.refresh()
         if self._sight.slots == 0:
-            self._explain_lack()
+            explain_lack(self._sight, self._backend)
         workers = min(self._sight.slots, self._backend.workers or self._sight.slots) or 1
         most = max(1, self._instances // (_GROUPS_PER_WORKER * workers))
         for attempt in range(self._backend.retries + 1):
@@ -322,12 +323,6 @@ class Crew:
             if found.why in ("final", "memory", "error") or attempt == self._backend.retries:
                 raise as_error(found, "A worker cannot do this job")
         raise AssertionError
-
-    def _explain_lack(self) -> None:
-        needs = " and ".join(f"{number:g} {name}" for name, number in self._sight.needs.items())
-        if self._backend.address is None:
-            raise ConfigError(f"A worker needs {needs}, which this machine lacks; use device='cpu' or fewer of them.")
-        _log.warning("No node of the cluster has %s for a worker; waiting for one that joins.", needs)
 
     # --- training -------------------------------------------------------------------------------------------------
 

@@ -95,6 +95,18 @@ class Sight:
         self.nodes = sum(bool(node["Alive"]) for node in nodes)
 
 
+def explain_lack(sight: Sight, backend: Ray) -> None:
+    """Say that no node has what a worker needs: a task would wait for one without a word.
+
+    Raises:
+        ConfigError: the cluster is one of our own, which no node will join.
+    """
+    needs = " and ".join(f"{number:g} {name}" for name, number in sight.needs.items())
+    if backend.address is None:
+        raise ConfigError(f"A worker needs {needs}, which this machine lacks; use device='cpu' or fewer of them.")
+    _log.warning("No node of the cluster has %s for a worker; waiting for one that joins.", needs)
+
+
 def done(tasks: list[Any]) -> list[Any]:
     """Tasks that have ended, or none after a while."""
     with asking():
@@ -255,6 +267,9 @@ class Comparers:
         self._sight = Sight({"CPU": cpus})
         # A task whose worker dies fails, and is submitted again here, where its failures are counted.
         self._task = ray.remote(num_cpus=cpus, max_retries=0)(_compare)
+        self._sight.refresh()
+        if self._sight.slots == 0:
+            explain_lack(self._sight, backend)
 
     def each(
         self, work: Callable[..., Any], common: Sequence[Any], arrays: Sequence[Any], total: int
