@@ -78,6 +78,7 @@ def in_pieces(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(_search, "_ASKED", 1 + size % 5)
     patch.setattr(_search, "_SPARE", size % 3)
     patch.setattr(_whole_rows, "_NUMBERS", 7 * size)
+    patch.setattr(_whole_rows, "_BLOCK_NUMBERS", 50 * size)
     patch.setattr(_whole_rows, "_FIRST_BYTES", size % 3)
 
 

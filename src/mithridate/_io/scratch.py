@@ -66,7 +66,17 @@ def _reserve(file: int, size: int) -> None:
 
 _HASHED_BYTES = 1 << 24
 # What numpy raises on a header that is damaged, whose literals it reads as Python does.
-_UNREADABLE = (ValueError, OSError, KeyError, TypeError, SyntaxError, TokenError, RecursionError, MemoryError, OverflowError)
+_UNREADABLE = (
+    ValueError,
+    OSError,
+    KeyError,
+    TypeError,
+    SyntaxError,
+    TokenError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+)
 
 
 def write_mapped(path: Path, array: npt.NDArray[Any]) -> str:

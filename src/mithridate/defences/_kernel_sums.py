@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._computer import in_shares, on_cores
-from mithridate.defences._whole_rows import FloatArray, IntArray, RowBlock, Rows, block_of, compared, turned
+from mithridate.defences._whole_rows import FloatArray, IntArray, RowBlock, Rows, block_of, blocks, compared, turned
 
 # The weight of an example whose kernel is 1.
 FULL_WEIGHT = 1024
@@ -97,14 +97,12 @@ def _count_weights(
 
 def _blocks(asked: Weighing, done: Done | None) -> Iterator[tuple[RowBlock, IntArray]]:
     """Some examples at a time, sorted by label, so that the weights of a label lie side by side; and their labels."""
-    total = len(asked.labels)
-    for start in range(0, total, BLOCK_EXAMPLES):
-        part = slice(start, min(start + BLOCK_EXAMPLES, total))
+    for part in blocks(asked.rows, BLOCK_EXAMPLES):
         by_label = np.argsort(asked.labels[part], kind="stable")
         # A block of a mapped file is read as it lies, and sorted in memory.
         yield block_of(asked.rows, part)[by_label], asked.labels[part][by_label]
         if done is not None:
-            done(part.stop - part.start, total)
+            done(part.stop - part.start, len(asked.labels))
 
 
 def _weights(dots: FloatArray, table: FloatArray) -> FloatArray:

@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 _NO_ROOM = "The GPU has too little free memory; inputs and examples are compared on the CPU, with the same results."
 # Examples that are compared at a time. It bounds memory and cannot change a result.
 _BLOCK_EXAMPLES = 1 << 20
-# Of the memory that is free: for products and keys, and for examples that stay on the device.
-_FOR_PRODUCTS, _FOR_EXAMPLES = 0.4, 0.3
+# Of the memory that is free: for products and keys, for examples that stay on the device, and for a block of them.
+_FOR_PRODUCTS, _FOR_EXAMPLES, _FOR_BLOCK = 0.4, 0.3, 0.1
 # Bytes that are held for one product: itself, its key, and what a selection needs.
 _BYTES_OF_PRODUCT = 32
 
@@ -103,8 +103,7 @@ class OnGpu:
     def _label_sums(self, asked: Weighing, classes: int, done: Done) -> IntArray:
         sums = torch.zeros(asked.inputs, classes, dtype=torch.int64, device=self._device)
         for part, weights, labels in self._weights(asked, done):
-            # At most 2^13 weights of at most 2^10: exact in single precision.
-            sums[part] += (weights @ torch.nn.functional.one_hot(labels, classes).float()).long()
+            sums[part] = sums[part].index_add_(1, labels, weights.long())
         return sums.cpu().numpy()
 
     def own_weights(self, asked: Weighing, predicted: IntArray, done: Done) -> npt.NDArray[np.uint32]:
@@ -153,8 +152,9 @@ class _Examples:
     """Examples block by block on a device; if there is room, they stay there from one pass to the next."""
 
     def __init__(self, rows: Rows, beside: npt.NDArray[Any], size: int, device: torch.device) -> None:
-        self._rows, self._beside, self.size, self._device = rows, beside, size, device
         assert isinstance(rows, np.ndarray)
+        self._rows, self._beside, self._device = rows, beside, device
+        self.size = max(1, min(size, int(_FOR_BLOCK * _free(device)) // (4 * max(1, rows.shape[1]))))
         self._stays = rows.nbytes + 8 * len(beside) <= _FOR_EXAMPLES * _free(device)
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:

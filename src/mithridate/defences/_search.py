@@ -26,6 +26,7 @@ from mithridate.defences._whole_rows import (
     RowBlock,
     Rows,
     block_of,
+    blocks,
     compared,
     require_exact_products,
     turned,
@@ -122,16 +123,18 @@ class _Kept:
     @classmethod
     def guessing(cls, views: InputViews, rows: Rows, count: int, keys: IntArray) -> _Kept:
         """None so far, with a guess at the last product that counts."""
-        inputs, asked = views[0].shape[0], rows.shape[0] // _ASKED
+        # One in sixteen, or fewer, so that they are one block.
+        every = max(_ASKED, -(-rows.shape[0] // next(blocks(rows, _BLOCK_EXAMPLES)).stop))
+        inputs, asked = views[0].shape[0], rows.shape[0] // every
         least = np.full(inputs, -LARGEST_PRODUCT, dtype=np.float32)
         # Were the examples asked drawn by lot, three deviations would seldom be too few.
-        expected = count / _ASKED
+        expected = count / every
         place = math.ceil(expected + 3 * math.sqrt(expected) + 3)
         if place < asked:
-            every = turned(block_of(rows, slice(0, asked * _ASKED, _ASKED)))
+            some = turned(block_of(rows, slice(0, asked * every, every)))
 
             def guess(share: slice) -> None:
-                for part, dots in compared([view[share] for view in views], every):
+                for part, dots in compared([view[share] for view in views], some):
                     dots.partition(asked - place, axis=1)
                     least[share][part] = dots[:, asked - place]
 
@@ -157,12 +160,11 @@ class _Kept:
     def compare_here(self, views: InputViews, rows: Rows, ranks: Ranks) -> Iterator[float]:
         """The same with these examples, on the cores here."""
         total, inputs = rows.shape[0], len(self.found)
-        for start in range(0, total, _BLOCK_EXAMPLES):
-            part = slice(start, min(start + _BLOCK_EXAMPLES, total))
+        for part in blocks(rows, _BLOCK_EXAMPLES):
             block, of_block = turned(block_of(rows, part)), ranks[part].astype(np.int64)
             keep = partial(self._keep, views, block, of_block)
             for inputs_done in on_cores(keep, in_shares(inputs, _SHARE)):
-                yield (start + (part.stop - start) * inputs_done / inputs) / total
+                yield (part.start + (part.stop - part.start) * inputs_done / inputs) / total
 
     def _keep(self, views: InputViews, block: RowBlock, ranks: IntArray, share: slice) -> int:
         """Keep those of a block that may count for a share of the inputs; where that ends."""
@@ -221,7 +223,7 @@ def keys_of_shard(
     """What is kept of a shard of the examples: how many for each input, and their keys, input by input."""
     require_exact_products()  # a worker may have another library of them, or other settings, than whoever asks
     inputs, count = len(least), min(count, rows.shape[0])
-    keys = np.empty((inputs, room), dtype=np.int64)
+    keys = np.empty((inputs, min(room, rows.shape[0])), dtype=np.int64)
     kept = _Kept(count, keys, np.zeros(inputs, dtype=np.int64), least.copy())
     for _ in kept.compare_here(views, rows, ranks):
         pass

@@ -33,6 +33,8 @@ LARGEST_PRODUCT = LARGEST_NORM**2
 _MOST_COLUMNS = 1 << 24
 # Numbers of rows that are looked at together, and products. It bounds memory and cannot change a result.
 _NUMBERS = 1 << 22
+# Numbers of a block of examples, in single precision, at most. Likewise.
+_BLOCK_NUMBERS = 1 << 26
 # Bytes of a hash that are kept of every example.
 _FIRST_BYTES = 8
 UNIT_ROWS = UnitNorm(bias=0.0)
@@ -154,6 +156,13 @@ def _of_kept_sparse(arrays: Mapping[str, npt.NDArray[Any]]) -> csr_array:
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
+
+
+def blocks(rows: Rows, most: int) -> Iterator[slice]:
+    """Blocks of examples to compare with: so many at a time at most, fewer where they have many columns."""
+    columns = 1 if isinstance(rows, csr_array) else rows.shape[1]
+    size = max(1, min(most, _BLOCK_NUMBERS // max(1, columns)))
+    return (slice(start, min(start + size, rows.shape[0])) for start in range(0, rows.shape[0], size))
 
 
 def block_of(rows: Rows, part: slice | IntArray) -> RowBlock:
