@@ -952,6 +952,24 @@ def check_noise_of_training(device: torch.device) -> None:
         require(float((squares - len(rows)).abs().max()) < wide, f"some {name} have other noise")
 
 
+def check_comparisons_are_those_of_the_cpu(device: torch.device) -> None:
+    """Nearest examples and sums of weights, to the bit, of coarse inputs, of which many are equally near."""
+    from mithridate.core.mechanism import Threat
+    from mithridate.defences import defence
+
+    large = device.type != "cpu"
+    examples, inputs, columns = (300_000, 300, 64) if large else (400, 20, 8)
+    random = np.random.default_rng(0)
+    x, asked = (random.integers(-2, 3, (count, columns)).astype(np.float32) for count in (examples, inputs))
+    y = random.integers(0, 7, examples)
+    for method, options in (("nearest-neighbours", {"neighbours": examples // 100}), ("kernel-vote", {})):
+        made = defence(method, classes=7, num_train=examples, features="none", **options)
+        here, there = (made.train((x, y), asked, device=each) for each in ("cpu", device))
+        assert np.array_equal(here.counts, there.counts)
+        assert all(np.array_equal(here.evidence[name], there.evidence[name]) for name in here.evidence)
+        assert made.certify(there, threat=Threat.ADD) is not None
+
+
 def check_tally(device: torch.device) -> None:
     module = build("lenet5", (1, 16, 18), CLASSES)
     weights = random_weights(module, 6, seed=1)
