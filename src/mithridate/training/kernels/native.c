@@ -896,9 +896,9 @@ typedef struct {
     int64_t count, classes, lanes;     /* lanes of which some have examples */
     int64_t step[MOST_LAYERS];         /* floats from one example to the next */
     float *columns[MOST_LAYERS];       /* inputs of the layers, [feature][example] */
-    float *rows[MOST_LAYERS];          /* the same, [example][feature] */
+    float *rows[MOST_LAYERS];          /* the same, [example][feature], and a 1 for the bias */
     float *errors[MOST_LAYERS];        /* gradients of the outputs, [output][example] */
-    float *sums[MOST_LAYERS], *bias_sums[MOST_LAYERS], *stage_sums[MOST_STAGES];  /* one after another in memory */
+    float *sums[MOST_LAYERS], *stage_sums[MOST_STAGES];  /* one after another in memory */
     int64_t sums_floats;
     float *saved, *gradients, *by_example;  /* gradients of the first layer's inputs */
 } Network;
@@ -913,9 +913,8 @@ static int64_t lay_out_network(Network *network, const Stage *stages, int64_t st
     for (int64_t i = 0; i < stage_count; i++)
         network->stage_sums[i] = carve(memory, &used, gradient_floats(network->chain.sizes + i));
     for (int64_t i = 0; i < layer_count; i++) {
-        network->step[i] = rounded(layers[i].features, LANES);
+        network->step[i] = rounded(layers[i].features + 1, LANES);
         network->sums[i] = carve(memory, &used, layers[i].outputs * network->step[i]);
-        network->bias_sums[i] = carve(memory, &used, layers[i].outputs);
     }
     network->sums_floats = used - first;
     for (int64_t i = 0; i < layer_count; i++) {
@@ -1047,19 +1046,17 @@ static void add_stages(const Network *network, float factor)
 static void add_layers(const Network *network, const float *factors)
 {
     for (int64_t i = 0; i < network->count; i++) {
-        const Layer *layer = network->layers + i;
+        int64_t features = network->layers[i].features, outputs = network->layers[i].outputs, step = network->step[i];
         float *errors = network->errors[i];
-        for (int64_t e = 0; e < SOME; e++)
-            if (factors[e] == 0.0f)
-                memset(network->rows[i] + e * network->step[i], 0, (size_t)layer->features * sizeof(float));
-        for (int64_t o = 0; o < layer->outputs; o++, errors += SOME) {
-            float sum = 0.0f;
-            for (int64_t e = 0; e < SOME; e++) errors[e] = factors[e] == 0.0f ? 0.0f : factors[e] * errors[e];
-            for (int64_t e = 0; e < SOME; e++) sum += errors[e];
-            network->bias_sums[i][o] += sum;
+        for (int64_t e = 0; e < SOME; e++) {
+            float *row = network->rows[i] + e * step;
+            row[features] = 1.0f;
+            if (factors[e] == 0.0f) memset(row, 0, (size_t)step * sizeof(float));
         }
-        multiply(network->errors[i], SOME, 1, network->rows[i], network->step[i], network->lanes, network->sums[i],
-                 network->step[i], layer->outputs, network->step[i]);
+        for (int64_t o = 0; o < outputs; o++)
+            for (int64_t e = 0; e < SOME; e++)
+                errors[o * SOME + e] = factors[e] == 0.0f ? 0.0f : factors[e] * errors[o * SOME + e];
+        multiply(errors, SOME, 1, network->rows[i], step, network->lanes, network->sums[i], step, outputs, step);
     }
 }
 
@@ -1071,10 +1068,11 @@ static void give_sums(const Network *network, const int64_t *places, float *out)
     for (int64_t i = 0; i < network->count; i++) {
         const Layer *layer = network->layers + i;
         float *weights = out + places[2 * (stages + i)], *biases = out + places[2 * (stages + i) + 1];
-        for (int64_t o = 0; o < layer->outputs; o++)
-            memcpy(weights + o * layer->features, network->sums[i] + o * network->step[i],
-                   (size_t)layer->features * sizeof(float));
-        memcpy(biases, network->bias_sums[i], (size_t)layer->outputs * sizeof(float));
+        for (int64_t o = 0; o < layer->outputs; o++) {
+            const float *row = network->sums[i] + o * network->step[i];
+            memcpy(weights + o * layer->features, row, (size_t)layer->features * sizeof(float));
+            biases[o] = row[layer->features];
+        }
     }
 }
 
