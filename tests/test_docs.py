@@ -192,3 +192,10 @@ def test_what_a_ray_cluster_costs_is_what_was_measured() -> None:
     many = json.loads((results / "ray-many.json").read_text(encoding="utf-8"))
     assert f"{many['shards']:,} shards of one trivial model each take {many['ms_per_shard']:.1f} ms a shard" in page
     assert f"grew by {many['driver_mib_growth_after_first_quarter']:.0f} MiB" in page
+
+
+def test_the_tables_of_size_are_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `python benchmarks/size.py --page` would write is what stands there."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    size = importlib.import_module("size")
+    assert size.tables() in (DOCS / "scaling.md").read_text(encoding="utf-8")
