@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-Piece = TypeVar("Piece")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -36,7 +36,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def on_cores(work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
+def on_cores(work: Callable[[Item], Result], pieces: Iterable[Item]) -> Iterator[Result]:
     """What `work` makes of every piece, in their order; numpy lets several threads compute at once.
 
     Matrix products have one thread each meanwhile: threads of two libraries would wait for each other.

@@ -25,8 +25,7 @@ from mithridate.data.declarations import Declaration
 from mithridate.data.ids import as_ids
 from mithridate.data.ids import joined as joined_ids
 from mithridate.errors import ConfigError
-from mithridate.features import Encoder
-from mithridate.features._encoder import BadRow
+from mithridate.features import BadRow, Encoder
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]

@@ -12,6 +12,7 @@ depend on the number of rows. `docs/features.md` has the constants and what they
 """
 
 from mithridate.features._encoder import (
+    BadRow,
     Encoder,
     about_encoder,
     beside,
@@ -36,6 +37,7 @@ NAMES = encoder_names()
 
 __all__ = [
     "NAMES",
+    "BadRow",
     "Calibration",
     "EfficientNetLite0",
     "EfficientNetLite2",
