@@ -73,6 +73,7 @@ def votes(method: str, examples: int, inputs: int, columns: int) -> Result:
     options: Result = {"neighbours": NEIGHBOURS} if method == "nearest-neighbours" else {}
     made = defence(method, classes=CLASSES, num_train=examples, features="none", **options)
     training, test = drawn(examples, columns, 1), drawn(inputs, columns, 2)
+    importlib.import_module("torch")  # which train asks for a GPU; loading it is not in the time
     result: Result = {}
     with timed(result, "votes"):
         found = made.train(training, test)
@@ -253,7 +254,7 @@ def run(stages: list[str]) -> None:
             found = known[stage]["measured"][title] = {**measure(arguments), "load_before": load}
             shown = {name: round(value, 3) for name, value in found.items() if isinstance(value, float)}
             print(f"{stage}: {title}: {shown or found}", flush=True)
-        RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+            RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -412,7 +412,8 @@ class NeighbourRule(Weighted, ExactRule):
             else:
                 radius[rows] = _withstood(lead, threat, complete=complete)
 
-        list(on_cores(certify, chunks(votes.examples, 2 * neighbours * votes.classes)))
+        # Pieces of some megabytes: of smaller ones, the calls would take longer than the work.
+        list(on_cores(certify, chunks(votes.examples, max(1, neighbours * votes.classes // 2))))
         if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
             # Nothing but label 0, which also wins where nothing is left.
             radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
@@ -436,14 +437,14 @@ def _histograms(labels: AnyArray, classes: int) -> IntArray:
 def _lead(order: AnyArray, counts: IntArray, label: IntArray, scales: Scales) -> AnyArray:
     """The smallest lead over a rival of one scale, for d - i = -k, ..., k, before i + d is taken from it."""
     ((neighbours, _),) = scales
-    tables = _tables(order, counts, neighbours)
-    own, lead = tables[label, np.arange(len(label))], None
-    for rival, table in enumerate(tables):
-        over = np.subtract(own, table, out=table)
-        over -= (rival < label)[:, None]
+    own = _running(order, label[:, None], np.take_along_axis(counts, label[:, None], axis=1)[:, 0], neighbours)
+    lead = np.full_like(own, np.iinfo(own.dtype).max)
+    for rival in range(counts.shape[1]):
+        theirs = _running(order, rival, counts[:, rival], neighbours)
+        over = np.subtract(own, theirs, out=theirs)
+        over -= (rival < label).astype(over.dtype)[:, None]
         over[label == rival] = np.iinfo(over.dtype).max
-        lead = over if lead is None else np.minimum(lead, over, out=lead)
-    assert lead is not None
+        np.minimum(lead, over, out=lead)
     return lead
 
 
@@ -523,15 +524,18 @@ def _withstood(lead: AnyArray, threat: Threat, *, complete: bool) -> IntArray:
 
 def _tables(order: AnyArray, counts: IntArray, neighbours: int) -> AnyArray:
     """How many of the first m = 0, ..., 2 k have each label, labels x examples x m; all there are, beyond the last."""
+    return np.stack([_running(order, label, counts[:, label], neighbours) for label in range(counts.shape[1])])
+
+
+def _running(order: AnyArray, wanted: int | IntArray, counts: IntArray, neighbours: int) -> AnyArray:
+    """How many of the first m = 0, ..., 2 k have the wanted label, examples x m; `counts` of the first k."""
     # numpy adds up single numbers of 32 bits several times as fast as those of 16.
-    dtype = np.int32 if 2 * neighbours < 1 << 31 else np.int64
-    tables = np.zeros((counts.shape[1], len(order), 2 * neighbours + 1), dtype)
-    for label, table in enumerate(tables):
-        table[:, 1 : order.shape[1] + 1] = order == label
-        np.cumsum(table, axis=1, out=table)
-        if (table[:, neighbours] != counts[:, label]).any():
-            raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
-    return tables
+    found = np.zeros((len(order), 2 * neighbours + 1), np.int32 if 2 * neighbours < 1 << 31 else np.int64)
+    found[:, 1 : order.shape[1] + 1] = order == wanted
+    np.cumsum(found, axis=1, out=found)
+    if (found[:, neighbours] != counts).any():
+        raise ConfigError("The counts are not those of the nearest examples in the evidence 'order'; train again.")
+    return found
 
 
 def _withstood_weighed(
