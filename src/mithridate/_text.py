@@ -110,6 +110,18 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def plural(noun: str) -> str:
+    """Several of what a noun names, by the rules of English that most nouns follow.
+
+    >>> plural("vendor"), plural("company"), plural("day"), plural("batch"), plural("bus")
+    ('vendors', 'companies', 'days', 'batches', 'buses')
+    """
+    word = noun.lower()
+    if word.endswith("y") and not word.endswith(("ay", "ey", "iy", "oy", "uy")):
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"
+
+
 def fraction(text: str) -> float:
     """A number, or one as a fraction.
 

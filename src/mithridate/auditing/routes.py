@@ -62,6 +62,7 @@ class Claim:
         limits: bounds on the votes, an entry for each example, or with class weights one for each example and rival;
             None for a deterministic mechanism, whose votes are exact.
         progress: called with how many radii are done and their total; of a deterministic mechanism, how many examples.
+        counts_units: whether radii count units that have names, each of many examples, and not single examples.
     """
 
     mechanism: Mechanism
@@ -74,6 +75,7 @@ class Claim:
     evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
     limits: Limits | None = None
     progress: Progress | None = None
+    counts_units: bool = False
 
     @property
     def constants(self) -> dict[str, Any]:

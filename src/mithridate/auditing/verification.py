@@ -38,6 +38,7 @@ from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.core.conditions import Size, Statement, conditions_of, from_plain, in_json, listed_ids, to_plain
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.provenance import TrainingData
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, MithridateError, NumericalError, TamperedError
 
@@ -132,6 +133,7 @@ def _certificate_in(folder: Path) -> Path:
 def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
     yield _check_assumptions(certificate)
     yield from _check_recipe(certificate)
+    yield from _check_units(certificate)
     yield from _check_size(certificate)
     if isinstance(certificate.votes.mechanism, Deterministic):
         yield _check_decisions(certificate, progress)
@@ -206,13 +208,32 @@ def _stated(recipe: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+def _check_units(certificate: Certificate) -> Iterator[Check]:
+    """That the mechanism, the size and the training data are of as many units as are stated."""
+    votes, unit = certificate.votes, certificate.votes.unit
+    named = votes.training is not None and votes.training.units is not None
+    if unit is None:
+        if named:
+            yield Check("units", False, "the training data has units, but radii count examples")
+        return
+    if votes.training is not None and not (named and unit.count <= votes.training.examples):
+        yield Check("units", False, f"the training data is not that of {unit.counted(unit.count)}")
+        return
+    stated = {votes.mechanism.to_dict().get("num_train"), None if votes.size is None else votes.size.num_train}
+    others = stated - {None, unit.count}
+    if others:
+        yield Check("units", False, f"the training data has {unit.counted(unit.count)}, but {min(others)} are counted")
+        return
+    yield Check("units", True, f"radii count {unit.many}, of which the training data has {unit.count:,}")
+
+
 def _check_size(certificate: Certificate) -> Iterator[Check]:
     """That no change within a radius leads to a number of training examples for which constants would be others."""
-    problem, size = _size_problem(certificate), certificate.votes.size
+    problem, size, unit = _size_problem(certificate), certificate.votes.size, certificate.votes.unit
     if problem is not None:
         yield Check("size", False, problem)
     elif size is not None:
-        stay = f"stay within {size.low} to {size.high - 1} training examples"
+        stay = f"stay within {size.low} to {size.high - 1} {'training examples' if unit is None else unit.many}"
         yield _counted("size", _beyond_size(certificate, size), stay)
 
 
@@ -266,6 +287,7 @@ def _claim(certificate: Certificate, limits: Limits | None = None, progress: Pro
         evidence=votes.evidence,
         limits=limits,
         progress=progress,
+        counts_units=votes.unit is not None,
     )
 
 
@@ -355,6 +377,7 @@ def _facts(votes: Votes) -> dict[str, Any]:
         "runs": votes.run_ids,
         "shards": (dict(votes.shards), dict(votes.planned)),
         "size": votes.size,
+        "units": votes.unit,
         "conditions": to_plain(votes.assumptions),
     }
     names = {"input_hashes": "hashes of inputs"}
@@ -385,6 +408,7 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
         "training data": manifest.training,
         "runs": (manifest.run_id,),
         "size": manifest.size,
+        "units": manifest.unit,
         "conditions": to_plain(manifest.assumptions),
     }
     return _differences(said, _facts(votes))
@@ -399,6 +423,7 @@ def _said_of_examples(path: Path) -> dict[str, Any] | None:
         size = None if values["size"] is None else Size(**values["size"])
         said = {"recipe": values["recipe"], "fingerprint": values["data_fingerprint"], "size": size}
         said["training data"] = TrainingData(**values["training"])
+        said["units"] = None if values["unit"] is None else Unit(**values["unit"])
         return {**said, "conditions": to_plain(from_plain(values["assumptions"]))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ArtifactError):

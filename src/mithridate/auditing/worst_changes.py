@@ -31,11 +31,15 @@ class _VoteTable:
     def __init__(self, claim: Claim, total: int | None = None) -> None:
         self._counts: list[list[int]] = claim.counts.tolist()
         self._weights = claim.weights  # what a vote counts, by its label
-        self._threat = claim.threat
+        self._threat, self._have_names = claim.threat, claim.counts_units
         if total is not None and any(sum(row) != total for row in self._counts):
             raise ArtifactError(
                 f"The counts of every example must add up to {total}, the number of models; some do not."
             )
+
+    def _touched(self, radius: int) -> int:
+        """How many parts so many units reach: one by its name; without a name, an example that changes reaches two."""
+        return radius if self._have_names else self._threat.changes(radius)
 
     def winner(self, example: int) -> int:
         """What the rule predicts."""
@@ -55,7 +59,7 @@ class _Majority(_VoteTable):
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts = self._counts[example]
         for rival in _rivals(counts, label):
-            turned = min(self._threat.changes(radius), counts[label])
+            turned = min(self._touched(radius), counts[label])
             theirs = self._weights[rival] * (counts[rival] + turned)
             if not _beats(self._weights[label] * (counts[label] - turned), label, theirs, rival):
                 return False
@@ -79,7 +83,7 @@ class _Spread(_VoteTable):
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts, predictions = self._counts[example], self._predictions[example]
-        spoiled = min(self._threat.changes(radius), len(predictions))
+        spoiled = min(self._touched(radius), len(predictions))
         for rival in _rivals(counts, label):
             # A vote for the label that goes to the rival closes the gap by both weights (two, if they are one), a vote
             # for a third label by that of the rival.
@@ -127,7 +131,7 @@ class _RunOff(_VoteTable):
 
     def holds(self, example: int, label: int, radius: int) -> bool:
         counts = self._counts[example]
-        spoiled = min(self._threat.changes(radius), sum(counts))
+        spoiled = min(self._touched(radius), sum(counts))
         return not (
             any(self._overtaken(counts, label, pair, spoiled) for pair in combinations(_rivals(counts, label), 2))
             or any(self._beaten(example, label, rival, spoiled) for rival in _rivals(counts, label))

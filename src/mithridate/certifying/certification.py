@@ -62,7 +62,8 @@ def certify(
         method: for a private learner `FDP()` (default, the tightest), `RDP(...)` or `ADP(...)`; for the votes of
             another defence its own rule, which is the default.
         threat: how the data may have been changed; by default `symmetric-difference`, for votes of bagging and of
-            smoothing what their authors certify against (`edit`, `labels`, `features`).
+            smoothing what their authors certify against (`edit`, `labels`, `features`), and `edit` where units are
+            declared.
         failure_prob: probability with which the claim may fail, over training, in (0, 1); a deterministic mechanism
             has none, and its certificates say 0.
         on: certify the majority of `votes`, or the mean of `scores`.
@@ -91,7 +92,7 @@ def certify(
     if not isinstance(votes, Votes):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"Expected votes to be Votes, got {type(votes).__name__}; see Votes.from_counts.")
     rule = own_rule(votes) if method is None else method
-    threat = votes.mechanism.threat if threat is None else threat
+    threat = default_threat(votes) if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.one_of(("votes", "scores"), on=on)
@@ -102,6 +103,11 @@ def certify(
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
     scope, kind = Scope(scope), default_bounds(on) if bounds is None else bounds
     return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
+
+
+def default_threat(votes: Votes) -> Threat:
+    """What is certified against where nobody says otherwise: with units, that they are inserted, deleted or changed."""
+    return votes.mechanism.threat if votes.unit is None else Threat.EDIT
 
 
 def own_rule(votes: Votes) -> Rule:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.rule import ExactRule
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, UnsupportedMechanismError
 
@@ -74,6 +75,15 @@ def leads(scores: IntArray, label: IntArray) -> IntArray:
 def in_units(changes: IntArray, threat: Threat) -> IntArray:
     """The largest radius of a threat that is contained in so many single insertions and deletions."""
     return np.minimum(changes // threat.changes(1), SEARCH_LIMIT)
+
+
+def in_touched_parts(parts: IntArray, threat: Threat, unit: Unit | None) -> IntArray:
+    """The largest radius of a threat whose changes reach so many parts of the training set at most.
+
+    Where the content of an example says to which part it belongs, one that is changed leaves its part for another, and
+    so reaches two. A unit has its part by its name: inserted, deleted or changed under that name, it reaches one.
+    """
+    return in_units(parts, threat) if unit is None else np.minimum(parts, SEARCH_LIMIT)
 
 
 def most_within(budget: IntArray, costs: IntArray, numbers: AnyArray) -> IntArray:

@@ -49,7 +49,7 @@ _NOT_CLAIMED = ("votes", "issued")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 # What a file holds; what it holds beside that could say something else to whoever reads it.
 _CLAIM = ("method", "method_options", "threat", "failure_prob", "scope", "on", "bounds", "assumptions", "error_budget")
-_SAID = ("schema", "size", "sha256", "issued", "versions", "training", "conditional", "conditions", "votes")
+_SAID = ("schema", "size", "sha256", "issued", "versions", "training", "unit", "conditional", "conditions", "votes")
 _LISTS = (*_ARRAYS, "class", "input_hash")
 # What `SOURCE_DATE_EPOCH` can name: the years that four digits have.
 _LAST_SECOND = 253402300799
@@ -310,7 +310,8 @@ class Certificate:
             ArtifactError: the file cannot be written.
         """
         header, arrays = self.votes.to_parts()
-        header.pop("training", None)
+        for name in ("training", "unit"):
+            header.pop(name, None)
         arrays.pop("input_hashes", None)
         content = {"issued": self.issued, **self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
         write_hashed(path, SCHEMA, content)
@@ -429,6 +430,7 @@ class Certificate:
         return {
             "versions": self.versions,
             "training": None if training is None else training.to_dict(),
+            **({} if self.votes.unit is None else {"unit": self.votes.unit.to_dict()}),
             "method": options.pop("name"),
             "method_options": options,
             "threat": self.threat.value,
@@ -493,8 +495,10 @@ def _votes_of(content: Mapping[str, Any]) -> Votes:
     """The votes in the content of a file, of which some parts stand where people read them."""
     header = dict(content["votes"])
     arrays = {str(name): decode_array(array) for name, array in header.pop("arrays").items()}
-    if "training" in header or "input_hashes" in arrays:
+    if header.keys() & {"training", "unit"} or "input_hashes" in arrays:
         raise ValueError("it names its data in two places")
+    if "unit" in content:
+        header["unit"] = content["unit"]
     if content["training"] is not None:
         header["training"] = content["training"]
     if "input_hash" in content:

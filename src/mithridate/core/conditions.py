@@ -358,9 +358,16 @@ class Size:
     @property
     def sentence(self) -> str:
         """What every certificate says about it."""
+        return self._sentence("training examples", "examples", "num_train")
+
+    def sentence_of(self, units: str) -> str:
+        """The same where it is the number of these units, such as `vendors`."""
+        return self._sentence(units, units, "num_units")
+
+    def _sentence(self, counted: str, many: str, declared: str) -> str:
         return (
-            f"What was chosen by the number of training examples, {self.num_train:,}, is the same from {self.low:,} to "
-            f"{self.high - 1:,} examples, and no radius goes beyond these; declare num_train to lift this limit."
+            f"What was chosen by the number of {counted}, {self.num_train:,}, is the same from {self.low:,} to "
+            f"{self.high - 1:,} {many}, and no radius goes beyond these; declare {declared} to lift this limit."
         )
 
     def to_dict(self) -> dict[str, int]:

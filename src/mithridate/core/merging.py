@@ -168,6 +168,8 @@ def _check_alike(first: Votes, second: Votes) -> None:
     same_inputs = same_array(first.input_hashes, second.input_hashes) and len(first.counts) == len(second.counts)
     if not same_data or not same_inputs or first.classes != second.classes:
         raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
+    if first.unit != second.unit:
+        raise ConfigError("These votes do not agree on what a unit is; merge only runs that declare the same units.")
     if first.size != second.size:
         raise ConfigError(
             "These votes do not agree on the number of training examples that their constants follow; train all of "

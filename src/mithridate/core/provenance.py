@@ -36,25 +36,29 @@ class TrainingData:
         examples: how many there are.
         features: fingerprint of what a trusted encoder made of the inputs, of which we know only what it does; None
             where features are a formula.
+        units: fingerprint of the names of their units (docs/certificate.md); None where a unit is an example.
     """
 
     fingerprint: str
     examples: int
     features: str | None = None
+    units: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("fingerprint", "features"):
+        for name in ("fingerprint", "features", "units"):
             value = getattr(self, name)
-            if not (is_hash(value) or (name == "features" and value is None)):
+            if not (is_hash(value) or (name != "fingerprint" and value is None)):
                 raise ConfigError(f"Expected {name} of the training data as 64 hexadecimal digits, got {shown(value)}.")
         if type(self.examples) is not int or self.examples < 1:
             raise ConfigError(f"Expected examples of the training data from 1 on, got {shown(self.examples)}.")
 
     @classmethod
-    def of(cls, x: Array, y: npt.NDArray[np.int64], features: Array | str | None = None) -> TrainingData:
+    def of(
+        cls, x: Array, y: npt.NDArray[np.int64], features: Array | str | None = None, units: str | None = None
+    ) -> TrainingData:
         """That of some inputs and labels; with what a trusted encoder made of the inputs, or its fingerprint."""
         made = fingerprint(features) if isinstance(features, np.ndarray) else features
-        return cls(fingerprint(x, y), len(x), made)
+        return cls(fingerprint(x, y), len(x), made, units)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values; what is None is left out."""

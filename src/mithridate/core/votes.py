@@ -23,6 +23,7 @@ from mithridate.core.labels import ClassName, class_names_of, kind_and_value, pl
 from mithridate.core.mechanism import Deterministic, Mechanism, mechanism_from_dict
 from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
 from mithridate.core.provenance import HASH_BYTES, Hashes, TrainingData
+from mithridate.core.units import Unit
 from mithridate.errors import ArtifactError, ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ _ARRAYS = {
     "input_hashes": "input_hashes",
 }
 _MAPPINGS = ("shards", "devices", "planned")
-_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size", "training")
+_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size", "training", "unit")
 _WANTED = "an array 'counts'"
 _EVIDENCE = "evidence."
 _LONGEST_LINE = 120
@@ -78,6 +79,8 @@ class Votes:
         size: the step of the number of training examples, where constants follow it; it limits every radius.
         training: which data was trained on, where that is known.
         input_hashes: SHA-256 of every input, examples x 32 bytes, where they are known; see `core.provenance`.
+        unit: what radii count, where an attacker controls more than one example at a time. The mechanism then speaks of
+            units wherever it says examples, and so does the size; None: a unit is an example.
     """
 
     counts: IntArray
@@ -97,8 +100,11 @@ class Votes:
     size: Size | None = None
     training: TrainingData | None = None
     input_hashes: Hashes | None = None
+    unit: Unit | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.unit, Unit | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected unit to be a Unit or None, got {shown(self.unit)}.")
         if not isinstance(self.training, TrainingData | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Expected training to be TrainingData or None, got {shown(self.training)}.")
         if not isinstance(self.size, Size | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -175,7 +181,12 @@ class Votes:
     @property
     def statements(self) -> tuple[str, ...]:
         """What every certificate of these votes repeats: `assumptions`, and what follows from the rest of the votes."""
-        said = self.assumptions if self.size is None else (*self.assumptions, Statement(self.size.sentence))
+        said = self.assumptions
+        if self.size is not None:
+            said = (
+                *said,
+                Statement(self.size.sentence if self.unit is None else self.size.sentence_of(self.unit.many)),
+            )
         if isinstance(self.mechanism, Deterministic):  # nothing is certified before every model voted
             return said
         whole = len(self.run_ids) < 2 and all(
@@ -291,6 +302,7 @@ class Votes:
             "recipe": self.recipe,
             "size": None if self.size is None else self.size.to_dict(),
             "training": None if self.training is None else self.training.to_dict(),
+            "unit": None if self.unit is None else self.unit.to_dict(),
             **{name: dict(getattr(self, name)) for name in _MAPPINGS},
         }
         named = {key: getattr(self, name) for key, name in _ARRAYS.items()}
@@ -316,6 +328,7 @@ class Votes:
                 "recipe": header["recipe"],
                 "size": None if header.get("size") is None else Size(**header["size"]),
                 "training": None if header.get("training") is None else TrainingData(**header["training"]),
+                "unit": None if header.get("unit") is None else Unit(**header["unit"]),
                 **{name: header.get(name, {}) for name in _MAPPINGS},
             }
             mechanism = header["mechanism"]

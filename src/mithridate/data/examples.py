@@ -24,6 +24,8 @@ from mithridate.data import frames
 from mithridate.data.declarations import Declaration
 from mithridate.data.ids import as_ids
 from mithridate.data.ids import joined as joined_ids
+from mithridate.data.units import Units
+from mithridate.data.units import joined as joined_units
 from mithridate.errors import ConfigError
 from mithridate.features import BadRow, Encoder
 
@@ -54,6 +56,7 @@ class Examples:
         declaration: what was declared, None where arrays were taken as they are.
         ids: how the user would find each example, in the order of `x`: the name of an image file, `line 17` of a text
             file, `row 17` (from 0) of another table; None for other sources.
+        units: what an attacker controls as a whole; None: every example by itself.
     """
 
     x: Array
@@ -63,19 +66,21 @@ class Examples:
     assumptions: tuple[str, ...] = ()
     declaration: Declaration | None = None
     ids: Sequence[str] | None = None
+    units: Units | None = None
 
     def __repr__(self) -> str:
         shape = f"{counted(len(self.x), 'example')} of shape {self.x.shape[1:]} ({self.kind})"
         names = "" if self.class_names is None else f", classes {listed(map(str, self.class_names))}"
         return f"Examples({shape}{', without labels' if self.y is None else names})"
 
-    def part(self, chosen: npt.NDArray[np.bool_] | slice) -> Examples:
-        """Those that are chosen, with all that is known about them."""
+    def part(self, chosen: npt.NDArray[np.bool_] | IntArray | slice) -> Examples:
+        """Those that are chosen, by a mask or by their numbers, with all that is known about them."""
         return replace(
             self,
             x=self.x[chosen] if isinstance(chosen, slice) else taken(self.x, chosen),
             y=None if self.y is None else self.y[chosen],
             ids=None if self.ids is None else as_ids(self.ids)[chosen],
+            units=None if self.units is None else self.units.part(chosen),
         )
 
     @property
@@ -112,6 +117,10 @@ def as_examples(given: Any, what: str, *, need_labels: bool, classes: int | None
     x, y = check_inputs(examples.x, what), examples.y
     if y is None and need_labels:
         raise ConfigError(f"The {what} data has no labels; give a pair (inputs, labels).")
+    if examples.units is not None and len(examples.units) != len(x):
+        raise ConfigError(
+            f"There are {len(x)} {what} inputs but {len(examples.units)} names of units; give one for each input."
+        )
     return replace(examples, x=x, y=None if y is None else check_labels(y, len(x), what, classes=classes))
 
 
@@ -148,8 +157,11 @@ def joined(one: Examples, more: Examples, what: str) -> Examples:
             f"The {what} examples have labels beyond the {len(one.class_names)} classes; declare classes."
         )
     ids = None if one.ids is None or more.ids is None else joined_ids(one.ids, more.ids, what)
+    if (one.units is None) != (more.units is None):
+        raise ConfigError(f"The training examples have units and the {what} ones have none, or the other way round.")
+    units = None if one.units is None or more.units is None else joined_units(one.units, more.units)
     x, y = joined_arrays(one.x, more.x), np.concatenate([one.y, more.y])
-    return replace(one, x=x, y=y, ids=ids, notes=(*one.notes, *more.notes))
+    return replace(one, x=x, y=y, ids=ids, notes=(*one.notes, *more.notes), units=units)
 
 
 def kind_of(x: Array) -> str:
@@ -227,10 +239,17 @@ class Dataset:
     Attributes:
         inputs: float32 and scaled, or int64 for tokens; one entry per example.
         labels: int64, from 0.
+        starts: where the examples of every unit start, and at last their number; None: a unit is an example.
     """
 
     inputs: FloatArray | IntArray = field(repr=False)
     labels: IntArray = field(repr=False)
+    starts: IntArray | None = field(default=None, repr=False)
+
+    @property
+    def count(self) -> int:
+        """The number of units."""
+        return len(self.labels) if self.starts is None else len(self.starts) - 1
 
 
 def pieces_of(x: Array) -> list[slice]:

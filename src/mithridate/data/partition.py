@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from mithridate import _validate
 from mithridate._io.pieces import pieces
 from mithridate.core.provenance import contents
 from mithridate.data.examples import Array, Examples
+from mithridate.data.units import Units, name_hash
 from mithridate.errors import ConfigError
 
 Hashes = npt.NDArray[np.uint64]
@@ -36,7 +38,8 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         of the array that holds them all. So whoever adds or removes r examples changes the training part by at most r,
         which a split by position would not ensure. Exact copies of an example are on the same side: what is voted on
         was not trained on. An example that is replaced may change sides; for the training part that is then one
-        removal or one addition, not a replacement.
+        removal or one addition, not a replacement. Where examples belong to units, the hash of the unit's name decides:
+        no unit is on both sides, and a unit that is changed under its name stays on its side.
 
     Args:
         examples: what was read.
@@ -46,10 +49,14 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         ConfigError: the share is not what it should be, or one of the parts would be empty.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
-    uniform = _short_hashes(examples.x, _HOLDOUT_KEY) * 2.0**-64
+    units = examples.units
+    uniform = (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64
     out = uniform < share
     if out.all() or not out.any():
-        empty = f"Holding out {share:g} of {len(out)} examples leaves one part empty"
+        number = f"{len(out)} examples" if units is None else units.unit.counted(len(units.names))
+        empty = f"Holding out {share:g} of {number} leaves one part empty"
+        if units is not None:
+            raise ConfigError(f"{empty}; name a test file, or hold out another share.")
         if len(out) > 1 and len(np.unique(uniform)) < 2:
             raise ConfigError(
                 f"{empty}, since all inputs look alike; check the data (constant or clipped columns), or name a test "
@@ -57,6 +64,12 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
             )
         raise ConfigError(f"{empty}; name a test file, or hold out another share.")
     return examples.part(~out), examples.part(out)
+
+
+def _of_names(units: Units) -> Hashes:
+    """A hash of the name of the unit of every example, of 64 bits, with no relation to that of its part."""
+    hashes = [hashlib.blake2b(name, digest_size=8, key=_HOLDOUT_KEY).digest() for name in map(name_hash, units.names)]
+    return np.frombuffer(b"".join(hashes), dtype="<u8")[units.of_example]
 
 
 def folds_by_hash(x: Array, count: int, seed: int) -> IndexArray:
@@ -130,6 +143,35 @@ def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
         one.update(content)
         digests += one.digest()
     return np.frombuffer(digests, dtype="<u8").reshape(len(x), -1).astype(np.uint64, copy=False)
+
+
+def by_unit(examples: Examples, most: int) -> Examples:
+    """The examples of every unit side by side, in the order of their own hashes; of each unit so many at most.
+
+    Guarantee: which examples of a unit are left, and in which order, is a function of the examples of that unit and of
+    `most`. Units keep the order of their first examples, so that units of one example each change nothing.
+    """
+    units, y = examples.units, examples.y
+    assert units is not None
+    assert y is not None
+    numbers = units.of_example
+    if units.sizes.max() == 1:
+        return examples
+    hashes = content_hashes(examples.x, y)
+    order = np.lexsort((*hashes.T[::-1], numbers))
+    place = np.arange(len(order)) - np.searchsorted(numbers[order], numbers[order])
+    chosen = order[place < most]
+    left = examples.part(chosen)
+    assert left.units is not None
+    return replace(left, units=replace(units, of_example=numbers[chosen]))
+
+
+def unit_hashes(units: Units, contents: Hashes) -> Hashes:
+    """For every example, the hash of its unit's name and, behind it, that of its content; see `parts`.
+
+    The first decides on the part, both on the order within it.
+    """
+    return np.concatenate([units.hashes[units.of_example], contents], axis=1)
 
 
 def canonical_order(hashes: Hashes) -> IndexArray:

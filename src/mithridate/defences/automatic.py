@@ -8,12 +8,12 @@ depends on the number of examples, it follows their size step, like every other 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mithridate import _validate
 from mithridate.core.votes import Votes
-from mithridate.defences.base import Defence, check_declared
+from mithridate.defences.base import Defence, check_counts_units, check_declared
 from mithridate.defences.registry import defence, kind_of, methods_with
 from mithridate.errors import ConfigError
 from mithridate.training.order import Choice, Facts, Order, RuntimeOptions
@@ -43,7 +43,7 @@ class Auto:
     private: bool = False
 
     def __post_init__(self) -> None:
-        check_declared(self.num_train, self.classes, self.size_step)
+        check_declared(self.num_train, self.classes, self.size_step, self.num_units)
         if self.radius is not None:
             _validate.positive_integer(radius=self.radius)
         # What does not go together is refused before any data is read.
@@ -53,6 +53,23 @@ class Auto:
     def num_train(self) -> int | None:
         """As declared."""
         return self.constants.get("num_train")
+
+    @property
+    def num_units(self) -> int | None:
+        """Likewise."""
+        return self.constants.get("num_units")
+
+    @property
+    def unit_cap(self) -> int | None:
+        """Likewise."""
+        return self.constants.get("unit_cap")
+
+    def for_units(self) -> Auto:
+        """See `Defence.for_units`."""
+        check_counts_units(self.num_train)
+        others = {name: value for name, value in self.constants.items() if name != "num_units"}
+        declared = {} if self.num_units is None else {"num_train": self.num_units}
+        return replace(self, constants={**others, **declared})
 
     @property
     def size_step(self) -> int | None:
@@ -93,7 +110,12 @@ class Auto:
         about = "examples near an input certify the most without any training"
         if self.radius is None or "neighbours" in self.constants:
             return self._built("nearest-neighbours"), about
-        if facts.is_table and self._has("ridge") and self.radius <= facts.num_train // _FEW_CHANGES:
+        if (
+            facts.unit is None
+            and facts.is_table
+            and self._has("ridge")
+            and self.radius <= facts.num_train // _FEW_CHANGES
+        ):
             return self._built("ridge"), (
                 f"a linear model of declared columns is the most accurate for a radius as small as {self.radius:,}"
             )

@@ -140,15 +140,24 @@ class Bootstrap(ViewPlan):
                 f"Expected draws (k) of at most the {num_train} training examples, got {self.draws}; draw fewer."
             )
 
-    def longest(self, examples: int, visited: int) -> int:
-        """As many as it draws."""
-        return self.draws
+    def longest(self, examples: int, visited: int, starts: IndexArray | None = None) -> int:
+        """As many as it draws; of units, as many of the largest."""
+        return self.draws * (1 if starts is None else int(np.diff(starts).max()))
 
     def drawn(
-        self, labels: IndexArray, classes: int, longest: int, generator: Callable[[str], np.random.Generator]
+        self,
+        labels: IndexArray,
+        classes: int,
+        longest: int,
+        generator: Callable[[str], np.random.Generator],
+        starts: IndexArray | None = None,
     ) -> tuple[IndexArray, IndexArray]:
-        """Uniform draws, with replacement."""
-        members = generator("bootstrap").integers(len(labels), size=longest)
+        """Uniform draws, with replacement: of examples, or of units with all their examples."""
+        total = len(labels) if starts is None else len(starts) - 1
+        members = generator("bootstrap").integers(total, size=self.draws)
+        if starts is not None:
+            ends = starts.tolist()
+            members = np.concatenate([np.arange(ends[unit], ends[unit + 1]) for unit in members.tolist()])
         return members, labels[members]
 
 
@@ -287,6 +296,7 @@ class Bagging(PlainDefence):
     summary = "Each model trains on examples drawn with replacement; the majority wins."
     threats = (Threat.EDIT, *(threat for threat in Threat if threat is not Threat.EDIT))
     mechanisms = (Bagged,)
+    takes_units = True
     sized = ("draws",)
 
     draws: int | None = option(None, "bagging: examples that each model draws", int, "K")

@@ -71,7 +71,11 @@ class Defence:
         needs_torch: whether it trains models.
         weighs_votes: whether its rule can weigh votes by their label.
         weighs_losses: whether class weights are those of the losses in training, as its rule has none.
+        takes_units: whether it can certify units of many examples each.
+        units_refused: why it cannot, as a clause.
         num_train: the number of training examples, where it is fixed or public; else what follows it is capped.
+        num_units: the same of units, where they are declared (`Examples.units`).
+        unit_cap: how many examples of a unit enter at most, those with the smallest hashes; None: 1,000.
         size_step: the step of the number of training examples that its constants were chosen for, where that was not
             declared: radii end with it, and examples of another step are refused.
         classes: the number of labels, where it is known; else it is read off the data, which is a condition.
@@ -88,8 +92,13 @@ class Defence:
     needs_torch: ClassVar[bool] = False
     weighs_votes: ClassVar[bool] = False
     weighs_losses: ClassVar[bool] = False
+    # A defence that was written without a thought of units would make false claims about them.
+    takes_units: ClassVar[bool] = False
+    units_refused: ClassVar[str] = "it does not bound what a unit of many examples can do"
 
     num_train: int | None = option(None, "number of training examples, where it is fixed or public", int, "N")
+    num_units: int | None = option(None, "number of units, where they are declared and it is fixed or public", int, "N")
+    unit_cap: int | None = option(None, "most examples of a unit that enter, by their hashes (1000)", int, "N")
     size_step: int | None = option(None, "size step that the constants were chosen for, as tune writes it", int, "N")
     classes: int | None = option(None, "number of labels, where it is known", int, "L")
     class_weights: Any = option(
@@ -101,7 +110,9 @@ class Defence:
     )
 
     def __post_init__(self) -> None:
-        check_declared(self.num_train, self.classes, self.size_step)
+        check_declared(self.num_train, self.classes, self.size_step, self.num_units)
+        if self.unit_cap is not None:
+            _validate.positive_integer(unit_cap=self.unit_cap)
         if self.class_weights is not None:
             self._check_weights()
 
@@ -191,6 +202,15 @@ class Defence:
         own = () if self.weighs_losses else ("class_weights",)
         return {name: value for name, value in self.to_dict().items() if name not in own}
 
+    def for_units(self) -> Self:
+        """The same for training data with units, which then count wherever it speaks of examples.
+
+        Raises:
+            ConfigError: the number of examples is declared, which whoever controls a unit decides.
+        """
+        check_counts_units(self.num_train)
+        return dataclasses.replace(self, num_train=self.num_units, num_units=None)
+
     def order(self, training_set: Any, test_set: Any, **more: Any) -> Order:
         """The order to train it on a pair of inputs and labels; see `compose`."""
         return compose(self, training_set, test_set, **more)
@@ -248,17 +268,30 @@ class Defence:
         )
 
 
-def check_declared(num_train: Any, classes: Any, size_step: Any = None) -> None:
+def check_counts_units(num_train: Any) -> None:
+    """Refuse a number of examples where units are declared."""
+    if num_train is not None:
+        raise ConfigError(
+            f"num_train={num_train} counts examples, whose number is the attacker's where units are declared; declare "
+            "num_units instead."
+        )
+
+
+def check_declared(num_train: Any, classes: Any, size_step: Any = None, num_units: Any = None) -> None:
     """Require whole numbers where something is declared.
 
     Raises:
         ConfigError: one is something else, there is one class only, or constants follow two sizes.
     """
-    for name, value in (("num_train", num_train), ("classes", classes), ("size_step", size_step)):
+    given = {"num_train": num_train, "num_units": num_units, "classes": classes, "size_step": size_step}
+    for name, value in given.items():
         if value is not None:
             _validate.positive_integer(**{name: value})
     if classes == 1:
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
+    if num_train is not None and num_units is not None:
+        raise ConfigError("num_train counts examples and num_units counts units; declare one of the two.")
+    num_train = num_train or num_units
     if size_step is not None and num_train is not None:
         raise ConfigError(
             f"Constants follow num_train={num_train} or size_step={size_step}, not both; leave size_step out where the "

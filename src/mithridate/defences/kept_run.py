@@ -26,12 +26,13 @@ from mithridate._io.scratch import in_memory_bytes, read_mapped, write_mapped
 from mithridate._version import VERSION
 from mithridate.core.conditions import Size, from_plain, to_plain
 from mithridate.core.provenance import TrainingData
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.run/1"
 KIND = "examples"
-_SAID = ("recipe", "inputs", "training", "assumptions", "size", "data_fingerprint", "mapped")
+_SAID = ("recipe", "inputs", "training", "assumptions", "size", "unit", "data_fingerprint", "mapped")
 # What a recipe says of the method; methods that vote alike can share a run.
 _OF_METHOD = ("defence", "rule")
 
@@ -46,6 +47,7 @@ class KeptRun:
         training: which data it was trained on.
         statements: all that its certificates repeat.
         size: see `Votes.size`.
+        unit: see `Votes.unit`.
         arrays: what predictions need.
         folder: where it was read from.
     """
@@ -56,6 +58,7 @@ class KeptRun:
     statements: tuple[str, ...]
     size: Size | None
     arrays: dict[str, npt.NDArray[Any]]
+    unit: Unit | None = None
     folder: Path | None = None
 
     def save(self, run_dir: PathLike, votes: Votes) -> None:
@@ -90,6 +93,7 @@ class KeptRun:
             "data_fingerprint": votes.data_fingerprint,
             "assumptions": to_plain(votes.assumptions),
             "size": None if votes.size is None else votes.size.to_dict(),
+            "unit": None if votes.unit is None else votes.unit.to_dict(),
             "versions": {"mithridate": VERSION, "numpy": np.__version__},
         }
 
@@ -115,6 +119,7 @@ class KeptRun:
                 from_plain(said["assumptions"]),
                 None if said["size"] is None else Size(**said["size"]),
                 arrays,
+                None if said["unit"] is None else Unit(**said["unit"]),
                 path,
             )
         except (TypeError, ValueError, AttributeError) as error:
@@ -124,7 +129,8 @@ class KeptRun:
         """Votes on other inputs, with all that the run says of its own."""
         kept = {name: self.recipe[name] for name in ("source", *_OF_METHOD) if name in self.recipe}
         recipe = {**(votes.recipe or {}), **kept}
-        return replace(votes, recipe=recipe, size=self.size, assumptions=self.statements, training=self.training)
+        said = {"size": self.size, "unit": self.unit, "assumptions": self.statements, "training": self.training}
+        return replace(votes, recipe=recipe, **said)
 
 
 def damaged(run_dir: PathLike, error: Exception) -> ArtifactError:

@@ -21,7 +21,7 @@ from mithridate.certifying.exact import (
     check_voters,
     chunks,
     evidence_of,
-    in_units,
+    in_touched_parts,
     leads,
     mechanism_of,
     most_within,
@@ -257,7 +257,7 @@ class MajorityRule(Weighted, ExactRule):
         scores, weights = self.weighed(votes.counts), self.weights(votes.classes)
         label = winners(scores)
         changes = leads(scores, label) // (weights[label][:, None] + weights)
-        return Decision(label, in_units(changes.min(axis=1), threat))
+        return Decision(label, in_touched_parts(changes.min(axis=1), threat, votes.unit))
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ class SpreadRule(Weighted, ExactRule):
                 changes[rows] = _spread_changes(backers, label[rows], lead[rows], mechanism.spread)
             else:
                 changes[rows] = _weighed_changes(backers, label[rows], lead[rows], mechanism.spread, weights)
-        return Decision(label, in_units(changes, threat))
+        return Decision(label, in_touched_parts(changes, threat, votes.unit))
 
 
 def _backers(predictions: AnyArray, counts: IntArray, mechanism: SpreadPartitions) -> AnyArray:
@@ -398,7 +398,7 @@ class RunOffRule(ExactRule):
         spoiled = np.minimum(
             _spoiled_to_drop(votes.counts, label), _spoiled_to_overrule(votes.counts, preferences, label)
         )
-        return Decision(label, in_units(spoiled - 1, threat))
+        return Decision(label, in_touched_parts(spoiled - 1, threat, votes.unit))
 
 
 def _check_preferences(preferences: AnyArray, counts: IntArray, models: int) -> None:
@@ -486,6 +486,7 @@ class DPA(PlainDefence):
     weighs_votes = True
     summary = "A deterministic model for each part of the data; the majority wins."
     mechanisms = (Partitioned,)
+    takes_units = True
     sized = ("partitions",)
 
     partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
@@ -569,6 +570,7 @@ class FiniteAggregation(PlainDefence):
     weighs_votes = True
     summary = "DPA with small overlapping parts: each example is seen by several models."
     mechanisms = (SpreadPartitions,)
+    takes_units = True
     sized = ("partitions",)
 
     partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")

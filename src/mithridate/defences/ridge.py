@@ -575,6 +575,7 @@ class Ridge(ExamplesDefence):
     """
 
     name = "ridge"
+    units_refused = "its theorem bounds what single examples move, and a unit may be any number of examples"
     summary = "A linear model is fitted to all training examples by ridge regression; a few of them cannot move it far."
     mechanisms = (LeastSquares,)
     weighs_losses = True

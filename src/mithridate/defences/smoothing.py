@@ -188,10 +188,15 @@ class FlippedLabels(ViewPlan):
         return NoisyLabels(self.flip_prob, classes)
 
     def drawn(
-        self, labels: IndexArray, classes: int, longest: int, generator: Callable[[str], np.random.Generator]
+        self,
+        labels: IndexArray,
+        classes: int,
+        longest: int,
+        generator: Callable[[str], np.random.Generator],
+        starts: IndexArray | None = None,
     ) -> tuple[IndexArray, IndexArray]:
         """Each label replaced with a probability, by one of the others, all equally likely."""
-        members, seen = super().drawn(labels, classes, longest, generator)
+        members, seen = super().drawn(labels, classes, longest, generator, starts)
         random = generator("labels")
         others = random.integers(1, classes, size=len(seen))
         return members, np.where(random.random(len(seen)) < self.flip_prob, (seen + others) % classes, seen)
@@ -476,6 +481,13 @@ def _check_threat(rule: str, wanted: Threat, threat: Threat) -> None:
 # --- the defences ---------------------------------------------------------------------------------------------------
 
 
+# Why units of many examples are refused.
+_UNITS_REFUSED = (
+    "its noise hides a change of single labels or inputs, and whoever controls a unit changes as many of them as they "
+    "like"
+)
+
+
 @register
 @dataclass(frozen=True, kw_only=True)
 class LabelSmoothing(PlainDefence):
@@ -492,6 +504,7 @@ class LabelSmoothing(PlainDefence):
     """
 
     name = "label-smoothing"
+    units_refused = _UNITS_REFUSED
     weighs_losses = True
     summary = "Each model trains on labels of which some are replaced at random; certifies changed labels only."
     threats = (Threat.LABELS,)
@@ -541,6 +554,7 @@ class FeatureSmoothing(PlainDefence):
     """
 
     name = "feature-smoothing"
+    units_refused = _UNITS_REFUSED
     weighs_losses = True
     summary = "Each model trains on inputs with Gaussian noise; certifies small changes of inputs only."
     threats = (Threat.FEATURES,)

@@ -348,6 +348,8 @@ class PoissonSamples:
     width, bytes_seen, together = 0, 0, TOGETHER
 
     def __init__(self, config: TrainConfig, data: Dataset, device: torch.device) -> None:
+        if data.starts is not None and data.count < len(data.labels):
+            raise ConfigError("Private ensembles cannot certify units yet; leave the unit out.")
         self._config, self._examples = config, len(data.labels)
         is_sent = not has_room(data.inputs, device)
         inputs, place = _placed(data.inputs, device, is_sent=is_sent)
@@ -401,6 +403,7 @@ class Visits:
         self, recipe: PlainRecipe, data: Dataset, device: torch.device, parts: Sequence[IndexArray] | None = None
     ) -> None:
         self._recipe, self._plan, self._labels, self._parts = recipe, recipe.plan, data.labels, parts
+        self._starts = data.starts
         self._is_sent, self._shape = not has_room(data.inputs, device), data.inputs.shape[1:]
         self._inputs, self._place = _placed(data.inputs, device, is_sent=self._is_sent)
         self._noise = recipe.plan.noise
@@ -420,7 +423,7 @@ class Visits:
     def _longest(self) -> int:
         if self._parts is not None:
             return max(1, *(len(part) for part in self._parts))
-        return self._plan.longest(len(self._labels), self._recipe.steps * self._recipe.batch_size)
+        return self._plan.longest(len(self._labels), self._recipe.steps * self._recipe.batch_size, self._starts)
 
     def seen(self, seeds: Seeds, instances: Sequence[int]) -> Sequence[Seen]:
         """What each of some instances sees; at most `longest` examples."""
@@ -432,7 +435,7 @@ class Visits:
             return Seen(members, self._labels[members])
         assert self._recipe.classes is not None
         stream = partial(seeds.generator, instance)
-        return Seen(*self._plan.drawn(self._labels, self._recipe.classes, self.longest, stream))
+        return Seen(*self._plan.drawn(self._labels, self._recipe.classes, self.longest, stream, self._starts))
 
     def table(self, models: int, group: Group | None = None) -> Views | Sent:
         """Padded to what any instance sees, or to what those of a group see; no arithmetic depends on the padding."""

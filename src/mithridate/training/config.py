@@ -330,12 +330,23 @@ class ViewPlan(registry.Tagged, table=registry.views):
         """
         return None
 
-    def longest(self, examples: int, visited: int) -> int:
-        """How many examples an instance sees, at most, of so many, where its steps look at so many."""
+    def longest(self, examples: int, visited: int, starts: IndexArray | None = None) -> int:
+        """How many examples an instance sees, at most, of so many, where its steps look at so many.
+
+        Args:
+            examples: of the training set.
+            visited: by all steps.
+            starts: where the examples of every unit start, and at last their number; None: a unit is an example.
+        """
         return min(examples, visited)
 
     def drawn(
-        self, labels: IndexArray, classes: int, longest: int, generator: Callable[[str], np.random.Generator]
+        self,
+        labels: IndexArray,
+        classes: int,
+        longest: int,
+        generator: Callable[[str], np.random.Generator],
+        starts: IndexArray | None = None,
     ) -> tuple[IndexArray, IndexArray]:
         """What one instance draws to see: indices of examples, and the labels that stand there for it.
 
@@ -346,6 +357,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
             classes: number of labels.
             longest: how many examples it sees.
             generator: the stream of the instance for a purpose.
+            starts: see `longest`.
         """
         members = np.arange(len(labels))
         if longest < len(members):

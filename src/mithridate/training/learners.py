@@ -411,8 +411,9 @@ def _members_of(job: Job, seeds: Seeds | None, model: int) -> tuple[IntArray, In
     assert plan is not None
     assert seeds is not None
     assert job.config.classes is not None
-    longest = plan.longest(len(labels), len(labels))
-    return plan.drawn(labels, job.config.classes, longest, partial(seeds.generator, model))
+    starts = job.data.starts
+    longest = plan.longest(len(labels), len(labels), starts)
+    return plan.drawn(labels, job.config.classes, longest, partial(seeds.generator, model), starts)
 
 
 def learnt_again(

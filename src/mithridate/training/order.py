@@ -17,9 +17,12 @@ import numpy as np
 from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Size, classes_read_off, distinct, of_user, step_of
+from mithridate.core.provenance import TrainingData
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.data.declarations import MOST_CLASSES, Table
 from mithridate.data.examples import Examples, as_examples, fitted_preprocessing, kind_of
+from mithridate.data.partition import by_unit
 from mithridate.errors import ConfigError
 from mithridate.features import about_encoder
 
@@ -113,12 +116,13 @@ class Facts:
     """Public facts about a task: all that a choice may depend on, and no value of the data among it.
 
     Attributes:
-        num_train: the number of training examples as declared, else its size step.
+        num_train: the number of training examples as declared, else its size step; of units, where they are declared.
         classes: number of labels.
         shape: of one raw input.
         kind: what inputs hold: `uint8`, `float`, `integer` or `text`.
         device: `cpu`, `cuda` or `mps`: what the time that training may take is about.
         is_table: whether the columns of a table are declared, and are the inputs.
+        unit: what a unit is called, where they are declared.
     """
 
     num_train: int
@@ -127,6 +131,7 @@ class Facts:
     kind: str
     device: str = "cpu"
     is_table: bool = False
+    unit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,9 @@ class Order:
 
     Attributes:
         choice: the defence, with nothing left open.
-        training: the training examples.
+        given: the training examples as they came, which a certificate names.
+        training: those that are trained on: where units are declared, the examples of each side by side, in an order of
+            their own, and of each unit no more than its cap; else all of them.
         test: the inputs to vote on, with their true labels where known.
         facts: the public facts that the choice was made by.
         statements: all that certificates repeat: about the data, about looks at it, about the choice.
@@ -168,6 +175,7 @@ class Order:
     """
 
     choice: Choice
+    given: Examples
     training: Examples
     test: Examples
     facts: Facts
@@ -181,9 +189,27 @@ class Order:
         return self.choice.defence
 
     @property
+    def unit(self) -> Unit | None:
+        """What radii count, where that is not single examples."""
+        return None if self.training.units is None else self.training.units.unit
+
+    @property
+    def count(self) -> int:
+        """The number of units: of examples, where none are declared."""
+        return len(self.training.x) if self.unit is None else self.unit.count
+
+    def training_data(self, features: Any = None) -> TrainingData:
+        """Which data is trained on, with what a trusted encoder made of it."""
+        units = self.given.units
+        assert self.given.y is not None
+        names = None if units is None else units.fingerprint()
+        return TrainingData.of(self.given.x, self.given.y, features, names)
+
+    @property
     def extra(self) -> dict[str, Any]:
         """What a recipe records of the defence and of the data, beside how instances are trained."""
-        return self.defence.recorded(self.training)
+        said = self.defence.recorded(self.training)
+        return said if self.unit is None else {**said, "unit_cap": cap_of(self.defence)}
 
     def run(self, runtime: RuntimeOptions | None = None) -> Votes:
         """Carry it out."""
@@ -221,11 +247,15 @@ def compose(
         ConfigError: an argument or the data is not what it should be, or does not suit the defence.
     """
     _validate.sentences(assumptions=assumptions)
-    training = as_examples(training, "training", need_labels=True, classes=defence.classes)
+    given = as_examples(training, "training", need_labels=True, classes=defence.classes)
+    defence = _for_units(defence, given)
+    training = given if given.units is None else by_unit(given, cap_of(defence))
     facts, looks = facts_of(defence, training, device)
     test = as_examples(test, "test", need_labels=False, classes=facts.classes)
     choice = defence.choose(facts)
-    size = _size_of(defence, choice, len(training.x))
+    if training.units is not None and not choice.defence.takes_units:
+        raise ConfigError(_no_units(choice.defence, training.units.unit))
+    size = _size_of(defence, choice, training)
     said = (
         *of_user((*training.assumptions, *assumptions)),
         *looks,
@@ -233,17 +263,49 @@ def compose(
         *choice.statements,
         *about_encoder(choice.defence.encoder, training.x, facts.classes),
     )
-    return Order(choice, training, test, facts, distinct(said), size, root_seed)
+    return Order(choice, given, training, test, facts, distinct(said), size, root_seed)
 
 
-def _size_of(defence: Any, choice: Choice, number: int) -> Size | None:
+# Examples of a unit that enter where nobody says how many may.
+UNIT_CAP = 1000
+
+
+def cap_of(defence: Any) -> int:
+    """How many examples of a unit enter at most: as declared."""
+    return int(defence.unit_cap or UNIT_CAP)
+
+
+def _for_units(defence: Any, training: Examples) -> Any:
+    """The defence with what was declared about units as what it calls examples; without units it declares none."""
+    if training.units is not None:
+        return defence.for_units()
+    for name in ("num_units", "unit_cap"):
+        if getattr(defence, name, None) is not None:
+            raise ConfigError(
+                f"{name} is about units, and the training data declares none; name them with unit (--unit COLUMN), or "
+                f"leave {name} out."
+            )
+    return defence
+
+
+def _no_units(defence: Any, unit: Unit) -> str:
+    return (
+        f"{defence.name} cannot certify {unit.many}: {defence.units_refused}. Use a method that can, such as "
+        "nearest-neighbours, fdp, dpa or bagging, or certify single examples (leave the unit out)."
+    )
+
+
+def _size_of(defence: Any, choice: Choice, training: Examples) -> Size | None:
     """The size step that constants follow, those of the choice or those that were given for one."""
     if defence.num_train is not None or not (choice.follows_size or defence.size_step):
         return None
+    units = training.units
+    number = len(training.x) if units is None else units.unit.count
     size = Size.of(number)
     if defence.size_step not in (None, size.low):
+        many = "training examples" if units is None else units.unit.many
         raise ConfigError(
-            f"The constants were chosen for the size step {defence.size_step:,}, and {number:,} training examples have "
+            f"The constants were chosen for the size step {defence.size_step:,}, and {number:,} {many} have "
             f"the step {size.low:,}; choose them anew (mithridate tune), or leave size_step and these constants out."
         )
     return size
@@ -258,7 +320,9 @@ def facts_of(defence: Any, training: Examples, device: str = "cpu") -> tuple[Fac
     if classes > MOST_CLASSES:
         raise ConfigError(f"Expected at most {MOST_CLASSES:,} classes, got {classes:,}; check the column of labels.")
     looks = () if declared or names else (classes_read_off(found),)
-    size = defence.num_train or step_of(len(training.x))
+    units = training.units
+    size = defence.num_train or step_of(len(training.x) if units is None else units.unit.count)
     shape, kind = training.x.shape[1:], kind_of(training.x)
     is_table = isinstance(training.declaration, Table) and kind != "text"
-    return Facts(int(size), int(classes), shape, kind, device, is_table), looks
+    name = None if units is None else units.name
+    return Facts(int(size), int(classes), shape, kind, device, is_table, name), looks

@@ -88,6 +88,12 @@ class ByHand:
         return self.config.num_train
 
     size_step = None
+    takes_units = True
+    unit_cap = None
+
+    def for_units(self) -> ByHand:
+        """The configuration speaks of units where it says examples."""
+        return self
 
     @property
     def classes(self) -> int | None:
@@ -127,7 +133,7 @@ def by_hand(
         raise ConfigError("Expected classes of at least 2; with one class there is nothing to certify.")
     defence = ByHand(model, config, pick_encoder(features), preferences)
     order = compose(defence, training, test_set, assumptions=assumptions, root_seed=root_seed)
-    examples = len(training.x)
+    examples = order.count
     if size is not None and size.num_train != examples:
         raise ConfigError(f"Expected the size of {examples} training examples, got {size}; give Size.of({examples}).")
     return order if size is None else replace(order, size=size)
@@ -496,6 +502,7 @@ def votes_of(total: TallyArrays, manifest: Manifest, config: TrainingRecipe, inp
         recipe=manifest.recipe,
         evidence=evidence,
         size=manifest.size,
+        unit=manifest.unit,
         **sums,  # pyright: ignore[reportArgumentType]
     )
 

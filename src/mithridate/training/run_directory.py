@@ -38,6 +38,7 @@ from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import PathLike, check_is_file, parse_json, read_file, sync_folder, write_atomically
 from mithridate.core.conditions import Size, distinct, from_plain, to_plain
 from mithridate.core.provenance import TrainingData
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError, NumericalError
 from mithridate.training.randomness import SEED_BYTES, Seeds, derived, new_root_seed
@@ -89,6 +90,7 @@ class Manifest:
         in_flight_asked: what the user asked for, None if it was chosen from memory.
         ranges: the groups of instances, in order; together they are all instances, each once.
         size: see `Votes`.
+        unit: likewise.
     """
 
     run_id: str
@@ -104,6 +106,7 @@ class Manifest:
     in_flight_asked: int | None
     ranges: tuple[range, ...]
     size: Size | None = None
+    unit: Unit | None = None
 
     @property
     def instances(self) -> int:
@@ -116,6 +119,7 @@ class Manifest:
         size = None if self.size is None else self.size.to_dict()
         values = {**self.__dict__, "ranges": ranges, "assumptions": to_plain(self.assumptions), "size": size}
         values["training"] = self.training.to_dict()
+        values["unit"] = None if self.unit is None else self.unit.to_dict()
         return (json.dumps({"schema": SCHEMA, **values}, indent=1) + "\n").encode()
 
     @classmethod
@@ -138,6 +142,7 @@ class Manifest:
                 values["assumptions"] = from_plain(values["assumptions"])
                 values["size"] = None if values.get("size") is None else Size(**values["size"])
                 values["training"] = TrainingData(**values["training"])
+                values["unit"] = None if values.get("unit") is None else Unit(**values["unit"])
                 manifest = cls(**values)
                 check_tiling(manifest.ranges, manifest.instances)
                 return manifest

@@ -219,7 +219,8 @@ class SharedRun(RunDirectory):
         check_in_flight(self.path, self.manifest, wanted.in_flight_asked)
         sentences = wanted.assumptions
         if wanted.size is not None and self.manifest.size is None:
-            sentences = (*sentences, wanted.size.sentence)
+            said = wanted.size.sentence if wanted.unit is None else wanted.size.sentence_of(wanted.unit.many)
+            sentences = (*sentences, said)
         for sentence in sentences:
             if sentence not in self.manifest.assumptions:
                 raise ConfigError(

@@ -20,7 +20,7 @@ from mithridate._version import VERSION
 from mithridate.core.conditions import Statement
 from mithridate.core.provenance import TrainingData, fingerprint
 from mithridate.data.examples import Array, Dataset, Preparation, kind_of
-from mithridate.data.partition import IndexArray, content_hashes
+from mithridate.data.partition import Hashes, IndexArray, content_hashes, unit_hashes
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen
 from mithridate.training.batch_source import TrainingRecipe
@@ -146,7 +146,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     """
     defence, x, y = order.defence, order.training.x, order.training.y
     assert y is not None
-    config: TrainingRecipe = defence.config.resolve(num_train=len(x), classes=order.facts.classes)
+    config: TrainingRecipe = defence.config.resolve(num_train=order.count, classes=order.facts.classes)
     classes = config.classes
     assert classes is not None
     encoder = defence.encoder
@@ -163,7 +163,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         trainer = LearnerTrainer(learner)
         inputs, test = (inputs_for(learner, rows, order.training.declaration) for rows in (inputs, test))
     # Of an encoder that is trusted we know only what it does: its features count as data, too.
-    found = TrainingData.of(x, y, inputs if isinstance(encoder, Frozen) else None)
+    found = order.training_data(inputs if isinstance(encoder, Frozen) else None)
     plan = config.plan
     if plan is not None and plan.noise and inputs.dtype != np.float32:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
@@ -171,12 +171,20 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
     check_evidence(evidence, len(test), classes)
-    members = plan.members(content_hashes(x, y)) if plan is not None and plan.is_deterministic else None
+    members = plan.members(_hashes(order)) if plan is not None and plan.is_deterministic else None
     # As plain arrays, which is no copy: a mapped one would be sent to other processes as bytes, and held by each.
     arrays: list[npt.NDArray[Any]] = [np.asarray(each) for each in (inputs, test)]
-    data = Dataset(arrays[0], y)
+    units = order.training.units
+    data = Dataset(arrays[0], y, None if units is None else units.starts)
     job = Job(trainer, config, data, arrays[1], evidence, members, keep_models and trainer.keeps_weights)
     return Task(order, job, preparation, found)
+
+
+def _hashes(order: Order) -> Hashes:
+    """What decides in which parts every example is: its content, or the name of its unit."""
+    assert order.training.y is not None
+    contents, units = content_hashes(order.training.x, order.training.y), order.training.units
+    return contents if units is None else unit_hashes(units, contents)
 
 
 def check_evidence(evidence: Sequence[str], inputs: int, classes: int) -> None:
@@ -315,6 +323,7 @@ def manifest_of(
         in_flight_asked=None if in_flight is None else int(in_flight),
         ranges=plan_ranges(0, instances, at_once),
         size=task.order.size,
+        unit=task.order.unit,
     )
 
 
