@@ -423,7 +423,7 @@ def _said_of_examples(path: Path) -> dict[str, Any] | None:
         size = None if values["size"] is None else Size(**values["size"])
         said = {"recipe": values["recipe"], "fingerprint": values["data_fingerprint"], "size": size}
         said["training data"] = TrainingData(**values["training"])
-        said["units"] = None if values["unit"] is None else Unit(**values["unit"])
+        said["units"] = None if values.get("unit") is None else Unit(**values["unit"])
         return {**said, "conditions": to_plain(from_plain(values["assumptions"]))}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, ArtifactError):
