@@ -189,8 +189,8 @@ def rows_of_units(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """For every unit of a list some of its examples: all of them, or so many at most.
 
-    Guarantee: where a unit has more than `most`, every set of `most` of them is equally likely, and draws are independent
-    of each other, also for a unit that is listed twice.
+    Guarantee: where a unit has more than `most`, every set of `most` of them is equally likely, and draws are
+    independent of each other, also for a unit that is listed twice.
 
     Args:
         random: the stream to draw from.

@@ -94,7 +94,7 @@ class Pieces(ABC):
 
     @abstractmethod
     def means(self, shares: Tensor, models: slice) -> Tensor:
-        """For some of the models, what each unit's examples give together, each of them times its share: models x units x entries.
+        """What each unit's examples give together, each times its share: models x units x entries, for some models.
 
         The batch is that of the examples of all units, those of one unit side by side, and as many of each unit. What a
         unit gives is formed from its own examples alone, also where they are not finite.
