@@ -394,7 +394,7 @@ def test_the_number_of_examples_is_no_constant_of_a_private_ensemble() -> None:
     chosen = defence("fdp", classes=2, instances=20)
     order = chosen.order(examples, examples.x[:5])
     config = order.defence.config
-    assert (config.unit_rows, order.facts.num_train, order.count) == (8, 34, 40)
+    assert (config.unit_rows, order.facts.num_train, order.count) == (16, 34, 40)
     resolved = config.resolve(num_train=order.count, classes=2)
     assert resolved.divisor == pytest.approx(config.sample_rate * 34)
     declared = defence("fdp", classes=2, instances=20, num_units=40).order(examples, examples.x[:5])
@@ -442,7 +442,7 @@ def test_a_run_of_units_resumes_and_predicts(tmp_path: Any) -> None:
 
     votes = trained(examples)
     assert votes.recipe is not None
-    assert votes.recipe["config"]["unit_rows"] == 8
+    assert votes.recipe["config"]["unit_rows"] == 16
     assert np.array_equal(votes.counts, trained(examples).counts)
     asked = chosen.predict(tmp_path / "run", Examples(examples.x[:9], None))
     assert asked.unit == votes.unit == Unit("vendor", 40)
