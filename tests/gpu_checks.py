@@ -708,7 +708,7 @@ def assert_units_right(name: str, device: torch.device, precision: str) -> None:
                     given[0, 0, 1].view(-1)[0] = math.inf
                     left[0, 0] = 0
                 expected, _ = reference_sums_of_units(module, weights, inputs, labels, left, bound, precision)
-                on_device = (each.to(device) for each in (weights, given, labels, counts > 0))
+                on_device = (weights.to(device), given.to(device), labels.to(device), (counts > 0).to(device))
                 found = network.clipped_sums(*on_device, bound, shares=shares)
                 assert_near(found, expected, tolerance)
 
