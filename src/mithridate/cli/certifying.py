@@ -31,6 +31,7 @@ from mithridate.core.conditions import in_json
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
+from mithridate.core.units import unit_in_json
 from mithridate.core.votes import Votes, read_votes
 from mithridate.data import Examples, declaration_from_dict, read
 from mithridate.defences.prediction import predict, source_of
@@ -154,7 +155,7 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
         "--threat",
         choices=[threat.value for threat in Threat],
         help="what an attacker may have done, r times (default symmetric-difference; for votes of bagging and of "
-        f"smoothing that of their authors). {words}",
+        f"smoothing that of their authors; with units edit). {words}",
     )
     group.add_argument(
         "--failure-prob",
@@ -384,6 +385,7 @@ def certified_rows(certificate: Certificate) -> list[dict[str, Any]]:
         "label": certificate.label.tolist(),
         "class": unknown if votes.class_names is None else [votes.shown_class_names[at] for at in certificate.label],
         "radius": certificate.radius.tolist(),
+        **certificate.unit_column(),
         "status": certificate.status.tolist(),
         "correct": unknown if correct is None else ["yes" if each else "no" for each in correct],
     }
@@ -441,7 +443,7 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
     else:
         shares, balanced = certificate.accuracy(None, radii), certificate.balanced_accuracy(None, radii)
         columns = {"correct and certified": shares.tolist(), "mean over classes": balanced.tolist()}
-    for name in ("radius", *columns):
+    for name in (certificate.votes.unit_words.radius(), *columns):
         table.add_column(name, justify="right")
     table.add_column("")
     for radius, row in zip(radii, zip(*columns.values(), strict=True), strict=True):
@@ -451,17 +453,19 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
 
 def _sentences(certificate: Certificate) -> list[str]:
     half, best = words.radius_reached_by(certificate, 0.5), int(words.counted_radii(certificate).max())
-    sentences = [f"Threat: {certificate.threat.in_words}."]
+    counted = certificate.votes.unit_words
+    sentences = [f"Threat: {certificate.threat.of(counted)}."]
     if half >= 0:
+        of = f" {counted.many}" if counted.are_named else ""
         which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(
-            f"Half of the predictions {which} the same for every such change up to r = {half}, the best to {best}."
+            f"Half of the predictions {which} the same for every such change up to r = {half}{of}, the best to {best}."
         )
     sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
-            sentences.append(f"{status.value}: {number:,}. {status.sentence}")
+            sentences.append(f"{status.value}: {number:,}. {status.sentence_of(counted)}")
     return [*sentences, *words.particular_assumptions(certificate)]
 
 
@@ -523,6 +527,7 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
     named = inputs.class_names or ()
     names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
     shares, hashes = top_share(certificate), certificate.votes.input_hashes
+    unit = certificate.votes.unit
     digits = [None] * len(shares) if hashes is None else in_digits(hashes)
     columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
     return [
@@ -532,6 +537,7 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
             "prediction": names[label],
             "share_of_votes": share,
             "radius": radius,
+            **({} if unit is None else {"unit": unit.one}),
             "status": status,
         }
         for at, (label, share, radius, status) in enumerate(zip(*columns, strict=True))
@@ -580,6 +586,7 @@ def _summary_of(arguments: argparse.Namespace, certificate: Certificate, rows: l
         "method": certificate.method.name,
         "bounds": certificate.bounds,
         "scope": certificate.scope.value,
+        **unit_in_json(votes.unit),
         "threat": certificate.threat.value,
         "failure_prob": certificate.failure_prob,
         **in_json(certificate.assumptions, certificate.threat),
@@ -598,7 +605,8 @@ def _print_predictions(
     notes: tuple[str, ...],
 ) -> None:
     table = Table(title=f"{counted(len(rows), 'prediction')} of {certificate.votes.tally}")
-    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
+    reached = certificate.votes.unit_words.radius("certified to")
+    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), (reached, "right")):
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:
         radius = str(row["radius"]) if row["radius"] >= 0 else "not certified"

@@ -31,6 +31,7 @@ from mithridate.core.conditions import Statement, before, conditions_of, distinc
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.registry import hook
+from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
 from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.comparison/1"
@@ -83,6 +84,16 @@ class Comparison:
     asked_radii: tuple[int, ...] | None = None
     title: str = "Defences compared"
 
+    def __post_init__(self) -> None:
+        units = [entry.unit for entry in self.entries]
+        other = next((entry for entry in self.entries if entry.unit != units[0]), None)
+        if other is not None:
+            said = ("examples" if unit is None else unit.counted(unit.count) for unit in (units[0], other.unit))
+            raise ConfigError(
+                f"The radii of {self.entries[0].name} and {other.name} count different things ({' and '.join(said)}); "
+                "compare methods on the same data, with the same units."
+            )
+
     def __repr__(self) -> str:
         gone = f"; no result: {listed(name for name, _ in self.failed)}" if self.failed else ""
         methods = listed(entry.name for entry in self.entries)
@@ -92,6 +103,16 @@ class Comparison:
     def examples(self) -> int:
         """Number of test points."""
         return len(self.labels)
+
+    @property
+    def unit(self) -> Unit | None:
+        """What the radii of all methods count, where that is not single examples."""
+        return self.entries[0].unit if self.entries else None
+
+    @property
+    def unit_words(self) -> UnitWords:
+        """How people speak of that."""
+        return words_of(self.unit)
 
     @cached_property
     def baseline(self) -> Commonest:
@@ -247,8 +268,9 @@ class Comparison:
             "headline": self.headline,
             "findings": list(self.findings),
             **in_json(self.conditions),
+            **unit_in_json(self.unit),
             "threat": self.threat.value,
-            "threat_in_words": self.threat.in_words,
+            "threat_in_words": self.threat.of(self.unit_words),
             "examples": self.examples,
             "baseline": self.baseline.share,
             "radii": list(self.radii),

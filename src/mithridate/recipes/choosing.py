@@ -28,7 +28,8 @@ from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import certify, default_bounds
 from mithridate.core.bounds import bound_votes
 from mithridate.core.conditions import Statement, next_step, tuned_constants
-from mithridate.core.mechanism import Private, Threat
+from mithridate.core.mechanism import OF_UNITS, Private, Threat
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.data.examples import check_channels
 from mithridate.errors import ConfigError
@@ -180,6 +181,7 @@ class Recipe:
         warnings: what would make the certificates weak, a sentence each that names the remedy.
         threat: how the data may have been changed.
         assumptions: what every certificate must say about how the recipe was chosen, a sentence each.
+        unit: what a unit is called, where radii count units of many examples; `num_train` is then their number.
     """
 
     model: Any
@@ -194,6 +196,7 @@ class Recipe:
     warnings: tuple[str, ...]
     threat: Threat
     assumptions: tuple[str, ...] = ()
+    unit: str | None = None
 
     def in_words(self, *, by_step: bool = False) -> str:
         """A few short lines, to be shown before training starts.
@@ -201,15 +204,15 @@ class Recipe:
         Args:
             by_step: whether nobody declared `num_train`, so that it is the step of a number that may be larger.
         """
-        config = self.config
+        config, counted = self.config, UnitWords.of(self.unit)
         number = f"{self.num_train:,} to {next_step(self.num_train) - 1:,}" if by_step else f"{self.num_train:,}"
         on = "the inputs as they are" if self.features is None else f"{self.features.name} features"
         lines = [
-            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {number} examples of "
+            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {number} {counted.many} of "
             f"{self.classes} classes; {_duration(self.seconds)} on {self.device}.",
-            f"{config.steps:,} steps each; an example enters a step with probability {config.sample_rate:g}; "
+            f"{config.steps:,} steps each; {counted.a} enters a step with probability {config.sample_rate:g}; "
             f"noise {config.noise_multiplier:g} times the clipping norm of {config.max_grad_norm:g}.",
-            f"Radius that could be reached: {_reach_in_words(self.reach, self.threat)}.",
+            f"Radius that could be reached: {_reach_in_words(self.reach, self.threat, counted)}.",
         ]
         if _MIRRORED in self.reasons:  # of all reasons the one that a user may have to object to
             lines.append(_MIRRORED)
@@ -250,9 +253,10 @@ def choose(
     learning_rate: float | None = None,
     momentum: float | None = None,
     keep: float | None = None,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
     failure_prob: float = 1e-3,
     method: Method | None = None,
+    unit: str | None = None,
 ) -> Recipe:
     """A recipe for a task of this size; what is None or `auto` is chosen.
 
@@ -278,9 +282,11 @@ def choose(
         learning_rate: step size.
         momentum: of the steps; networks with a published recipe keep theirs.
         keep: each instance first keeps every example with this probability; the rest is chosen as if it kept all.
-        threat: how the data may have been changed.
+        threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         failure_prob: probability with which a claim may fail.
         method: `FDP()` (default), `RDP(...)` or `ADP(...)`.
+        unit: what a unit is called, where an attacker controls more than one example at a time; all else here then
+            speaks of units wherever it says examples.
 
     Raises:
         ConfigError: an argument is not what it should be, or the model cannot take such inputs.
@@ -294,10 +300,13 @@ def choose(
     _validate.one_of(KINDS, kind=kind)
     _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
     _validate.one_of(("cpu", "cuda", "mps"), device=device)
+    if threat is None:
+        threat = Threat.SYMMETRIC_DIFFERENCE if unit is None else OF_UNITS
     _validate.one_of(tuple(Threat), threat=threat)
     if isinstance(model, str):
         _validate.one_of(MODELS, model=model)
-    task = _Task(int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances))
+    counted = UnitWords.of(unit)
+    task = _Task(int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances), counted)
     chosen, reasons = features_for(model, features, task.shape, kind)
     network = "linear" if isinstance(model, str) and model == "auto" else model
     asked = {
@@ -334,6 +343,7 @@ def choose(
         ),
         threat=threat,
         assumptions=_tuned(small, task) if any(each is None for each in asked.values()) else (),
+        unit=unit,
     )
 
 
@@ -365,6 +375,7 @@ class _Task:
     device: str
     seconds: float
     instances: int
+    counted: UnitWords = EXAMPLES
 
     @property
     def is_images(self) -> bool:
@@ -524,6 +535,7 @@ def _warnings(
     task: _Task, config: TrainConfig, taken: float, reach: dict[float, int], failure_prob: float
 ) -> tuple[str, ...]:
     found: list[str] = []
+    one, many, declared = task.counted.one, task.counted.many, task.counted.declared_as
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
@@ -531,17 +543,17 @@ def _warnings(
         found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
-            "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
-            f"more examples{_enough(task, config, failure_prob, 1.0)}, declared as num_train."
+            f"not even one changed {one} is covered where all instances agree; raise noise_multiplier, or train on "
+            f"more {many}{_enough(task, config, failure_prob, 1.0)}, declared as {declared}."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}, declared as num_train."
+            f"train on more {many}{_enough(task, config, failure_prob, _SHARE)}, declared as {declared}."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(
-            f"{task.num_train} examples of {task.classes} classes are few; expect low accuracy, and train on more."
+            f"{task.num_train} {many} of {task.classes} classes are few; expect low accuracy, and train on more."
         )
     if taken > 1.5 * task.seconds:
         found.append(
@@ -557,10 +569,10 @@ def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
     if found >= needed * (1.0 - _ROUNDING):
         return ()
     quieter = float(f"{0.995 * config.noise_multiplier * found / needed:.2g}")
-    enough = needed_examples(config.mechanism, task.kind, task.classes)
+    enough, many = needed_examples(config.mechanism, task.kind, task.classes), task.counted.many
     return (
-        f"{task.num_train:,} examples are few for so much noise: it leaves a signal of {found:.2g}, and linear models "
-        f"need about {needed:.0f} to learn half of what they could. {enough:,} examples would do for the same radii, "
+        f"{task.num_train:,} {many} are few for so much noise: it leaves a signal of {found:.2g}, and linear models "
+        f"need about {needed:.0f} to learn half of what they could. {enough:,} {many} would do for the same radii, "
         f"noise_multiplier={quieter:g} for smaller ones; or use nearest-neighbours, which adds no noise.",
     )
 
@@ -601,9 +613,11 @@ def _duration(seconds: float) -> str:
     return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def _reach_in_words(reach: dict[float, int], threat: Threat) -> str:
+def _reach_in_words(reach: dict[float, int], threat: Threat, counted: UnitWords) -> str:
     if reach[1.0] < 0:
         return "none, with so few instances"
-    unit = {"add": "added", "remove": "removed", "replace": "changed"}.get(threat.value, "added or removed")
+    happened = {"add": "added", "remove": "removed", "replace": "changed"}.get(threat.value, "added or removed")
+    if counted.are_named and threat is OF_UNITS:
+        happened = "inserted, deleted or changed"
     less = f"{reach[_SHARE]} where 9 of 10 do" if reach[_SHARE] >= 0 else "none where 9 of 10 do"
-    return f"up to {reach[1.0]} examples {unit} where all instances agree, {less}"
+    return f"up to {reach[1.0]} {counted.many} {happened} where all instances agree, {less}"
