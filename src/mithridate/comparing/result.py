@@ -389,7 +389,7 @@ def _ranking(comparison: Comparison) -> str:
         return "No method here certifies predictions against the threat of this comparison; there is no ranking."
     if not stretches:
         return f"No method certifies more correct predictions than the baseline: {comparison.baseline_clause}."
-    said = _leading(stretches, len(comparison.ranked), tolerance)
+    said = _leading(stretches, len(comparison.ranked), tolerance, comparison.unit_words)
     single = (_one_label(entry) for entry in comparison.single_leaders)
     share = comparison.baseline_share
     beyond = f"Beyond that, none is above the baseline of {share}."
@@ -398,9 +398,9 @@ def _ranking(comparison: Comparison) -> str:
     return " ".join([*single, said, beyond])
 
 
-def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
-    last = stretches[-1].last
-    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
+def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, counted: UnitWords) -> str:
+    last, of = stretches[-1].last, f" {counted.many}" if counted.are_named else ""
+    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}{of}"
     first = stretches[0]
     who = _listed(first.names)
     if ranked == 1:
@@ -413,7 +413,7 @@ def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> s
     aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
     if len(stretches) == 1:
         return f"{who} {verb} the most correct predictions at every radius {end}{aside}."
-    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
+    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}{of}"
     rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
     return f"{who} {verb} the most correct predictions {start}, {rest}{aside}."
 
