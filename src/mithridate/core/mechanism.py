@@ -163,7 +163,7 @@ class Voters:
         >>> SampledGaussian.words.of(UnitWords.of("vendor")).remedy[:38]
         'each vendor matters too much in traini'
         """
-        said = asdict(counted)
+        said = {**asdict(counted), "change": counted.change}
         return replace(self, in_full=self.in_full.format(**said), remedy=self.remedy.format(**said))
 
     def tally(self, number: int, counted: UnitWords = EXAMPLES) -> str:

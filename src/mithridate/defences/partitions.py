@@ -46,8 +46,8 @@ _FEW_LABELS = 100
 _PART_WORDS = Voters(
     "models",
     "models",
-    "too few models vote for the label rather than another. With more partitions one change spoils a smaller share of "
-    "the votes, at some cost in accuracy.",
+    "too few models vote for the label rather than another. With more partitions one {change} spoils a smaller share "
+    "of the votes, at some cost in accuracy.",
 )
 
 

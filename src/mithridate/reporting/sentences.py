@@ -52,12 +52,12 @@ _NOT_COVERED_BY_SAMPLES = (
 # What the narrower threats leave out.
 _NOT_COVERED_BY_THREAT = {
     Threat.LABELS: (
-        "Anything but changed labels: nothing is said about training examples that were added or removed, or whose "
+        "Anything but changed labels: nothing is said about {many} that were added or removed, or whose "
         "inputs were changed.",
     ),
     Threat.FEATURES: (
         "Anything but inputs that were changed by at most the declared distance: nothing is said about larger changes, "
-        "changed labels, and training examples that were added or removed.",
+        "changed labels, and {many} that were added or removed.",
     ),
 }
 
@@ -268,7 +268,8 @@ def _chosen(certificate: Certificate) -> str:
 def not_covered(certificate: Certificate) -> tuple[str, ...]:
     """What a certificate of this kind says nothing about, a sentence or two each."""
     samples = () if isinstance(certificate.method, ExactRule) else _NOT_COVERED_BY_SAMPLES
-    narrower = _NOT_COVERED_BY_THREAT.get(certificate.threat, ())
+    many = certificate.votes.unit_words.many_in_full
+    narrower = (each.format(many=many) for each in _NOT_COVERED_BY_THREAT.get(certificate.threat, ()))
     return (*narrower, *_NOT_COVERED, _parties(certificate), *_NOT_COVERED_BY_TEST_POINTS, *samples)
 
 
