@@ -36,7 +36,6 @@ from mithridate.errors import ConfigError
 from mithridate.recipes.choosing import choose
 from mithridate.reporting import Report
 from mithridate.training.order import compose
-from mithridate.tuning.search import tune
 
 UNIT = Unit("vendor", 1000)
 PRIVATE = SampledGaussian(3.0, 0.01, 200)
@@ -428,12 +427,6 @@ def test_the_choice_of_a_method_speaks_of_units() -> None:
 
 def _facts(training: Examples, test: Any) -> Any:
     return compose(defence("dpa", partitions=2, learner="logistic", classes=2), training, test).facts
-
-
-def test_tune_refuses_units() -> None:
-    training, _ = vendors()
-    with pytest.raises(ConfigError, match="not in vendors"):
-        tune(training, num_train=1000, classes=2, trials=1)
 
 
 # --- defaults and bounds ----------------------------------------------------------------------------------------------

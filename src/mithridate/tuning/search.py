@@ -130,7 +130,6 @@ def tune(
     >>> found.method, len(found.trials), found.statement.id is None
     ('ridge', 2, True)
     """
-    _refuse_units(trusted, training)
     search = _Search.of(
         _sorted(as_examples(trusted, "trusted", need_labels=True, classes=classes)),
         given={} if given is None else given,
@@ -155,16 +154,6 @@ def tune(
     if not result.finished:
         raise ConfigError(_nothing(found, limit))
     return result
-
-
-def _refuse_units(*data: Any) -> None:
-    """Refuse data with units: what is searched is certified against changes of single examples."""
-    units = [each.units for each in data if isinstance(each, Examples) and each.units is not None]
-    if units:
-        raise ConfigError(
-            f"tune chooses constants for radii in single examples, not in {units[0].unit.many}; leave the unit out, or "
-            "decide on the method and its constants yourself."
-        )
 
 
 def _sorted(examples: Examples) -> Examples:
