@@ -416,6 +416,19 @@ def test_recipes_speak_of_units() -> None:
     assert plain.config == recipe.config
 
 
+@pytest.mark.parametrize(("number", "rows"), [(20, None), (20, 16), (60, 16)])
+def test_so_many_units_would_do(number: int, rows: int | None) -> None:
+    """A changed unit is one deleted and one inserted, so it takes more of them than of examples."""
+    task: dict[str, Any] = {"classes": 2, "shape": (4,), "kind": "float", "instances": 300, "unit": "vendor"}
+    few = choose(num_train=number, unit_rows=rows, **task)
+    found = [re.search(r"([\d,]+) would do\), declared as num_units", each) for each in few.warnings]
+    enough = [int(each[1].replace(",", "")) for each in found if each is not None]
+    assert len(enough) == 1
+    assert enough[0] > number
+    share = 1.0 if few.reach[1.0] == 0 else 0.9
+    assert few.reach[share] < 1 <= choose(num_train=enough[0], unit_rows=rows, **task).reach[share]
+
+
 def test_the_choice_of_a_method_speaks_of_units() -> None:
     training, test = vendors(rows=60, count=20)
     chosen, reason = named("auto", {"classes": 2}, radius=9).pick(_facts(training, test))

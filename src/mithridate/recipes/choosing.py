@@ -346,7 +346,7 @@ def choose(
         reach=reach,
         reasons=(*reasons, *more),
         warnings=(
-            *_warnings(task, config, taken, reach, failure_prob),
+            *_warnings(task, config, taken, reach, threat, failure_prob),
             *(_too_noisy(task, config) if small is _OF_ROWS and chosen is not None else ()),
         ),
         threat=threat,
@@ -547,7 +547,7 @@ def _reach(mechanism: Private, task: _Task, method: Method, threat: Threat, fail
 
 
 def _warnings(
-    task: _Task, config: TrainConfig, taken: float, reach: dict[float, int], failure_prob: float
+    task: _Task, config: TrainConfig, taken: float, reach: dict[float, int], threat: Threat, failure_prob: float
 ) -> tuple[str, ...]:
     found: list[str] = []
     one, many, declared = task.counted.one, task.counted.many, task.counted.declared_as
@@ -559,12 +559,12 @@ def _warnings(
     if reach[1.0] == 0:
         found.append(
             f"not even one changed {one} is covered where all instances agree; raise noise_multiplier, or train on "
-            f"more {many}{_enough(task, config, failure_prob, 1.0)}, declared as {declared}."
+            f"more {many}{_enough(task, config, threat, failure_prob, 1.0)}, declared as {declared}."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            f"train on more {many}{_enough(task, config, failure_prob, _SHARE)}, declared as {declared}."
+            f"train on more {many}{_enough(task, config, threat, failure_prob, _SHARE)}, declared as {declared}."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(
@@ -592,13 +592,14 @@ def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
     )
 
 
-def _enough(task: _Task, config: TrainConfig, failure_prob: float, share: float) -> str:
+def _enough(task: _Task, config: TrainConfig, threat: Threat, failure_prob: float, share: float) -> str:
     """How many examples let this share of the votes cover one change, as the end of a sentence.
 
     Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Weak noise
     follows another law, and no number is named.
     """
-    radius = _margin(task.instances, task.classes, failure_prob, share) / 2 / signal_of(config.mechanism, 1)
+    apart = _margin(task.instances, task.classes, failure_prob, share) / 2
+    radius = apart / signal_of(config.mechanism, 1) / threat.changes(1)
     if radius <= 0 or config.noise_multiplier < _WEAK_NOISE:
         return ""
     return f" ({round_up(task.num_train * min(1.0, radius) ** (-4 / 3)):,} would do)"
