@@ -184,6 +184,16 @@ def test_numbers_tables_and_files_name_the_unit(tmp_path: Path, capsys: pytest.C
     check_words(run(capsys, "report", tmp_path / "c.json").out)
 
 
+def test_merged_votes_name_the_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two"):
+        private_votes(run_ids=(name,)).save(tmp_path / f"{name}.npz")
+    files = (tmp_path / "one.npz", tmp_path / "two.npz")
+    merged = json.loads(run(capsys, "merge", *files, "-o", tmp_path / "both.npz", "--json").out)
+    assert merged["unit"] == {"name": "vendor", "count": 1000}
+    private_votes(None, run_ids=("three",)).save(tmp_path / "three.npz")
+    assert "what a unit is" in refused(capsys, "merge", files[0], tmp_path / "three.npz", "-o", tmp_path / "no.npz")
+
+
 def test_who_controls_names_is_said_and_is_no_condition(tmp_path: Path) -> None:
     certificate = certify(private_votes())
     said = [each for each in certificate.assumptions if "a thousand accounts is a thousand vendors" in each]
@@ -429,13 +439,11 @@ def test_so_many_units_would_do(number: int, rows: int | None) -> None:
     assert few.reach[share] < 1 <= choose(num_train=enough[0], unit_rows=rows, **task).reach[share]
 
 
-def test_the_choice_of_a_method_speaks_of_units() -> None:
+@pytest.mark.parametrize("radius", [None, 3, 9])
+def test_the_choice_of_a_method_speaks_of_units(radius: int | None) -> None:
     training, test = vendors(rows=60, count=20)
-    chosen, reason = named("auto", {"classes": 2}, radius=9).pick(_facts(training, test))
-    assert chosen.name == "kernel-vote"
+    _, reason = named("auto", {"classes": 2}, radius=radius).pick(_facts(training, test))
     check_words(reason)
-    assert "14 vendors" in reason or "20 vendors" in reason
-    check_words(named("auto", {"classes": 2}).pick(_facts(training, test))[1])
 
 
 def _facts(training: Examples, test: Any) -> Any:

@@ -519,10 +519,10 @@ def _sentences(certificate: Certificate) -> list[str]:
     counted = certificate.votes.unit_words
     sentences = [f"Threat: {certificate.threat.of(counted)}."]
     if half >= 0:
-        of = f" {counted.many}" if counted.are_named else ""
         which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(
-            f"Half of the predictions {which} the same for every such change up to r = {half}{of}, the best to {best}."
+            f"Half of the predictions {which} the same for every such change up to r = {half}{counted.after(half)}, the "
+            f"best to {best}."
         )
     sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
     for status in Status:

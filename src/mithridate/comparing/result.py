@@ -399,8 +399,8 @@ def _ranking(comparison: Comparison) -> str:
 
 
 def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, counted: UnitWords) -> str:
-    last, of = stretches[-1].last, f" {counted.many}" if counted.are_named else ""
-    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}{of}"
+    last = stretches[-1].last
+    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}{counted.after(last)}"
     first = stretches[0]
     who = _listed(first.names)
     if ranked == 1:
@@ -413,7 +413,7 @@ def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, coun
     aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
     if len(stretches) == 1:
         return f"{who} {verb} the most correct predictions at every radius {end}{aside}."
-    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}{of}"
+    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}{counted.after(first.last)}"
     rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
     return f"{who} {verb} the most correct predictions {start}, {rest}{aside}."
 

@@ -77,13 +77,17 @@ class UnitWords:
         """
         return f"{called} ({self.short.many})" if self.are_named else called
 
+    def after(self, radius: int) -> str:
+        """What follows a radius in a sentence.
+
+        >>> f"r = 5{EXAMPLES.after(5)}, r = 1{Unit('vendor', 1000).words.after(1)}"
+        'r = 5, r = 1 vendor'
+        """
+        return f" {self.one if radius == 1 else self.many}" if self.are_named else ""
+
     def counted(self, number: int) -> str:
         """So many of them."""
         return f"{number:,} {self.one if number == 1 else self.many}"
-
-    def counted_in_full(self, number: int) -> str:
-        """Likewise, where a reader might think of test inputs."""
-        return f"{number:,} {self.one_in_full if number == 1 else self.many_in_full}"
 
 
 EXAMPLES = UnitWords(
