@@ -521,8 +521,8 @@ def _sentences(certificate: Certificate) -> list[str]:
     if half >= 0:
         which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(
-            f"Half of the predictions {which} the same for every such change up to r = {half}{counted.after(half)}, the "
-            f"best to {best}."
+            f"Half of the predictions {which} the same for every such change up to r = {half}{counted.after(half)}, "
+            f"the best to {best}."
         )
     sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
     for status in Status:
