@@ -102,7 +102,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
-        threat: how the training data may have been changed; None: what the method certifies against by default.
+        threat: how the training data may have been changed; None: what the method certifies against by default, and
+            `edit` where units are declared, which radii then count.
         failure_prob: probability with which the claim about one prediction may fail, over training.
         device: `cpu`, `cuda`, `mps`, or `auto`: an NVIDIA GPU if there is one, else the CPU.
         random_state: None draws the randomness from the operating system, as it should be. A number (or a generator)
@@ -305,7 +306,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         """The label with the most votes for each input, by their class weights; ties go to the smaller label."""
         votes, rule = self.votes(X), self._rule()
         top = (
-            rule.decide(votes, votes.mechanism.threat).label
+            rule.decide(votes, certification.default_threat(votes)).label
             if isinstance(rule, ExactRule)
             else rule.weighed(votes.counts).argmax(axis=1)
         )
@@ -344,13 +345,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         if 2 * cut > len(certificate.radius) and votes.size is not None:
             _warn(
                 f"{cut} of {len(certificate.radius)} radii end at {votes.size.limit(certificate.threat)}, because the "
-                "number of training examples was not declared. Declare num_train, where it is fixed or public."
+                f"number of {votes.unit_words.many_in_full} was not declared. Declare {votes.unit_words.declared_as}, "
+                "where it is fixed or public."
             )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):
             _warn(
                 f"{abstained} of {len(certificate.radius)} predictions are not certified: their votes are too close. "
-                "Raise instances, lower noise_multiplier, or train on more examples."
+                f"Raise instances, lower noise_multiplier, or train on more {votes.unit_words.many}."
             )
         return certificate
 

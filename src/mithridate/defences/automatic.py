@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mithridate import _validate
+from mithridate.core.units import UnitWords
 from mithridate.core.votes import Votes
 from mithridate.defences.base import Defence, check_counts_units, check_declared
 from mithridate.defences.registry import defence, kind_of, methods_with
@@ -107,7 +108,8 @@ class Auto:
         return None
 
     def _nearest(self, facts: Facts) -> tuple[Defence, str]:
-        about = "examples near an input certify the most without any training"
+        counted = UnitWords.of(facts.unit)
+        about = f"{counted.many} near an input certify the most without any training"
         if self.radius is None or "neighbours" in self.constants:
             return self._built("nearest-neighbours"), about
         if (
@@ -122,7 +124,7 @@ class Auto:
         voters = _VOTERS_FOR_A_RADIUS * self.radius
         if facts.num_train < enough_examples(self.radius, facts.classes):
             return self._built("kernel-vote"), (
-                f"a radius of {self.radius:,} is much for {facts.num_train:,} examples of {facts.classes} classes"
+                f"a radius of {self.radius:,} is much for {counted.counted(facts.num_train)} of {facts.classes} classes"
             )
         usual = defence("nearest-neighbours").choose(facts).defence.neighbours
         return self._built("nearest-neighbours", neighbours=max(usual, voters)), (

@@ -16,6 +16,7 @@ from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, me
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, Weighing
 from mithridate.defences._near import NearDefence
@@ -49,8 +50,8 @@ class KernelSum(Deterministic):
     counts_voters = False
     words = Voters(
         "",
-        "training examples, each by its weight",
-        "one example can weigh as much as the label is ahead. Use a wider kernel, so that more examples count, or "
+        "{many_in_full}, each by its weight",
+        "one {one} can weigh as much as the label is ahead. Use a wider kernel, so that more {many} count, or "
         "features that bring examples of a class closer together.",
         share="weight for the label",
     )
@@ -61,9 +62,11 @@ class KernelSum(Deterministic):
         _validate.positive_integer(full_weight=self.full_weight)
         object.__setattr__(self, "full_weight", int(self.full_weight))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        return f"every training example votes for its label with a weight from 0 to {self.full_weight:,}"
+        voice = " as its nearest example does" if counted.are_named else ""
+        voter = f"every {counted.one_in_full} votes{voice}"
+        return f"{voter} for its label with a weight from 0 to {self.full_weight:,}"
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from mithridate.certifying.exact import (
 )
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
@@ -71,7 +72,7 @@ class NearestExamples(Deterministic):
     rule = "nearest-neighbours"
     words = Voters(
         "neighbours",
-        "nearest training examples",
+        "nearest {many_in_full}",
         "too few neighbours have this label rather than another. Let more neighbours vote, or use features that bring "
         "examples of a class closer together.",
     )
@@ -92,9 +93,10 @@ class NearestExamples(Deterministic):
                     f"There are {self.num_train} training examples, fewer than neighbours={self.most}; ask for fewer."
                 )
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        voters = f"the {self.most:,} training examples that are nearest to an input"
+        voice = ", each by its nearest example," if counted.are_named else ""
+        voters = f"the {self.most:,} {counted.many_in_full} that are nearest to an input{voice}"
         return f"{voters} vote with their labels{self.tie_break()}"
 
     def check_classes(self, classes: int) -> None:

@@ -12,7 +12,7 @@ from mithridate import _validate
 from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.core.conditions import step_of
-from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
+from mithridate.core.mechanism import SampledGaussian, Subsampled
 from mithridate.core.rule import Rule
 from mithridate.defences._trained import TrainedDefence
 from mithridate.defences.base import option
@@ -144,7 +144,7 @@ class PrivateDefence(TrainedDefence):
             momentum=0.0 if self.optimizer == "adam" else self.momentum,
             keep=self.keep,
             unit_rows=self.unit_rows,
-            threat=Threat.SYMMETRIC_DIFFERENCE if facts.unit is None else Threat.EDIT,
+            unit=facts.unit,
             method=self.accounting(),
             **open_to_choice,
         )
