@@ -42,6 +42,7 @@ VOTERS: list[tuple[int | tuple[int, ...], tuple[Lead, ...]]] = [
     ((502, 133), (133,)),
     ((750, 200), (200,)),
 ]
+# The results name them by `full`.
 KERNELS = [Exponential(width=0.03, full=full) for full in (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)]
 
 
@@ -60,7 +61,8 @@ def main() -> None:
                     found.append({"data": data, "inputs": side, "arrangement": arrangement, **row})
                     print(json.dumps(found[-1]), flush=True)
     if given.out is not None:
-        given.out.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+        lines = ",\n".join(map(json.dumps, found))
+        given.out.write_text(f'{{"sources": {SOURCES}, "radii": {[*RADII]}, "results": [\n{lines}\n]}}\n')
 
 
 def measured(examples: Examples, inputs: Examples) -> Iterator[dict[str, Any]]:
@@ -71,12 +73,12 @@ def measured(examples: Examples, inputs: Examples) -> Iterator[dict[str, Any]]:
         for count, leads in VOTERS:
             votes = asking(of_all, NearestExamples(count, SOURCES, leads))
             decision = NeighbourRule().decide(votes, Threat.EDIT)
-            said = {"neighbours": count, "leads": leads}
+            said = {"neighbours": count, "leads": leads} if leads else {"neighbours": count}
             yield {"voice": voice, **said, "certified": certified(votes, decision)}
         for kernel in KERNELS:
             votes = kernel_votes(stored, (inputs.x, inputs.y), kernel=kernel)
             decision = KernelRule().decide(votes, Threat.EDIT)
-            yield {"voice": voice, "kernel": kernel.to_dict(), "certified": certified(votes, decision)}
+            yield {"voice": voice, "full": kernel.full, "certified": certified(votes, decision)}
 
 
 def class_means(stored: StoredExamples) -> StoredExamples:
@@ -99,10 +101,10 @@ def asking(votes: Votes, mechanism: NearestExamples) -> Votes:
     return replace(votes, counts=counts, mechanism=mechanism, evidence={"order": order})
 
 
-def certified(votes: Votes, decision: Decision) -> dict[int, float]:
+def certified(votes: Votes, decision: Decision) -> list[float]:
     """The share of inputs whose label is right and holds, by radius."""
     right = decision.label == np.asarray(votes.labels)
-    return {radius: round(float((right & (decision.radius >= radius)).mean()), 4) for radius in RADII}
+    return [round(float((right & (decision.radius >= radius)).mean()), 4) for radius in RADII]
 
 
 if __name__ == "__main__":
