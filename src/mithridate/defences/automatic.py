@@ -122,6 +122,8 @@ class Auto:
                 f"a linear model of declared columns is the most accurate for a radius as small as {self.radius:,}"
             )
         voters = _VOTERS_FOR_A_RADIUS * self.radius
+        if facts.unit is not None:
+            return self._nearest_units(facts, voters), about
         if facts.num_train < enough_examples(self.radius, facts.classes):
             return self._built("kernel-vote"), (
                 f"a radius of {self.radius:,} is much for {counted.counted(facts.num_train)} of {facts.classes} classes"
@@ -130,6 +132,13 @@ class Auto:
         return self._built("nearest-neighbours", neighbours=max(usual, voters)), (
             f"{about}, and {max(usual, voters):,} of them can certify a radius of {self.radius:,}"
         )
+
+    def _nearest_units(self, facts: Facts, voters: int) -> Defence:
+        """So many nearest units at least. Unlike an example, a unit may have what is near to inputs of every class."""
+        usual = self._built("nearest-neighbours")
+        settled = usual.choose(facts).defence
+        most = max(settled.neighbours if isinstance(settled.neighbours, tuple) else (settled.neighbours,))
+        return usual if voters <= most else self._built("nearest-neighbours", neighbours=min(voters, facts.num_train))
 
     def _has(self, name: str) -> bool:
         """Whether a method has all constants that were given."""
