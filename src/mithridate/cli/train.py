@@ -70,6 +70,7 @@ def add_train(command: _shared.NewCommand) -> None:
     files = parser.add_argument_group("data")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
+    _shared.add_units(files)
     files.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="folder with a well-known data set (else MITHRIDATE_DATA)"
     )
@@ -152,7 +153,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
-    number = _about_number(project.options.get("num_train"), len(training.x))
+    number = _about_number(project.options, training)
     for sentence in dict.fromkeys((*training.notes, *test.notes, *number)):
         console.print(f"Note: {sentence}")
     options = project.runtime()
@@ -176,13 +177,16 @@ def run_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _about_number(declared: int | None, found: int) -> tuple[str, ...]:
-    """That the declared number of examples is far from theirs: the claim holds, but perhaps a digit is missing."""
+def _about_number(constants: Mapping[str, Any], training: Examples) -> tuple[str, ...]:
+    """That the declared number of units is far from theirs: the claim holds, but perhaps a digit is missing."""
+    unit = None if training.units is None else training.units.unit
+    name, found = ("num_train", len(training.x)) if unit is None else ("num_units", unit.count)
+    declared = constants.get(name)
     if declared is None or found <= 2 * declared <= 4 * found:
         return ()
     return (
-        f"num_train is declared as {declared:,}, but there are {found:,} examples to train on; what follows their "
-        f"number is chosen for {declared:,}.",
+        f"{name} is declared as {declared:,}, but there are {found:,} {'examples' if unit is None else unit.many} to "
+        f"train on; what follows their number is chosen for {declared:,}.",
     )
 
 
@@ -269,6 +273,7 @@ def _project(arguments: argparse.Namespace) -> Project:
     if "train" in files:  # in place of the data set of the file
         project = dataclasses.replace(project, name=None, data_dir=None)
     project = dataclasses.replace(project, **files, options={**project.options, **given})
+    project = project.with_units(arguments.unit, arguments.units)
     if project.run_dir is None and arguments.recipe is not None:
         return dataclasses.replace(project, run_dir=Path("runs") / presets.preset(arguments.recipe).name)
     return project

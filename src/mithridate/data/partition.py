@@ -49,21 +49,25 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         ConfigError: the share is not what it should be, or one of the parts would be empty.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
-    units = examples.units
-    uniform = (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64
-    out = uniform < share
+    units, out = examples.units, is_held_out(examples, share)
     if out.all() or not out.any():
         number = f"{len(out)} examples" if units is None else units.unit.counted(len(units.names))
         empty = f"Holding out {share:g} of {number} leaves one part empty"
         if units is not None:
             raise ConfigError(f"{empty}; name a test file, or hold out another share.")
-        if len(out) > 1 and len(np.unique(uniform)) < 2:
+        if len(out) > 1 and len(np.unique(_short_hashes(examples.x, _HOLDOUT_KEY))) < 2:
             raise ConfigError(
                 f"{empty}, since all inputs look alike; check the data (constant or clipped columns), or name a test "
                 "file."
             )
         raise ConfigError(f"{empty}; name a test file, or hold out another share.")
     return examples.part(~out), examples.part(out)
+
+
+def is_held_out(examples: Examples, share: float) -> npt.NDArray[np.bool_]:
+    """Which examples such a share holds out: a function of the input of each, or of the name of its unit."""
+    units = examples.units
+    return (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64 < share
 
 
 def _of_names(units: Units) -> Hashes:
