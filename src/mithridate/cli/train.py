@@ -153,7 +153,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
-    number = _about_number(project.options, training)
+    number = _about_number(project.options.get("num_train"), len(training.x))
     for sentence in dict.fromkeys((*training.notes, *test.notes, *number)):
         console.print(f"Note: {sentence}")
     options = project.runtime()
@@ -177,16 +177,13 @@ def run_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _about_number(constants: Mapping[str, Any], training: Examples) -> tuple[str, ...]:
-    """That the declared number of units is far from theirs: the claim holds, but perhaps a digit is missing."""
-    unit = None if training.units is None else training.units.unit
-    name, found = ("num_train", len(training.x)) if unit is None else ("num_units", unit.count)
-    declared = constants.get(name)
+def _about_number(declared: int | None, found: int) -> tuple[str, ...]:
+    """That the declared number of examples is far from theirs: the claim holds, but perhaps a digit is missing."""
     if declared is None or found <= 2 * declared <= 4 * found:
         return ()
     return (
-        f"{name} is declared as {declared:,}, but there are {found:,} {'examples' if unit is None else unit.many} to "
-        f"train on; what follows their number is chosen for {declared:,}.",
+        f"num_train is declared as {declared:,}, but there are {found:,} examples to train on; what follows their "
+        f"number is chosen for {declared:,}.",
     )
 
 
