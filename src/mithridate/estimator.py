@@ -111,9 +111,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
         schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label`, `classes` and
-            `unit` serve where `y`, `classes` and `units` are left out. None: columns that are all numbers, none of them missing, are
-            taken as they are, and others are read by a proposal from the training data (`schema_`). Certificates are
-            then conditional on that (`proposed-schema`).
+            `unit` serve where `y`, `classes` and `units` are left out. None: columns that are all numbers, none of them
+            missing, are taken as they are, and others are read by a proposal from the training data (`schema_`).
+            Certificates are then conditional on that (`proposed-schema`).
         verbose: 0 prints nothing; from 1 on `fit` says what was chosen and shows its progress.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.

@@ -273,8 +273,8 @@ class Project:
             return found
         one = found.units.unit
         note = (
-            f"Of {len(found.x):,} trusted examples, {int(held_out.sum()):,} belong to {one.many} that are held out, and "
-            "are not trained on."
+            f"Of {len(found.x):,} trusted examples, {int(held_out.sum()):,} belong to {one.many} that are held out, "
+            "and are not trained on."
         )
         if held_out.all():
             raise ConfigError(
@@ -514,7 +514,8 @@ def _data_of(data: dict[str, Any], path: Path) -> Project:
     if declared and "kind" not in declared:
         raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
     declaration = declaration_from_dict(declared) if declared else None
-    return Project(**files, holdout=holdout, declaration=declaration)
+    train, test, trusted, units = (files.get(name) for name in ("train", "test", "trusted", "units"))
+    return Project(train=train, test=test, trusted=trusted, units=units, holdout=holdout, declaration=declaration)
 
 
 def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:

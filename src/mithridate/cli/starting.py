@@ -189,9 +189,7 @@ def run_init(arguments: argparse.Namespace) -> int:
         read(arguments.test, proposal.declaration, labels=False)
     if arguments.radius is not None:
         proposal = _with_radius(proposal, arguments.radius, held_out=arguments.test is None)
-    text = project_toml(
-        path, arguments.data, arguments.test, proposal, radius=arguments.radius, units=arguments.units
-    )
+    text = project_toml(path, arguments.data, arguments.test, proposal, radius=arguments.radius, units=arguments.units)
     with write_atomically(path) as file:
         file.write(text.encode())
     declaration = proposal.declaration

@@ -23,7 +23,7 @@ from mithridate.errors import ConfigError
 from mithridate.projects import Project, read_project, tuned_toml
 from mithridate.training.order import Choice, facts_of
 from mithridate.tuning.result import FINISHED, Trial, Tuning
-from mithridate.tuning.search import radii_for, tune
+from mithridate.tuning.search import radii_for, refuse_units, tune
 from mithridate.tuning.space import METHODS
 
 _TUNE_EXAMPLES = f"""examples:
@@ -86,7 +86,8 @@ def run_tune(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out or file.parent / f"{file.stem}-tuned"
     if arguments.trusted is None:
         return _by_facts(project, _size(project, file, 0), out, arguments, console)
-    trusted = read(arguments.trusted, project.declaration, labels=True)
+    trusted = read(arguments.trusted, project.declaration, labels=True, units=project.units)
+    refuse_units(trusted)
     size = _size(project, file, len(trusted.x) if arguments.train_on_trusted else 0)
     with progress_bar("downloading") as progress:
         training = project.training_file(progress)
@@ -114,7 +115,9 @@ def _size(project: Project, file: Path, trusted: int) -> dict[str, int]:
     declared = project.options.get("num_train")
     if declared is not None:
         return {"num_train": declared + trusted}
-    return {"size_step": step_of(len(project.examples()[0].x) + trusted)}
+    training = project.examples()[0]
+    refuse_units(training)
+    return {"size_step": step_of(len(training.x) + trusted)}
 
 
 def _search_options(project: Project, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -166,7 +169,9 @@ def _by_facts(
         most = max(radii_for(arguments.at, *size.values()))
         wanted = {} if most == 0 else {"radius": most}
         project = dataclasses.replace(project, options={**project.options, **wanted})
-    choice = _chosen_by_facts(project, project.training_file())
+    training = project.training_file()
+    refuse_units(training)
+    choice = _chosen_by_facts(project, training)
     found = {name: getattr(choice.defence, name, None) for name in _BY_FACTS}
     constants = {**{name: value for name, value in found.items() if value is not None}, **size}
     path = _write(project, out, choice.defence.name, constants, None)

@@ -273,8 +273,8 @@ _WARNING = """\
 # line "proposed = true". Until then every result says that it assumes them public.
 """
 _COMMENTS = {
-    "classes": "# All labels that can occur, in the order of their numbers: from knowledge, also those not in the data.",
-    "unit": "# Whoever controls one of these controls all of its examples: radii count them, and no single examples.",
+    "classes": "All labels that can occur, in the order of their numbers: from knowledge, also those not in the data.",
+    "unit": "Whoever controls one of these controls all of its examples: radii count them, and no single examples.",
 }
 
 
@@ -313,7 +313,7 @@ def to_toml(
         lines.append(f"[{_toml_key(table)}]")
     for key, value in values.items():
         if key in _COMMENTS:
-            lines.append(_COMMENTS[key])
+            lines.append(f"# {_COMMENTS[key]}")
         lines.append(f"{key} = {toml_value(value)}")
     if isinstance(declaration, Table):
         lines.append("\n# Columns that are not declared are ignored.")

@@ -247,8 +247,8 @@ def source(column: Looked) -> Remark | None:
         return None
     return Remark(
         "source",
-        f"{shown(column.name)} may name sources: {different:,} in {counted(len(present), 'row')}. Where whoever controls "
-        f"one controls all of its rows, certify against that: --unit {shlex.quote(column.name)}.",
+        f"{shown(column.name)} may name sources: {different:,} in {counted(len(present), 'row')}. Where whoever "
+        f"controls one controls all of its rows, certify against that: --unit {shlex.quote(column.name)}.",
         column.name,
     )
 

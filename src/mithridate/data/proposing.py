@@ -89,9 +89,7 @@ def propose(source: Any, *, label: str | None = None, unit: str | None = None) -
     return _proposal(source, label, unit).declaration
 
 
-def look(
-    source: Any, *, label: str | None = None, unit: str | None = None, units: PathLike | None = None
-) -> Proposal:
+def look(source: Any, *, label: str | None = None, unit: str | None = None, units: PathLike | None = None) -> Proposal:
     """A declaration to start from, with all that was seen on the way; the data can be read by it.
 
     Args:

@@ -221,4 +221,6 @@ def _text(name: Any, unit: str, place: Place, row: int) -> str:
             f"The {unit} of {place(row)} is missing; an example without one has no bounded influence. Name it, or "
             "leave the example out."
         )
-    raise ConfigError(f"The {unit} of {place(row)} is {shown(name)}, neither text nor a whole number; write it as text.")
+    raise ConfigError(
+        f"The {unit} of {place(row)} is {shown(name)}, neither text nor a whole number; write it as text."
+    )

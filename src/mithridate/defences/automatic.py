@@ -158,7 +158,7 @@ def enough_examples(radius: int, classes: int) -> int:
 
 
 def too_few(radius: int, num_train: int, classes: int, many: str = "examples") -> str | None:
-    """That examples, or units that are called something else, are few for a radius, and what to do; None where they may do.
+    """That examples (or units, called `many`) are few for a radius, and what to do; None where they may do.
 
     >>> too_few(50, 400, 3)
     'A radius of 50 is much for 400 examples of 3 classes: about 900 would do, or a radius of up to 22.'

@@ -130,8 +130,12 @@ def tune(
     >>> found.method, len(found.trials), found.statement.id is None
     ('ridge', 2, True)
     """
+    known = as_examples(trusted, "trusted", need_labels=True, classes=classes)
+    other = None if training is None else as_examples(training, "training", need_labels=False)
+    for each in (known, other):
+        refuse_units(each)
     search = _Search.of(
-        _sorted(as_examples(trusted, "trusted", need_labels=True, classes=classes)),
+        _sorted(known),
         given={} if given is None else given,
         methods=methods,
         num_train=num_train,
@@ -146,7 +150,7 @@ def tune(
         device=device,
     )
     limit = _Limit.of(minutes, trials)
-    notes = () if training is None else _overlap(search.examples, as_examples(training, "training", need_labels=False))
+    notes = () if other is None else _overlap(search.examples, other)
     _optuna()  # before a folder is made that stays empty
     with _folder(out) as folder:
         found = search.run(limit, folder, progress or (lambda trial: None))
@@ -154,6 +158,20 @@ def tune(
     if not result.finished:
         raise ConfigError(_nothing(found, limit))
     return result
+
+
+def refuse_units(examples: Examples | None) -> None:
+    """Refuse examples with units: folds and radii of a search are about single examples.
+
+    Raises:
+        ConfigError: they have some.
+    """
+    if examples is not None and examples.units is not None:
+        unit = examples.units.unit
+        raise ConfigError(
+            f"tune does not know units yet: its radii would count examples, and not {unit.many}. Leave unit out while "
+            f"you tune, and take what it chooses as a guess for {unit.many}; or name method and constants yourself."
+        )
 
 
 def _sorted(examples: Examples) -> Examples:
