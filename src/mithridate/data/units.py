@@ -7,6 +7,7 @@ counted instead, and of a unit with very many examples a declared number enters,
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import re
 from collections.abc import Iterable
@@ -145,11 +146,19 @@ class GatheredUnits:
         Raises:
             ConfigError: a name is missing, or is neither text nor a whole number.
         """
-        values, which = frames.distinct(cells)
-        numbers = np.empty(len(values), dtype=np.int64)
-        for at, (row, value) in enumerate(zip(frames.first_rows(which), values.tolist(), strict=True)):
-            numbers[at] = self._numbers.setdefault(_text(value, self._name, place, row), len(self._numbers))
-        return numbers[which]
+        if cells.dtype != object:
+            values, which = frames.distinct(cells)
+            rows = frames.first_rows(which)
+            return self._added(values.tolist(), lambda at: place(rows[at]))[which]
+        return self._added(cells.tolist(), place)
+
+    def _added(self, values: list[Any], place: Place) -> IntArray:
+        # What is the name of a unit already is that one: names are written in one way.
+        numbers = np.fromiter(map(self._numbers.get, values, itertools.repeat(-1)), np.int64, len(values))
+        for row in np.flatnonzero(numbers < 0).tolist():
+            name = _text(values[row], self._name, place, row)
+            numbers[row] = self._numbers.setdefault(name, len(self._numbers))
+        return numbers
 
     def units(self, of_example: IntArray) -> Units:
         """The units of examples that have these numbers."""
