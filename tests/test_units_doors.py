@@ -19,11 +19,11 @@ from PIL import Image
 import mithridate.data.table_files as table_files
 from mithridate import Certificate, CertifiedClassifier, Votes, verify
 from mithridate.cli import main
-from mithridate.core.conditions import conditions_of
+from mithridate.core.conditions import conditions_of, step_of
 from mithridate.core.mechanism import Threat
 from mithridate.core.units import Unit
 from mithridate.data import Arrays, Images, Number, Table, Text, look, read
-from mithridate.data.partition import split_by_hash
+from mithridate.data.partition import folds_of, split_by_hash
 from mithridate.data.reading import TableReading
 from mithridate.data.units import GatheredUnits, Units
 from mithridate.defences import defence, predict
@@ -455,13 +455,49 @@ def test_a_comparison_reports_the_methods_that_know_no_units(capsys: pytest.Capt
         assert Certificate.load(next(Path(f"out{number}").glob("certificates/*.json"))).votes.unit is not None
 
 
-def test_tune_refuses_units(capsys: pytest.CaptureFixture[str]) -> None:
-    sources().to_csv("train.csv", index=False)
-    sources(60, seed=8).to_csv("known.csv", index=False)
+def test_folds_leave_vendors_whole() -> None:
+    frame = sources(300)
+    examples = read(frame, TABLE, labels=True)
+    folds = folds_of(examples, 4, seed=1)
+    by_name = dict(zip(frame.vendor, folds.tolist(), strict=True))
+    assert [by_name[name] for name in frame.vendor] == folds.tolist()
+    assert len(set(folds.tolist())) > 1
+    other = folds_of(examples.part(np.arange(299, -1, -1)), 4, seed=1)
+    assert other[::-1].tolist() == folds.tolist()
+
+
+def test_a_search_counts_vendors_and_what_it_chooses_can_be_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("optuna")
+    frame, trusted = sources(), sources(600, seed=8)
+    trusted.vendor = [f"known {number % 150}" for number in range(600)]
+    frame.to_csv("train.csv", index=False)
+    trusted.to_csv("known.csv", index=False)
     path = project("train.csv", 'unit = "vendor"', test=None)
-    for more in (["--trusted", "known.csv"], []):
-        assert main(["tune", str(path), *more]) == 2
-        assert "tune does not know units yet" in capsys.readouterr().err
+    search = ["--trusted", "known.csv", "--trials", "1", "--methods", "dpa", "--at", "0,1", "--folds", "2"]
+    assert main(["tune", str(path), *search, "--train-on-trusted", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    training, _ = read_project("project-tuned/tuned.toml").examples()
+    assert training.units is not None
+    assert found["options"]["size_step"] == step_of(training.units.unit.count)
+    assert (found["identity"]["unit"], found["identity"]["threat"]) == ("vendor", "edit")
+    assert 60 <= found["trained_on"] <= 90
+    assert any("vendors" in remark for remark in found["remarks"])
+    assert main(["train", "project-tuned/tuned.toml", "--device", "cpu"]) == 0
+    path.write_text(path.read_text() + "[train]\nnum_units = 100\n")
+    assert main(["tune", str(path), *search, "-o", "declared", "--json"]) == 0
+    capsys.readouterr()
+    assert read_project("declared/tuned.toml").options["num_units"] == 100
+    assert main(["train", "declared/tuned.toml", "--device", "cpu", "--run-dir", "other"]) == 0
+    assert Votes.load("other/votes.npz").size is None
+    for flags, said in (
+        (["--trusted", "few.csv"], "are too few for 5 folds of different vendors"),
+        (["--trusted", "plain.csv"], "plain.csv has no column 'vendor'"),
+    ):
+        trusted[:9].to_csv("few.csv", index=False)
+        trusted.drop(columns="vendor").to_csv("plain.csv", index=False)
+        assert said in refusal(capsys, "tune", str(path), *flags)
+    assert main(["tune", str(path), "-o", "facts"]) == 0
+    assert read_project("facts/tuned.toml").options["num_units"] == 100
 
 
 def named_data(name: str) -> Path:

@@ -197,7 +197,7 @@ class Project:
 
     def left_open(self) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         """What `tune` must not change, and the methods among which it may choose; None where all are open."""
-        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend", "num_train", "classes")
+        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend", "num_train", "num_units", "classes")
         given = {name: value for name, value in self.options.items() if name not in others and value is not None}
         method = "fdp" if self.options.get("private") else self.options.get("method")
         return decided(given), None if method in (None, AUTO) else (str(method),)

@@ -70,9 +70,9 @@ def is_held_out(examples: Examples, share: float) -> npt.NDArray[np.bool_]:
     return (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64 < share
 
 
-def _of_names(units: Units) -> Hashes:
+def _of_names(units: Units, key: bytes = _HOLDOUT_KEY) -> Hashes:
     """A hash of the name of the unit of every example, of 64 bits, with no relation to that of its part."""
-    hashes = [hashlib.blake2b(name, digest_size=8, key=_HOLDOUT_KEY).digest() for name in map(name_hash, units.names)]
+    hashes = [hashlib.blake2b(name, digest_size=8, key=key).digest() for name in map(name_hash, units.names)]
     return np.frombuffer(b"".join(hashes), dtype="<u8")[units.of_example]
 
 
@@ -87,6 +87,14 @@ def folds_by_hash(x: Array, count: int, seed: int) -> IndexArray:
     """
     key = hashlib.blake2b(f"mithridate folds {seed}".encode(), digest_size=32).digest()
     return (_short_hashes(x, key) % np.uint64(count)).astype(np.int64)
+
+
+def folds_of(examples: Examples, count: int, seed: int) -> IndexArray:
+    """The same for examples that may have units: then it is a function of the name of each, and units stay whole."""
+    if examples.units is None:
+        return folds_by_hash(examples.x, count, seed)
+    key = hashlib.blake2b(f"mithridate folds of units {seed}".encode(), digest_size=32).digest()
+    return (_of_names(examples.units, key) % np.uint64(count)).astype(np.int64)
 
 
 def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:
