@@ -55,6 +55,7 @@ def add_compare(command: _shared.NewCommand) -> None:
     )
     parser.add_argument("file", metavar=CONFIG, type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
+    _shared.add_units(parser)
     parser.add_argument(
         "--methods", type=_names, metavar="A,B,...", help="compare these methods or rows, with the file's options"
     )
@@ -81,6 +82,7 @@ def add_compare(command: _shared.NewCommand) -> None:
 def run_compare(arguments: argparse.Namespace) -> int:
     """Train, certify, compare, write."""
     file = read_comparison(arguments.file)
+    file = replace(file, data=file.data.with_units(arguments.unit, arguments.units))
     known = ("radii", "threat", "failure_prob", "device", "match", "match_with")
     flags = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
     defences = file.defences(arguments.methods)

@@ -71,6 +71,7 @@ def add_train(command: _shared.NewCommand) -> None:
     files = parser.add_argument_group("data")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
+    _shared.add_units(files)
     files.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="folder with a well-known data set (else MITHRIDATE_DATA)"
     )
@@ -273,6 +274,7 @@ def _project(arguments: argparse.Namespace) -> Project:
     if "train" in files:  # in place of the data set of the file
         project = dataclasses.replace(project, name=None, data_dir=None)
     project = dataclasses.replace(project, **files, options={**project.options, **given})
+    project = project.with_units(arguments.unit, arguments.units)
     if project.run_dir is None and arguments.recipe is not None:
         return dataclasses.replace(project, run_dir=Path("runs") / presets.preset(arguments.recipe).name)
     return project

@@ -168,8 +168,8 @@ def enough_examples(radius: int, classes: int) -> int:
     return 2 * _VOTERS_FOR_A_RADIUS * radius * max(2, classes)
 
 
-def too_few(radius: int, num_train: int, classes: int) -> str | None:
-    """That examples are few for a radius, and what to do; None where they may do.
+def too_few(radius: int, num_train: int, classes: int, many: str = "examples") -> str | None:
+    """That examples (or units, called `many`) are few for a radius, and what to do; None where they may do.
 
     >>> too_few(50, 400, 3)
     'A radius of 50 is much for 400 examples of 3 classes: about 900 would do, or a radius of up to 22.'
@@ -180,7 +180,7 @@ def too_few(radius: int, num_train: int, classes: int) -> str | None:
         return None
     largest = num_train // enough_examples(1, classes)
     less = f", or a radius of up to {largest:,}" if largest else ""
-    about = f"{num_train:,} examples of {classes} classes"
+    about = f"{num_train:,} {many} of {classes} classes"
     return f"A radius of {radius:,} is much for {about}: about {enough:,} would do{less}."
 
 
