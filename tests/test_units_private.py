@@ -252,11 +252,12 @@ def test_units_of_one_example_give_the_votes_of_examples(name: str, keep: float 
             Examples(x, y, units=units), x[:10], model=model, root_seed=bytes(32), device="cpu",
             config=TrainConfig(5, 1.0, 0.2, 5, 0.5, 1.0, num_train=40, classes=CLASSES, keep=keep, unit_rows=rows),
         )
-        for units, rows in ((None, None), (Units.of(range(40)), 8))
+        for units, rows in ((None, None), (Units.of(range(40)), 8), (Units.of(range(40)), None))
     ]  # fmt: skip
-    assert np.array_equal(votes[0].counts, votes[1].counts)
-    assert np.array_equal(votes[0].score_sums, votes[1].score_sums)  # pyright: ignore[reportArgumentType]
-    assert votes[0].mechanism == votes[1].mechanism
+    for each in votes[1:]:
+        assert np.array_equal(votes[0].counts, each.counts)
+        assert np.array_equal(votes[0].score_sums, each.score_sums)  # pyright: ignore[reportArgumentType]
+        assert votes[0].mechanism == each.mechanism
 
 
 @pytest.mark.parametrize("sizes", [[3] * 12, [1, 5, 2, 9] * 3, [1] * 11 + [4]])
@@ -392,11 +393,13 @@ def test_a_cap_below_the_places_of_a_unit_lowers_them() -> None:
         defence("fdp", classes=2, unit_rows=3).order((examples.x, examples.y), examples.x[:5])
 
 
-def test_a_configuration_by_hand_says_how_many_examples_of_a_unit_count() -> None:
+def test_a_configuration_by_hand_has_the_same_default() -> None:
     examples = many_rows()
     config = TrainConfig(5, 1.0, 0.2, 5, 0.5, 1.0, num_train=40, classes=2)
-    with pytest.raises(ConfigError, match="unit_rows=8"):
-        train(examples, examples.x[:3], model="linear", config=config)
+    votes = train(examples, examples.x[:3], model="linear", config=config, device="cpu")
+    assert votes.unit == Unit("vendor", 40)
+    assert votes.recipe is not None
+    assert votes.recipe["config"]["unit_rows"] == 16
 
 
 def test_recipes_name_the_places_of_a_unit_only_where_there_are_units() -> None:

@@ -20,7 +20,7 @@ from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.recipes import choosing, presets
 from mithridate.recipes.choosing import Recipe
-from mithridate.training.config import TrainConfig
+from mithridate.training.config import UNIT_ROWS, TrainConfig
 from mithridate.training.order import Choice, Facts
 
 METHODS: dict[str, FDP | RDP | ADP] = {
@@ -39,8 +39,6 @@ _TITLES = {
 }
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
-# Examples of a unit that form its gradient, where nobody says how many.
-UNIT_ROWS = 16
 # What stands in for constants that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
