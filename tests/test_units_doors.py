@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mithridate.cli import main
 from mithridate.core.conditions import conditions_of, step_of
 from mithridate.core.mechanism import Threat
 from mithridate.core.units import Unit
-from mithridate.data import Arrays, Images, Number, Table, Text, look, read
+from mithridate.data import Arrays, Date, Images, Number, Table, Text, look, propose, read
 from mithridate.data.partition import folds_of, split_by_hash
 from mithridate.data.reading import TableReading
 from mithridate.data.units import GatheredUnits, Units
@@ -639,3 +640,47 @@ def test_a_run_predicts_for_units_that_it_has_never_seen() -> None:
     defence("dpa", **CONSTANTS).train(examples, examples.x[:3], run_dir="run", keep_models=True, device="cpu")
     votes = predict("run", read(sources(9, seed=4), TABLE, classes=examples.class_names), device="cpu")
     assert votes.unit == Unit("vendor", sources().vendor.nunique())
+
+
+# --- stretches of time ------------------------------------------------------------------------------------------------
+
+DATED = Table("stars", (Number("length", 0, 10), Date("sent", 2020, 2025)), classes=("few", "many"))
+LINES = ["2023-01-30,1,few", "2 Feb 2023,2,many", "2023-12-31 23:50,3,few", "2023-02-20,4,many", "2024-01-01,5,few"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "names"),
+    [
+        ("day", ("2023-01-30", "2023-02-02", "2023-12-31", "2023-02-20", "2024-01-01")),
+        ("week", ("2023-W05", "2023-W52", "2023-W08", "2024-W01")),
+        ("month", ("2023-01", "2023-02", "2023-12", "2024-01")),
+        ("quarter", ("2023-Q1", "2023-Q4", "2024-Q1")),
+        ("year", ("2023", "2024")),
+    ],
+)
+def test_a_declared_date_names_the_day_week_month_quarter_or_year(
+    tmp_path: Path, unit: str, names: tuple[str, ...]
+) -> None:
+    path = tmp_path / "dated.csv"
+    path.write_text("\n".join(["sent,length,stars", *LINES]) + "\n")
+    declared = replace(DATED, unit=unit)
+    units = read(path, declared, labels=True).units
+    assert units is not None
+    assert (units.name, units.names) == (unit, names)
+    of_frame = read(pd.read_csv(path), declared, labels=True).units
+    assert of_frame is not None
+    assert of_frame.fingerprint() == units.fingerprint()
+    assert propose(path, label="stars", unit=unit).unit == unit  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Path) -> None:
+    path = tmp_path / "dated.csv"
+    path.write_text("sent,month,length,stars\n2023-01-30,may,1,few\n2023-02-01,june,2,many\n")
+    units = read(path, replace(DATED, unit="month"), labels=True).units
+    assert units is not None
+    assert units.names == ("may", "june")
+    with pytest.raises(ConfigError, match="no column 'year'"):
+        read(path, replace(DATED, columns=DATED.columns[:1], unit="year"), labels=True)
+    path.write_text("sent,length,stars\n2023-01-30,1,few\n,2,many\n")
+    with pytest.raises(ConfigError, match="The month of line 3 of .* is missing"):
+        read(path, replace(DATED, unit="month"), labels=True)

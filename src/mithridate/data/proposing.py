@@ -25,6 +25,7 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
+from mithridate.data.periods import unit_cells
 from mithridate.data.sources import TABLE_FILES, has_arrays, is_folder, picture_columns, read
 from mithridate.data.table_files import read_table
 from mithridate.errors import ConfigError
@@ -171,8 +172,6 @@ def _of_frame(frame: Frame, label: str | None, unit: str | None) -> Proposal:
 
 def _of_columns(frame: Frame, label: str | None, labels: Cells | None, unit: str | None) -> Proposal:
     """What the other columns look like; labels that come with them, or from elsewhere, if they are there."""
-    if unit is not None:
-        frame.cells(unit)  # which must be there
     classes = None if labels is None else labelling.proposed(labels, frame.place)
     y = None if labels is None else labelling.numbered(labels, classes=classes, place=frame.place, training=True)[0]
     looked = [Looked(name, frame.cells(name)) for name in frame.names if name not in (label, unit)]
@@ -198,7 +197,10 @@ def _of_columns(frame: Frame, label: str | None, labels: Cells | None, unit: str
         beside = "" if label is None else f" beside the label {label!r}"
         raise ConfigError(f"{frame.subject} has no column with values{beside}; there is nothing to learn.")
     left_out = tuple(kind for name, kind in made.items() if name in reasons)
-    return Proposal(Table(label, usable, classes, proposed=True, unit=unit), tuple(remarks), left_out)
+    table = Table(label, usable, classes, proposed=True, unit=unit)
+    if unit is not None:
+        unit_cells(frame, table)  # which must be there
+    return Proposal(table, tuple(remarks), left_out)
 
 
 def _reasons(columns: list[Looked], kinds: dict[str, Column | None]) -> dict[str, Remark]:

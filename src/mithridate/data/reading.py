@@ -28,6 +28,7 @@ from mithridate.data.example_store import ExampleStore, Position, Writer
 from mithridate.data.frames import Frame
 from mithridate.data.ids import Numbers
 from mithridate.data.labels import GatheredLabels
+from mithridate.data.periods import unit_cells
 from mithridate.data.units import GatheredUnits
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -261,7 +262,7 @@ class TableReading:
             codes = self._codes(frame, is_last=is_last)
             numbers |= {} if codes is None else {"labels": codes}
             if self._units is not None and self._table.unit is not None:
-                numbers["units"] = self._units.add(frame.cells(self._table.unit), frame.place)
+                numbers["units"] = self._units.add(unit_cells(frame, self._table), frame.place)
             yield Batch(self._inputs(frame, is_last=is_last), numbers, piece.position, piece.done, piece.total)
 
     def _codes(self, frame: Frame, *, is_last: bool) -> npt.NDArray[np.int64] | None:

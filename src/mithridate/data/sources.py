@@ -25,6 +25,7 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.example_store import ExampleStore
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, Frame, Place
+from mithridate.data.periods import unit_cells
 from mithridate.data.reading import ImageReading, TableReading, gathered, inputs_of, no_label
 from mithridate.data.table_files import pieces, read_table
 from mithridate.data.units import GatheredUnits, Units
@@ -321,7 +322,7 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
     if labels is None and name is not None and (name in frame.names or request.training):
         labels = frame.cells(name) if request.labels is not False else None
     y = request.numbered(labels, frame.rows, frame.place, no_label(frame))
-    units = request.units_of(None if request.unit is None else frame.cells(request.unit), frame.place, "")
+    units = request.units_of(None if request.unit is None else unit_cells(frame, table), frame.place, "")
     if table.is_text:
         texts = inputs_of(table, training=request.training)
         x = np.concatenate(list(texts(frame, is_last=True)))
