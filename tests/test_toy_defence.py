@@ -11,8 +11,11 @@ from mithridate import Certificate, CertifiedClassifier, Votes, compare, verify
 from mithridate.auditing import routes
 from mithridate.cli import main
 from mithridate.core import registry
-from mithridate.defences import names
+from mithridate.data.examples import Examples
+from mithridate.data.units import Units
+from mithridate.defences import defence, names
 from mithridate.defences import registry as _registry
+from mithridate.errors import ConfigError
 
 X = np.arange(60, dtype=np.float32).reshape(30, 2)
 Y = np.array([0] * 20 + [1] * 10)
@@ -87,3 +90,9 @@ def test_without_a_second_route_nothing_is_called_valid() -> None:
     found = verify("run/certificate.json")
     assert not found.valid
     assert any(check.name == "second route" and not check.passed for check in found.checks)
+
+
+def test_a_defence_that_says_nothing_of_units_refuses_them() -> None:
+    examples = Examples(X, Y, units=Units.of([f"v{n % 5}" for n in range(30)], "vendor"))
+    with pytest.raises(ConfigError, match="cannot certify vendors"):
+        defence("commonest-label", classes=2).order(examples, TEST[0])

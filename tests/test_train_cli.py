@@ -125,7 +125,11 @@ OTHER_VALUES: dict[str, tuple[list[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig) if not field.name.startswith("pixel")])
+# Those have tests of their own.
+APART = ("pixel_mean", "pixel_std", "unit_rows")
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig) if field.name not in APART])
 def test_every_field_of_the_configuration_is_a_flag(
     fake: Any, capsys: pytest.CaptureFixture[str], files: Path, name: str
 ) -> None:
@@ -135,6 +139,14 @@ def test_every_field_of_the_configuration_is_a_flag(
     assert getattr(found, name) == value
     if name == "keep":
         assert Votes.load("run/votes.npz").mechanism == Subsampled(0.5, SampledGaussian(2.0, 0.2, 6))
+
+
+def test_the_examples_of_a_unit_are_a_flag(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    with np.load("train.npz") as arrays:
+        np.savez("train.npz", **arrays, unit=np.arange(len(arrays["x"])) % 20)
+    content = train_json(capsys, "--unit-rows", "4")
+    assert TrainConfig.from_dict(content["recipe"]["config"]).unit_rows == 4
+    assert content["unit"] == {"name": "unit", "count": 20}
 
 
 def test_features_by_name(capsys: pytest.CaptureFixture[str], files: Path) -> None:

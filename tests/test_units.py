@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_defence import CommonestLabel
 
 from mithridate import Certificate, Votes, certify, verify
 from mithridate.core.mechanism import SampledGaussian, Threat
@@ -396,11 +395,6 @@ def test_methods_that_bound_single_examples_refuse_units(method: str) -> None:
     examples = Examples(*TABLE, units=Units.of(list("aabbcc"), "vendor"))
     with pytest.raises(ConfigError, match=f"{method} cannot certify vendors: "):
         defence(method, classes=2).order(examples, TABLE[0])
-
-
-def test_a_defence_that_says_nothing_of_units_refuses_them() -> None:
-    with pytest.raises(ConfigError, match="cannot certify vendors"):
-        CommonestLabel(classes=2).order(Examples(*TABLE, units=Units.of(list("aabbcc"), "vendor")), TABLE[0])
 
 
 @pytest.mark.parametrize("constants", [{"num_units": 3}, {"unit_cap": 3}])

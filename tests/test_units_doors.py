@@ -682,5 +682,5 @@ def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Pat
     with pytest.raises(ConfigError, match="no column 'year'"):
         read(path, replace(DATED, columns=DATED.columns[:1], unit="year"), labels=True)
     path.write_text("sent,length,stars\n2023-01-30,1,few\n,2,many\n")
-    with pytest.raises(ConfigError, match="The month of line 3 of .* is missing"):
+    with pytest.raises(ConfigError, match=r"The month of line 3 of .* is missing"):
         read(path, replace(DATED, unit="month"), labels=True)

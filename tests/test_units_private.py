@@ -22,7 +22,7 @@ from reference import (
     zoo,
 )
 from scipy import stats
-from torch import nn
+from torch import Tensor, nn
 
 from mithridate import ConfigError, TrainConfig, Votes, train
 from mithridate.accounting.privacy_loss import compose
@@ -32,8 +32,9 @@ from mithridate.data.examples import Examples
 from mithridate.data.units import Units
 from mithridate.defences import defence
 from mithridate.training import engine as engine_module
-from mithridate.training.batch_source import PoissonSamples, Sent, UnitBlock, _UnitSet, rows_of_units
+from mithridate.training.batch_source import BlockOfUnits, PoissonSamples, Sent, _UnitSet, rows_of_units
 from mithridate.training.config import recipe_from_dict
+from mithridate.training.devices import ReplayedStep
 from mithridate.training.engine import Engine
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.network import FastNetwork
@@ -173,7 +174,7 @@ def test_batches_are_of_units_and_hold_their_own_examples_anew_each_time() -> No
     met: dict[int, set[frozenset[int]]] = {}
     sizes = 0
     for block in source.blocks(group, 200):
-        assert isinstance(block, UnitBlock)
+        assert isinstance(block, BlockOfUnits)
         for step, model in np.ndindex(block.sizes.shape):
             sizes += int(block.sizes[step, model])
             for place in range(block.indices.shape[2]):
@@ -218,7 +219,7 @@ def test_units_of_one_example_are_added_up_as_examples_are_beside_larger_ones() 
         nn.Linear(5, CLASSES), weights, torch.from_numpy(data.inputs[rows[larger]])[None],
         torch.from_numpy(data.labels[rows[larger]])[None], torch.from_numpy(counts[larger])[None].long(), 0.5,
     )  # fmt: skip
-    block = UnitBlock(
+    block = BlockOfUnits(
         np.arange(6, dtype=np.int32)[None, None], np.array([[6]], np.int32), 0,
         rows=rows[None, None], counts=counts[None, None],
     )  # fmt: skip
@@ -275,7 +276,7 @@ def test_steps_are_those_of_a_slow_loop(name: str, sizes: list[int]) -> None:
     weights = group.start.double()
     inputs, labels = torch.from_numpy(data.inputs), torch.from_numpy(data.labels)
     for block in machine._source.blocks(group, 4):
-        assert isinstance(block, UnitBlock)
+        assert isinstance(block, BlockOfUnits)
         for step in range(len(block)):
             rows, counts = (torch.from_numpy(each[step]).long() for each in (block.rows, block.counts))
             sums, _ = reference_sums_of_units(module, weights.float(), inputs[rows], labels[rows], counts, 0.3)
@@ -424,3 +425,60 @@ def test_a_run_of_units_resumes_and_predicts(tmp_path: Any) -> None:
     assert np.array_equal(asked.counts, votes.counts)
     with pytest.raises(ConfigError):
         trained(Examples(examples.x, examples.y, units=Units.of([f"v{n % 41}" for n in range(400)], "vendor")))
+
+
+# --- the loop of a GPU, without its graphs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+@pytest.mark.parametrize(("sizes", "rate"), [([2] * 900, 0.3), ([1, 1, 3] * 300, 0.3), ([1] * 63 + [2], 0.6)])
+def test_replayed_steps_see_nothing_that_wider_batches_left(
+    sizes: list[int], rate: float, has_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of the loop with graphs have places of fixed widths, in which more stands than was written last."""
+    data, steps = units_of(sizes), 40
+    config = TrainConfig(
+        2, 1e-3, rate, steps, 0.3, 0.5, num_train=len(sizes), classes=CLASSES, divisor=30.0, unit_rows=PLACES
+    )
+    plain = Engine(nn.Linear(5, CLASSES), data, config, device=CPU)
+    group = plain._group(SEEDS, range(2))
+    most = 10**6
+
+    def sums_of(machine: Engine, *given: Tensor) -> Tensor:
+        *entries, sizes = given
+        table = machine._source.table(2)
+        return engine_module._sums(machine.network, machine._rule, table, group.start, entries, sizes, most).double()
+
+    expected = [
+        sums_of(plain, *entries, counts) for entries, counts in plain._batches(group, steps, plain._source.table(2))
+    ]
+    monkeypatch.setattr("mithridate.training.batch_source.has_room", lambda inputs, device: has_room)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    machine = Engine(nn.Linear(5, CLASSES), data, config, device=CPU)
+    found: list[Tensor] = []
+    replayed = ReplayedStep(
+        lambda *given: found.append(sums_of(machine, *given)), 2, CPU, machine._source.table(2).entries
+    )
+    replayed._can_be_captured = False
+    for block in machine._source.blocks(group, steps):
+        replayed.run(block)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    # Nor does what is beyond the size of a batch count, whatever stands there.
+    table = machine._source.table(2)
+    entries, counts = next(iter(machine._batches(group, 1, table)))
+    wider = [torch.cat([each, each[:, :1].expand(-1, 3, *each.shape[2:])], dim=1) for each in entries]
+    torch.testing.assert_close(sums_of(machine, *wider, counts), expected[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 7 + [4], [1] * 63 + [2], [3, 1]])
+def test_units_of_one_example_that_outnumber_larger_ones_are_sent_whole(
+    sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = units_of(sizes * 8)
+    config = TrainConfig(4, 1e-3, 0.6, 4, 0.3, 0.5, num_train=64, classes=CLASSES, divisor=30.0, unit_rows=PLACES)
+    expected = Engine(nn.Linear(5, CLASSES), data, config, device=CPU).train(SEEDS, range(4))
+    monkeypatch.setattr("mithridate.training.batch_source.has_room", lambda inputs, device: False)
+    sent = Engine(nn.Linear(5, CLASSES), data, config, device=CPU)
+    assert isinstance(sent._source.table(1), Sent)
+    torch.testing.assert_close(sent.train(SEEDS, range(4)), expected, rtol=1e-4, atol=1e-6)

@@ -217,7 +217,7 @@ def declaration_from_dict(values: Any) -> Declaration:
         ConfigError: this is no declaration; the message names the part that is wrong.
 
     >>> declaration_from_dict({"kind": "images", "size": [28, 28], "channels": 1})
-    Images(size=(28, 28), channels=1, classes=None, proposed=False)
+    Images(size=(28, 28), channels=1, classes=None, proposed=False, unit=None)
     """
     kind, given = _kind_and_rest("declaration", values, _DECLARATIONS)
     if "columns" in given:

@@ -172,7 +172,7 @@ def _side_by_side(batches: Sequence[Batches]) -> Block:
 
 
 @dataclass(frozen=True)
-class UnitBlock(Block):
+class BlockOfUnits(Block):
     """The batches of many instances where units enter, and of each of them some examples.
 
     Attributes:
@@ -437,7 +437,7 @@ class _UnitSet:
 
     def entries(self, block: Block) -> Iterator[Entries]:
         """For every step, numbers of examples and how many of them count: of units of one, and of those of more."""
-        assert isinstance(block, UnitBlock)
+        assert isinstance(block, BlockOfUnits)
         rows, counts = found = block.rows, block.counts
         if self.has_single:
             found = (*_first(counts > 1, rows, counts), *_first(counts == 1, rows[..., 0], counts))
@@ -445,8 +445,6 @@ class _UnitSet:
 
     def take(self, rows: Tensor, counts: Tensor, *alone: Tensor) -> Entries:
         """Inputs and labels in the place of numbers."""
-        if self.whole.labels.device.type == "cpu" and alone:
-            rows, counts, alone = *_trimmed(rows, counts), _trimmed(*alone)
         taken = (*self.whole.take(rows.long()), counts)
         return taken if not alone else (*taken, *self.whole.take(alone[0].long()), alone[1])
 
@@ -457,9 +455,11 @@ class _UnitSet:
         several = TakenExamples(inputs, labels, counts > 0, shares)
         return [several] if not alone else [several, TakenExamples(alone[0], alone[1], alone[2] > 0)]
 
-    def look_up(self, *entries: Tensor) -> list[TakenExamples]:
-        """The examples of some entries."""
-        return self.looked(*self.take(*entries))
+    def look_up(self, rows: Tensor, counts: Tensor, *alone: Tensor) -> list[TakenExamples]:
+        """The examples of some entries; on a CPU each kind without the padding that makes both as wide."""
+        if self.whole.labels.device.type == "cpu" and alone:
+            rows, counts, alone = *_trimmed(rows, counts), _trimmed(*alone)
+        return self.looked(*self.take(rows, counts, *alone))
 
 
 def _first(chosen: npt.NDArray[np.bool_], rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> tuple[Any, Any]:
@@ -526,7 +526,7 @@ class PoissonSamples:
 
     def _with_rows(
         self, found: Iterator[Block], group: Group, starts: IndexArray, mapped: Callable[..., Iterable[Any]]
-    ) -> Iterator[UnitBlock]:
+    ) -> Iterator[BlockOfUnits]:
         """With the examples of every unit that enters, drawn anew each time."""
         streams = [group.seeds.generator(instance, "rows") for instance in group.instances]
         for block in found:
@@ -537,7 +537,7 @@ class PoissonSamples:
             drawn = mapped(rows_of_units, streams, repeat(starts), units, repeat(self.rows))
             for model, (own, several) in enumerate(drawn):
                 rows[:, model][inside[:, model]], counts[:, model][inside[:, model]] = own, several
-            yield UnitBlock(block.indices, block.sizes, block.least, rows=rows, counts=counts)
+            yield BlockOfUnits(block.indices, block.sizes, block.least, rows=rows, counts=counts)
 
 
 # --- what each instance sees ----------------------------------------------------------------------------------------

@@ -220,6 +220,8 @@ class ReplayedStep:
             self._given[width] = tuple(self._room(at, width, each) for at, each in enumerate(entries))
         for place, each in zip(self._given[width], entries, strict=True):
             place[:, : each.shape[1]].copy_(each, non_blocking=True)
+            if each.shape[1] < width:  # no step sees what a wider one left there
+                place[:, each.shape[1] :].zero_()
         if width not in self._graphs and not is_new and self._can_be_captured:
             self._capture(width)
         if width in self._graphs:

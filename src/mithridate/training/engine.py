@@ -456,10 +456,9 @@ def _sums(
         found = table.look_up(*(each[:, start:end] for each in entries))
         whole = width if width > most or len(found) > 1 else None
         for part in found:
-            present = within if part.present is None else part.present
-            sums = network.clipped_sums(
-                weights, part.inputs, part.labels, present, rule.longest, whole, shares=part.shares
-            )
+            # Beyond its size there may be anything in a batch, such as what a wider one left there.
+            present = within if part.present is None else part.present & within[:, : part.present.shape[1]]
+            sums = network.clipped_sums(weights, part.inputs, part.labels, present, rule.longest, whole, part.shares)
             total = sums if total is None else total.add_(sums)
     assert total is not None
     return total
