@@ -144,7 +144,10 @@ def test_every_field_of_the_configuration_is_a_flag(
 def test_the_examples_of_a_unit_are_a_flag(fake: Any, capsys: pytest.CaptureFixture[str], files: Path) -> None:
     with np.load("train.npz") as arrays:
         np.savez("train.npz", **arrays, unit=np.arange(len(arrays["x"])) % 20)
-    content = train_json(capsys, "--unit-rows", "4")
+    flags = [flag for flag in TRAIN_FLAGS if flag not in ("--num-train", "60")]
+    outcome = run(capsys, *flags, "--num-units", "20", "--unit-rows", "4", "--json")
+    assert outcome.code == 0, outcome.err
+    content = json.loads(outcome.out)
     assert TrainConfig.from_dict(content["recipe"]["config"]).unit_rows == 4
     assert content["unit"] == {"name": "unit", "count": 20}
 

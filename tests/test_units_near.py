@@ -561,3 +561,17 @@ def test_the_mechanism_of_kernels_says_nothing_of_numbers() -> None:
 def test_ridge_still_refuses_units() -> None:
     with pytest.raises(ConfigError, match="ridge cannot certify vendors"):
         defence("ridge", classes=3).order(data(0, 20, 5), images(1, 3))
+
+
+def test_numbers_that_were_chosen_on_a_data_set_say_so() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (90, 28, 28)).astype(np.uint8), np.arange(90) % 10
+    units = Units.of([f"s{n % 45}" for n in range(90)], "source")
+
+    def ids(examples: Examples, **constants: Any) -> set[str | None]:
+        order = defence("nearest-neighbours", classes=10, features="none", **constants).order(examples, x[:2])
+        return {each.id for each in order.statements if "numbers of neighbours" in each}
+
+    assert ids(Examples(x, y, units=units)) == {"tuned-on-training-data"}
+    assert ids(Examples(x, y, units=units), neighbours=5, leads=()) == set()
+    assert ids(Examples(x, y)) == set()

@@ -228,7 +228,7 @@ def _check_units(certificate: Certificate) -> Iterator[Check]:
     if others:
         yield Check("units", False, f"the training data has {unit.counted(unit.count)}, but {min(others)} are counted")
         return
-    yield Check("units", True, f"radii count {unit.many}, of which the training data has {unit.count:,}")
+    yield Check("units", True, f"radii count {unit.many}, of which the training data is said to have {unit.count:,}")
 
 
 def _check_size(certificate: Certificate) -> Iterator[Check]:

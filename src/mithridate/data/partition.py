@@ -37,9 +37,9 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         Whether an example is held out depends on the values of its own inputs and on no other example, nor on the type
         of the array that holds them all. So whoever adds or removes r examples changes the training part by at most r,
         which a split by position would not ensure. Exact copies of an example are on the same side: what is voted on
-        was not trained on. An example that is replaced may change sides; for the training part that is then one
-        removal or one addition, not a replacement. Where examples belong to units, the hash of the unit's name decides:
-        no unit is on both sides, and a unit that is changed under its name stays on its side.
+        was not trained on (but for copies in two units). An example that is replaced may change sides; for the training
+        part that is then one removal or one addition, not a replacement. Where examples belong to units, the hash of
+        the unit's name decides: no unit is on both sides, and a unit that is changed under its name stays on its side.
 
     Args:
         examples: what was read.
@@ -160,8 +160,9 @@ def content_hashes(x: Array, y: npt.NDArray[np.int64]) -> Hashes:
 def by_unit(examples: Examples, most: int) -> Examples:
     """The examples of every unit side by side, in the order of their own hashes; of each unit so many at most.
 
-    Guarantee: which examples of a unit are left, and in which order, is a function of the examples of that unit and of
-    `most`. Units keep the order of their first examples, so that units of one example each change nothing.
+    Guarantee: which examples of a unit are left, and in which order, is a function of the examples of that unit, of
+    `most`, and of the kind and shape of the inputs (see `content_hashes`). Units keep the order of their first
+    examples, so that units of one example each change nothing.
     """
     units, y = examples.units, examples.y
     assert units is not None

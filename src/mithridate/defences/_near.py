@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from mithridate._io.files import PathLike
+from mithridate.core.conditions import Statement
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences._nearness import StoredExamples, check_mirrored
@@ -67,7 +68,11 @@ class ExamplesDefence(Defence):
         settled = replace(self, features=encoder or "none", classes=facts.classes, **own)
         on = "the inputs as they are" if encoder is None else f"{encoder.name} features"
         words = f"{settled.title} on {on}, {facts.classes} classes; nothing is trained."
-        return Choice(settled, bool(own), words=words, details=settled.to_dict())
+        return Choice(settled, bool(own), self.about(facts, own), words, details=settled.to_dict())
+
+    def about(self, facts: Facts, own: dict[str, Any]) -> tuple[Statement, ...]:
+        """What certificates say of the constants that were left open."""
+        return ()
 
     @property
     def encoder(self) -> Encoder | None:

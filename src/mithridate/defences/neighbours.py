@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,6 +25,7 @@ from mithridate.certifying.exact import (
     mechanism_of,
     winners,
 )
+from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords
@@ -603,6 +605,8 @@ def _listed(text: str) -> list[int]:
 
 # Units that vote by default: as many as of examples.
 _MOST_UNITS = 5000
+# What the numbers for units were chosen on.
+_TUNED_ON = ("MNIST", "Fashion-MNIST")
 
 
 @register
@@ -683,6 +687,12 @@ class NearestNeighbours(NearDefence):
             return self._decided_of_units(facts)
         share, most = (10, 1000) if len(facts.shape) > 1 else (15, 5000)
         return {"neighbours": max(1, min(most, facts.num_train // max(share, facts.classes)))}
+
+    def about(self, facts: Facts, own: dict[str, Any]) -> tuple[Statement, ...]:
+        """On which data sets the numbers for units were chosen."""
+        if facts.unit is None or not own:
+            return ()
+        return (tuned_constants("The numbers of neighbours", _TUNED_ON, math.prod(facts.shape), facts.classes),)
 
     def _decided_of_units(self, facts: Facts) -> dict[str, Any]:
         most = min(_MOST_UNITS, 3 * facts.num_train // 4)
