@@ -6,7 +6,7 @@ One ensemble, several ways to account for it: `fdp`, `rdp` (with `rdp-standard` 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from mithridate import _validate
 from mithridate._text import fraction
@@ -39,6 +39,8 @@ _TITLES = {
 }
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
+# Examples of a unit that form its gradient, where nobody says how many.
+UNIT_ROWS = 8
 # What stands in for constants that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
@@ -60,12 +62,16 @@ class PrivateDefence(TrainedDefence):
     """
 
     mechanisms = (SampledGaussian, Subsampled)
+    takes_units = True
 
     instances: int | None = option(None, "number of models that vote (1000)", int, "P")
     noise_multiplier: float | None = option(None, "noise / clipping norm", float, "S")
     sample_rate: float | None = option(None, "chance to enter a batch", float, "Q")
     keep: float | None = option(None, "chance of an example to be kept by an instance before training", fraction, "M/N")
     divisor: float | None = option(None, "of every noisy sum (sample rate x number)", float, "D")
+    unit_rows: int | None = option(
+        None, "where units are declared: examples of a unit whose mean gradient is clipped, drawn anew (8)", int, "N"
+    )
     seconds: float | None = option(None, "about how long training may take (60)", float, "S")
     recipe: str | None = option(None, f"a preset: {', '.join(presets.NAMES)}", metavar="NAME")
 
@@ -88,6 +94,11 @@ class PrivateDefence(TrainedDefence):
     def config(self) -> TrainConfig:
         """How every instance is trained, of a defence with nothing left open."""
         return self._config({})
+
+    def for_units(self) -> Self:
+        """With a number of examples of a unit, which a cap may lower: of both the smaller one, a constant."""
+        rows = self.unit_rows or UNIT_ROWS
+        return replace(super().for_units(), unit_rows=rows if self.unit_cap is None else min(rows, self.unit_cap))
 
     @property
     def training_key(self) -> dict[str, Any]:

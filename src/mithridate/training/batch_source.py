@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -168,6 +168,62 @@ def _side_by_side(batches: Sequence[Batches]) -> Block:
     return Block(indices, sizes.astype(np.int32))
 
 
+# --- which examples of a unit enter -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnitBlock(Block):
+    """The batches of many instances where units enter, and of each of them some examples.
+
+    Attributes:
+        rows: steps x instances x width x places, numbers of examples; places beyond the count repeat the first one.
+        counts: steps x instances x width, how many examples enter, 0 beyond the end of a batch.
+    """
+
+    rows: npt.NDArray[np.int32] = field(kw_only=True)
+    counts: npt.NDArray[np.int32] = field(kw_only=True)
+
+
+def rows_of_units(
+    random: np.random.Generator, starts: IndexArray, units: npt.NDArray[Any], most: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """For every unit of a list some of its examples: all of them, or so many at most.
+
+    Guarantee: where a unit has more than `most`, every set of `most` of them is equally likely, and draws are independent
+    of each other, also for a unit that is listed twice.
+
+    Args:
+        random: the stream to draw from.
+        starts: where the examples of every unit start, and at last their number.
+        units: numbers of units.
+        most: how many examples of a unit enter at most.
+
+    Returns:
+        Numbers of examples, units x `most`, where places that are left repeat the first one; and how many there are.
+
+    References: Floyd's algorithm (Bentley and Floyd 1987, Communications of the ACM 30).
+    """
+    first, sizes = starts[units], starts[units + 1] - starts[units]
+    places = np.minimum(np.arange(most), np.maximum(sizes[:, None] - 1, 0))
+    places[np.arange(most) >= sizes[:, None]] = 0
+    large = np.flatnonzero(sizes > most)
+    if len(large):
+        places[large] = _subsets(random, sizes[large], most)
+    counts = np.minimum(sizes, most)
+    return (first[:, None] + places).astype(np.int32), counts.astype(np.int32)
+
+
+def _subsets(random: np.random.Generator, sizes: IndexArray, count: int) -> IndexArray:
+    """For every size n a set of so many of the numbers below n, all sets equally likely."""
+    chosen = np.empty((len(sizes), count), np.int64)
+    for at in range(count):
+        last = sizes - count + at
+        drawn = random.integers(0, last, endpoint=True)
+        taken = (chosen[:, :at] == drawn[:, None]).any(axis=1)
+        chosen[:, at] = np.where(taken, last, drawn)
+    return chosen
+
+
 # --- what instances see, and where their batches come from ------------------------------------------------------------
 
 TrainingRecipe = TrainConfig | PlainRecipe
@@ -297,20 +353,37 @@ class Sent:
         table: on the host.
     """
 
-    table: _WholeSet | Views
+    table: _WholeSet | _UnitSet | Views
 
     def fill(self, group: Group) -> None:
         """See the table."""
         self.table.fill(group)
 
     def entries(self, block: Block) -> Iterator[Entries]:
-        """Inputs and labels of every step, on the host."""
-        for indices, _ in block:
-            yield self.table.look_up(torch.from_numpy(indices))
+        """What the table takes out for every step, such as inputs and labels, on the host."""
+        for entries in self.table.entries(block):
+            yield self.table.take(*entries)
 
-    def look_up(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def look_up(self, *sent: Tensor) -> list[Looked]:
         """What was sent, or a piece of it, in memory of its own."""
-        return inputs.clone(memory_format=torch.contiguous_format), labels
+        return self.table.looked(*(each.clone(memory_format=torch.contiguous_format) for each in sent))
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """Examples of a batch.
+
+    Attributes:
+        inputs: models x width x input; with shares, models x width x examples of a unit x input.
+        labels: likewise.
+        present: models x width, what is no padding; None: as far as the sizes of the batches say.
+        shares: models x width x examples of a unit, what each counts in the mean of its unit; None: they are units.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    present: Tensor | None = None
+    shares: Tensor | None = None
 
 
 # --- the whole training set -----------------------------------------------------------------------------------------
@@ -330,17 +403,86 @@ class _WholeSet:
         """Indices of every step."""
         return indices_of(block, self.labels.device)
 
-    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries are indices."""
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels; entries are indices."""
         return self.inputs.take(chosen), self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
+
+    def looked(self, inputs: Tensor, labels: Tensor) -> list[Looked]:
+        """What was taken, as the engine wants it."""
+        return [Looked(inputs, labels)]
+
+    def look_up(self, *entries: Tensor) -> list[Looked]:
+        """The examples of some entries."""
+        return self.looked(*self.take(*entries))
+
+
+@dataclass(frozen=True, eq=False)
+class _UnitSet:
+    """The training set of units: of each that enters, some examples.
+
+    Guarantee: what a unit gives is formed by one arithmetic, whatever else is in the batch or in the training set: that
+    of single examples where it has one, that of means where it has more. (Units that all have one example are the same
+    to the bit with this and with `_WholeSet`.)
+
+    Attributes:
+        whole: looks examples up.
+        has_single: whether any unit has one example only.
+    """
+
+    whole: _WholeSet
+    has_single: bool
+
+    def fill(self, group: Group) -> None:
+        """Nothing to do."""
+
+    def entries(self, block: Block) -> Iterator[Entries]:
+        """For every step, numbers of examples and how many of them count: of units of one, and of those of more."""
+        assert isinstance(block, UnitBlock)
+        device = self.whole.labels.device
+        for rows, counts in zip(block.rows, block.counts, strict=True):
+            several = _first(counts > 1, rows, counts) if self.has_single else (rows, counts)
+            alone = _first(counts == 1, rows[:, :, 0], counts) if self.has_single else ()
+            yield tuple(torch.from_numpy(each).to(device) for each in (*several, *alone))
+
+    def take(self, rows: Tensor, counts: Tensor, *alone: Tensor) -> Entries:
+        """Inputs and labels in the place of numbers."""
+        if self.whole.labels.device.type == "cpu" and alone:
+            rows, counts, alone = *_trimmed(rows, counts), _trimmed(*alone)
+        taken = (*self.whole.take(rows.long()), counts)
+        return taken if not alone else (*taken, *self.whole.take(alone[0].long()), alone[1])
+
+    def looked(self, inputs: Tensor, labels: Tensor, counts: Tensor, *alone: Tensor) -> list[Looked]:
+        """What was taken, as the engine wants it."""
+        places = torch.arange(labels.shape[2], device=counts.device)
+        shares = torch.where(places < counts.unsqueeze(2), 1.0 / counts.clamp_min(1).unsqueeze(2), 0.0)
+        several = Looked(inputs, labels, counts > 0, shares)
+        return [several] if not alone else [several, Looked(alone[0], alone[1], alone[2] > 0)]
+
+    def look_up(self, *entries: Tensor) -> list[Looked]:
+        """The examples of some entries."""
+        return self.looked(*self.take(*entries))
+
+
+def _first(chosen: npt.NDArray[np.bool_], rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> tuple[Any, Any]:
+    """Those that are chosen moved to the front of every batch; the others count 0."""
+    order = np.argsort(~chosen, axis=1, kind="stable")
+    counts = np.take_along_axis(np.where(chosen, counts, 0), order, axis=1)
+    return np.take_along_axis(rows, order.reshape(*order.shape, *(1,) * (rows.ndim - 2)), axis=1), counts
+
+
+def _trimmed(rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the padding that all batches end with."""
+    width = int((counts > 0).any(dim=0).sum())
+    return rows[:, :width], counts[:, :width]
 
 
 class PoissonSamples:
-    """True Poisson batches of the whole training set, as private training needs them.
+    """True Poisson batches of the whole training set, as private training needs them: of examples, or of units.
 
     Attributes:
+        rows: places that a unit has for examples in a batch.
         width: of every batch, whatever is in it; 0 where batches vary.
-        widest: examples in a batch, hardly ever more.
+        widest: units in a batch, hardly ever more.
         bytes_seen: memory that holds what one model sees.
         together: how many models a core may train at a time.
     """
@@ -348,17 +490,21 @@ class PoissonSamples:
     width, bytes_seen, together = 0, 0, TOGETHER
 
     def __init__(self, config: TrainConfig, data: Dataset, device: torch.device) -> None:
-        if data.starts is not None and data.count < len(data.labels):
-            raise ConfigError("Private ensembles cannot certify units yet; leave the unit out.")
-        self._config, self._examples = config, len(data.labels)
+        self._config, self._units = config, data.count
         is_sent = not has_room(data.inputs, device)
         inputs, place = _placed(data.inputs, device, is_sent=is_sent)
-        whole = _WholeSet(inputs, torch.tensor(data.labels, device=place))
-        self._set = Sent(whole) if is_sent else whole
-        expected = config.sample_rate * len(data.labels) * (1.0 if config.keep is None else config.keep)
+        table = _WholeSet(inputs, torch.tensor(data.labels, device=place))
+        self.rows, self._starts = 1, None
+        # Units that all have one example are examples, to the bit; see `_UnitSet`.
+        if data.starts is not None and data.count < len(data.labels):
+            assert config.unit_rows is not None
+            self.rows, self._starts = config.unit_rows, data.starts
+            table = _UnitSet(table, bool((np.diff(data.starts) == 1).any()))
+        self._set = Sent(table) if is_sent else table
+        expected = config.sample_rate * self._units * (1.0 if config.keep is None else config.keep)
         self.widest = expected + 5.0 * math.sqrt(expected) + 8.0
         # No sum could hold them with the promised rounding; twelve standard deviations are never seen.
-        if min(len(data.labels), expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
+        if min(self._units, expected + 12.0 * math.sqrt(expected)) > MOST_EXAMPLES:
             raise ConfigError(
                 f"Batches of some {expected:,.0f} examples are too large: at most {MOST_EXAMPLES:,} can be added up "
                 "with the rounding that clipping allows for. Use a smaller sample_rate."
@@ -368,15 +514,31 @@ class PoissonSamples:
         """What instances see beside the whole training set: nothing."""
         return ()
 
-    def table(self, models: int, group: Group | None = None) -> _WholeSet | Sent:
+    def table(self, models: int, group: Group | None = None) -> _WholeSet | _UnitSet | Sent:
         """A place for what so many models see: one for all."""
         return self._set
 
-    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Batches]] = map) -> Iterator[Block]:
+    def blocks(self, group: Group, steps: int, mapped: Callable[..., Iterable[Any]] = map) -> Iterator[Block]:
         """All batches of a group, a block of steps at a time; `mapped` is `map` or that of a pool."""
         streams = [group.seeds.generator(instance, "batches") for instance in group.instances]
         config = self._config
-        return blocks(streams, self._examples, config.sample_rate, steps, config.keep, mapped)
+        found = blocks(streams, self._units, config.sample_rate, steps, config.keep, mapped)
+        return found if self._starts is None else self._with_rows(found, group, self._starts, mapped)
+
+    def _with_rows(
+        self, found: Iterator[Block], group: Group, starts: IndexArray, mapped: Callable[..., Iterable[Any]]
+    ) -> Iterator[UnitBlock]:
+        """With the examples of every unit that enters, drawn anew each time."""
+        streams = [group.seeds.generator(instance, "rows") for instance in group.instances]
+        for block in found:
+            inside = np.arange(block.indices.shape[2]) < block.sizes[:, :, None]
+            units = [block.indices[:, model][inside[:, model]] for model in range(len(streams))]
+            rows = np.zeros((*block.indices.shape, self.rows), np.int32)
+            counts = np.zeros(block.indices.shape, np.int32)
+            drawn = mapped(rows_of_units, streams, repeat(starts), units, repeat(self.rows))
+            for model, (own, several) in enumerate(drawn):
+                rows[:, model][inside[:, model]], counts[:, model][inside[:, model]] = own, several
+            yield UnitBlock(block.indices, block.sizes, block.least, rows=rows, counts=counts)
 
 
 # --- what each instance sees ----------------------------------------------------------------------------------------
@@ -411,7 +573,7 @@ class Visits:
         self.longest = self._longest()
         if self.longest * self._ways >= 2**31:
             raise ConfigError(f"There are too many images to be moved in {self._ways} ways; use a smaller shift.")
-        self.width = recipe.batch_size
+        self.width, self.rows = recipe.batch_size, 1
         self.widest = float(recipe.batch_size + 16)
         noisy = 4 * math.prod(self._shape) if self._noise else 0
         self.bytes_seen = self.longest * (16 + noisy)
@@ -489,8 +651,8 @@ class Views:
         """Indices of every step."""
         return indices_of(block, self.members.device)
 
-    def look_up(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Entries are places in what a model sees, with a way to see them; see `visits`."""
+    def take(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels; entries are places in what a model sees, with a way to see them; see `visits`."""
         models, width = chosen.shape
         chosen = chosen.long()
         chosen, way = (chosen, None) if self.ways == 1 else (chosen // self.ways, chosen % self.ways)
@@ -504,6 +666,14 @@ class Views:
         if way is not None:
             inputs = moved(inputs.flatten(0, 1), way.flatten(), self.shift).unflatten(0, (models, width))
         return inputs, labels
+
+    def looked(self, inputs: Tensor, labels: Tensor) -> list[Looked]:
+        """What was taken, as the engine wants it."""
+        return [Looked(inputs, labels)]
+
+    def look_up(self, *entries: Tensor) -> list[Looked]:
+        """The examples of some entries."""
+        return self.looked(*self.take(*entries))
 
 
 class _Order:
@@ -590,4 +760,4 @@ def add_normals(values: Tensor, scale: float, seeds: Seeds, instance: int) -> No
 
 # --- either of them ---------------------------------------------------------------------------------------------------
 
-ExampleTable = _WholeSet | Views | Sent
+ExampleTable = _WholeSet | _UnitSet | Views | Sent

@@ -156,10 +156,10 @@ class Learning:
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """The constants as plain JSON values; loss weights only where there are some."""
+        """The constants as plain JSON values; loss weights and what is about units only where there are some."""
         values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
         said = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        return said if self.loss_weights is not None else {n: v for n, v in said.items() if n != "loss_weights"}
+        return {n: value for n, value in said.items() if value is not None or n not in ("loss_weights", "unit_rows")}
 
     def learning_rate_at(self, step: int) -> float:
         """The step size of a step, counted from 0.
@@ -209,6 +209,8 @@ class TrainConfig(Learning):
         score_bins: number of equal bins of [0, 1] in which the scores are counted, a power of two; 0 for none.
         loss_weights: what the loss of an example is multiplied by, from 1e-6 to 1e6, one number for each label, for
             labels that are rare; before its gradient is clipped. By default 1.
+        unit_rows: where units are declared: how many examples of a unit that enters a batch are drawn from it at most,
+            without replacement, to form the mean gradient that is clipped; None where an example is a unit.
     """
 
     instances: int
@@ -231,9 +233,12 @@ class TrainConfig(Learning):
     pixel_std: tuple[float, ...] | None = None
     score_bins: int = 32
     loss_weights: tuple[float, ...] | None = None
+    unit_rows: int | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(instances=self.instances)
+        if self.unit_rows is not None:
+            _validate.positive_integer(unit_rows=self.unit_rows)
         if self.instances > _MOST_INSTANCES:
             raise ConfigError(f"Expected at most {_MOST_INSTANCES:,} instances, got {self.instances:,}.")
         _ = self.mechanism  # checks its own constants

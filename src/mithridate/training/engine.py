@@ -186,7 +186,7 @@ class Engine:
             return min(instances, whole * -(-instances // (50 * whole)))
         if isinstance(self.network, FastNetwork) and self.network.is_wide:
             return 1
-        each = self.network.bytes_per_model + self._source.widest * self.network.bytes_per_example
+        each = self.network.bytes_per_model + self._source.widest * self._bytes_per_unit
         if self._shapes_are_fixed:  # not even the sizes of parts may count
             memory = _all_memory(self._device)
         else:
@@ -195,15 +195,21 @@ class Engine:
         return max(1, min(instances, int(min(memory * 0.6, _BYTES_IN_FLIGHT) / each), _MOST_IN_FLIGHT))
 
     def examples_at_a_time(self, models: int) -> int:
-        """How many examples of each model go through the network together: a constant of the recipe and the shapes.
+        """How many examples or units of each model go through the network together: a constant of recipe and shapes.
 
         Args:
             models: how many are trained together on a device other than a CPU.
         """
         # On a CPU not even the number of models beside it may count.
         together = self._source.together if self._device.type == "cpu" else models
-        most = max(1, self._bytes_of_a_piece // (together * self.network.bytes_per_example))
+        most = max(1, self._bytes_of_a_piece // (together * self._bytes_per_unit))
         return most - most % _RUN if most > _RUN else most
+
+    @property
+    def _bytes_per_unit(self) -> int:
+        """Of the examples that it has places for, and of their mean gradient with a copy to work on."""
+        rows, each = self._source.rows, self.network.bytes_per_example
+        return each if rows == 1 else rows * each + 8 * self.network.size
 
     def _places(self) -> int:
         """Number of places in a group, the same in all groups of the run."""
@@ -443,14 +449,18 @@ def _sums(
     Batches of more than `most` examples are looked up and added up a piece at a time (see `clipping`).
     """
     width = entries[0].shape[1]
-    whole = width if width > most else None
     total: Tensor | None = None
     for start in range(0, max(width, 1), most):
         end = min(start + most, width)
-        present = torch.arange(start, end, device=weights.device) < sizes.unsqueeze(1)
-        inputs, labels = table.look_up(*(each[:, start:end] for each in entries))
-        sums = network.clipped_sums(weights, inputs, labels, present, rule.longest, whole)
-        total = sums if total is None else total.add_(sums)
+        within = torch.arange(start, end, device=weights.device) < sizes.unsqueeze(1)
+        found = table.look_up(*(each[:, start:end] for each in entries))
+        whole = width if width > most or len(found) > 1 else None
+        for part in found:
+            present = within if part.present is None else part.present
+            sums = network.clipped_sums(
+                weights, part.inputs, part.labels, present, rule.longest, whole, shares=part.shares
+            )
+            total = sums if total is None else total.add_(sums)
     assert total is not None
     return total
 

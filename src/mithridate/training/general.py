@@ -94,32 +94,34 @@ class GeneralNetwork:
         present: Tensor,
         max_grad_norm: float,
         whole: int | None = None,
+        shares: Tensor | None = None,
     ) -> Tensor:
         """Sum over the present examples of their gradients of the cross-entropy, each scaled to the norm bound.
 
         Args:
             weights: `[M, P]`, a row per model.
-            inputs: `[M, B, *input_shape]`; what an absent example holds does not matter.
-            labels: `[M, B]`, int64.
+            inputs: `[M, B, *input_shape]`, with shares `[M, B, R, *input_shape]`; what an absent example holds does not
+                matter.
+            labels: `[M, B]`, with shares `[M, B, R]`, int64.
             present: `[M, B]`, bool.
-            max_grad_norm: bound of each example's norm.
+            max_grad_norm: bound of each example's norm; with shares, each unit's.
             whole: examples of the whole batch, where this is a piece of one, whose sum will be added to the others.
+            shares: `[M, B, R]`, what every example counts in the mean gradient of its unit; None: an example is a unit.
 
         Returns:
             `[M, P]`, in the precision that `clipping` chooses for such a batch, or the whole.
         """
-        models, batch = labels.shape
+        models, batch = present.shape
         sums = new_sums(weights, _CLIPPING.accumulator(whole or batch))
-        inputs, labels = self._readable(inputs, present), labels.where(present, 0)
-        for rows, columns in self._chunks(models, batch):
-            self._add_clipped(
-                sums[rows],
-                weights[rows],
-                inputs[rows, columns],
-                labels[rows, columns],
-                present[rows, columns],
-                max_grad_norm,
-            )
+        counted = present if shares is None else (shares > 0) & present.unsqueeze(2)
+        inputs, labels = self._readable(inputs, counted), labels.where(counted, 0)
+        for rows, columns in self._chunks(models, batch, 1 if shares is None else shares.shape[2]):
+            own = (inputs[rows, columns], labels[rows, columns])
+            if shares is None:
+                gradients = self._gradients(weights[rows], *own)
+            else:
+                gradients = self._means(weights[rows], *own, shares[rows, columns])
+            _add_clipped(sums[rows], gradients, present[rows, columns], max_grad_norm)
         return sums
 
     def logits(self, weights: Tensor, inputs: Tensor) -> Tensor:
@@ -143,18 +145,10 @@ class GeneralNetwork:
                 )
         return answers
 
-    def _add_clipped(
-        self, sums: Tensor, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, max_grad_norm: float
-    ) -> None:
-        """Add one chunk's clipped gradients to `sums`, in place."""
-        gradients = self._gradients(weights, inputs, labels)
-        scales = _clipping_scales(gradients, present, max_grad_norm)[..., None]
-        start = 0
-        for gradient in gradients:
-            # Elementwise and not as a product of matrices, which may run in lower precision. 0 * inf is NaN.
-            clipped = (gradient * scales).masked_fill_(scales == 0, 0.0)
-            sums[:, start : start + gradient.shape[2]] += clipped.to(sums.device).sum(1, dtype=sums.dtype)
-            start += gradient.shape[2]
+    def _means(self, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> tuple[Tensor, ...]:
+        """The mean gradient of every unit, from its own examples alone, one `[M, B, numbers]` per parameter."""
+        gradients = self._gradients(weights, inputs.flatten(1, 2), labels.flatten(1))
+        return tuple((part.unflatten(1, tuple(shares.shape[1:])) * shares[..., None]).sum(2) for part in gradients)
 
     def _gradients(self, weights: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Gradients of single examples, one `[M, B, numbers]` per parameter."""
@@ -200,11 +194,14 @@ class GeneralNetwork:
             return inputs
         return inputs.long().where(present.view(*present.shape, *[1] * (inputs.dim() - 2)), 0)
 
-    def _chunks(self, models: int, examples: int) -> Iterator[tuple[slice, slice]]:
-        """Parts of the (model, example) grid whose gradients fit into `_CHUNK_BYTES`, or single cells."""
+    def _chunks(self, models: int, examples: int, rows: int = 1) -> Iterator[tuple[slice, slice]]:
+        """Parts of the (model, example) grid whose gradients fit into `_CHUNK_BYTES`, or single cells.
+
+        With `rows`, parts of the grid of models and units, each of so many examples.
+        """
         if not models or not examples:
             return
-        cells = max(1, _CHUNK_BYTES // (4 * self._numbers_per_example))
+        cells = max(1, _CHUNK_BYTES // (4 * self._numbers_per_example * rows))
         width = min(examples, cells)
         height = max(1, min(models, cells // width)) if self._batches_models else 1
         for row in range(0, models, height):
@@ -248,6 +245,17 @@ class GeneralNetwork:
                     f"{described('', self._module)} cannot be used: torch.func gives other gradients or "
                     f"logits for a batch than for its examples one by one. {remedy}"
                 )
+
+
+def _add_clipped(sums: Tensor, gradients: tuple[Tensor, ...], present: Tensor, max_grad_norm: float) -> None:
+    """Add one chunk's gradients to `sums`, clipped, in place."""
+    scales = _clipping_scales(gradients, present, max_grad_norm)[..., None]
+    start = 0
+    for gradient in gradients:
+        # Elementwise and not as a product of matrices, which may run in lower precision. 0 * inf is NaN.
+        clipped = (gradient * scales).masked_fill_(scales == 0, 0.0)
+        sums[:, start : start + gradient.shape[2]] += clipped.to(sums.device).sum(1, dtype=sums.dtype)
+        start += gradient.shape[2]
 
 
 def _is_close(batched: Tensor, alone: Tensor) -> bool:

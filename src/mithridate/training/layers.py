@@ -92,6 +92,17 @@ class Pieces(ABC):
     def forget(self, trusted: Tensor) -> None:
         """Zero whatever belongs to examples that are not trusted: a factor of 0 does not undo what is infinite."""
 
+    @abstractmethod
+    def means(self, shares: Tensor) -> Tensor:
+        """What each unit's examples give together, each of them times its share: models x units x entries.
+
+        The batch is that of the examples of all units, those of one unit side by side, and as many of each unit. What a
+        unit gives is formed from its own examples alone, also where they are not finite.
+
+        Args:
+            shares: models x units x examples of a unit.
+        """
+
 
 class Stored(Pieces):
     """Gradients that are held one by one: models x batch x entries.
@@ -117,6 +128,9 @@ class Stored(Pieces):
     def forget(self, trusted: Tensor) -> None:
         if self._frame.kernels is None:  # The kernel does not read rows whose factor is 0.
             self._gradients = _only(trusted, self._gradients)
+
+    def means(self, shares: Tensor) -> Tensor:
+        return _means(self._gradients, shares)
 
 
 class Apart(Pieces):
@@ -154,6 +168,9 @@ class Apart(Pieces):
             for gradients, keep in zip(self._gradients, trusted, strict=True)
         ]
 
+    def means(self, shares: Tensor) -> Tensor:
+        return torch.cat([_means(gradients[None], own[None]) for gradients, own in zip(self._gradients, shares, strict=True)])
+
 
 class Outer(Pieces):
     """Gradients that are outer products of an output gradient and an input: a linear layer at one position.
@@ -183,6 +200,10 @@ class Outer(Pieces):
 
     def forget(self, trusted: Tensor) -> None:
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
+
+    def means(self, shares: Tensor) -> Tensor:
+        inputs, gradients = (_by_unit(values, shares) for values in (self._inputs, self._gradients))
+        return torch.matmul((gradients * shares.unsqueeze(3)).transpose(2, 3), inputs).flatten(2)
 
 
 class Contraction(Pieces):
@@ -235,6 +256,14 @@ class Contraction(Pieces):
             return self._stored.forget(trusted)
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
         return None
+
+    def means(self, shares: Tensor) -> Tensor:
+        if self._stored is not None:
+            return self._stored.means(shares)
+        # The examples of a unit are more positions.
+        inputs, gradients = (_by_unit(values, shares).movedim(2, 4) for values in (self._inputs, self._gradients))
+        weighted = gradients * shares[:, :, None, None, :, None]
+        return torch.matmul(weighted.flatten(4), inputs.flatten(4).transpose(3, 4)).flatten(2)
 
     def _form(self, part: slice) -> Tensor:
         products = torch.matmul(self._gradients[:, part], self._inputs[:, part].transpose(3, 4))
@@ -332,6 +361,13 @@ class GhostConvolution(Pieces):
     def forget(self, trusted: Tensor) -> None:
         """Nothing: examples whose factor is 0 are not even read."""
 
+    def means(self, shares: Tensor) -> Tensor:
+        rows = shares.shape[2]
+        errors = self._gradients * shares.flatten().view(-1, *(1,) * (self._gradients.dim() - 1))
+        pairs = zip(errors.split(rows), self._images.split(rows), strict=True)
+        found = [self._conv.weight_gradient(error, images, self._weights[0]).flatten() for error, images in pairs]
+        return torch.stack(found).unflatten(0, tuple(shares.shape[:2]))
+
 
 class Lookups(Pieces):
     """Gradients of an embedding: each position adds its output gradient to the row of its token.
@@ -369,6 +405,26 @@ class Lookups(Pieces):
 
     def forget(self, trusted: Tensor) -> None:
         self._gradients = _only(trusted, self._gradients)
+
+    def means(self, shares: Tensor) -> Tensor:
+        models, units, _ = shares.shape
+        # A token that there is not makes the example infinite, and so its unit.
+        gradients = torch.where(self._known[:, :, None, None], self._gradients, torch.inf)
+        weighted = gradients * shares.flatten(1)[:, :, None, None]
+        tokens, weighted = (values.reshape(models * units, -1, *values.shape[3:]) for values in (self._tokens, weighted))
+        result = weighted.new_zeros(models * units, self._rows, weighted.shape[2])
+        result.scatter_add_(1, tokens.unsqueeze(2).expand_as(weighted), weighted)
+        return result.view(models, units, -1)
+
+
+def _by_unit(values: Tensor, shares: Tensor) -> Tensor:
+    """Values of examples, models x batch x ..., as models x units x examples of a unit x ..."""
+    return values.unflatten(1, tuple(shares.shape[1:]))
+
+
+def _means(gradients: Tensor, shares: Tensor) -> Tensor:
+    """Of gradients that are there one by one."""
+    return torch.matmul(shares.unsqueeze(2), _by_unit(gradients, shares)).squeeze(2)
 
 
 def _sum_products(left: Tensor, right: Tensor, frame: Layout, out: Tensor) -> None:

@@ -42,7 +42,8 @@ class FastNetwork:
 
     Guarantee: one example moves the sum of its model by at most `max_grad_norm`, all roundings included (see `clipping`
     for what that means, and for what it assumes of libraries). What it adds depends on nothing but that example and the
-    weights, up to rounding, and is zero where the example is absent or its gradient not finite.
+    weights, up to rounding, and is zero where the example is absent or its gradient not finite. The same holds of one
+    unit of several examples, whose mean gradient is clipped as a whole.
 
     Args:
         module: the network; it is copied, and its own weights are not used.
@@ -93,23 +94,32 @@ class FastNetwork:
         present: Tensor,
         max_grad_norm: float,
         whole: int | None = None,
+        shares: Tensor | None = None,
     ) -> Tensor:
         """Sums over the present examples of their gradients of the cross-entropy, each clipped.
 
         Args:
             weights: models x parameters.
-            inputs: models x batch x input.
-            labels: models x batch.
+            inputs: models x batch x input; with shares, models x batch x examples of a unit x input.
+            labels: models x batch; with shares, models x batch x examples of a unit.
             present: models x batch, False for padding.
-            max_grad_norm: the largest norm of what one example adds.
+            max_grad_norm: the largest norm of what one example adds; with shares, one unit.
             whole: examples of the whole batch, where this is a piece of one, whose sum will be added to the others.
+            shares: what every example counts in the mean gradient of its unit, models x batch x examples of a unit;
+                None: every example is a unit.
 
         Returns:
             models x parameters, in the precision that `clipping.accumulator` names for such a batch, or the whole.
         """
         models, batch = present.shape
         if batch == 0:
-            return torch.zeros_like(weights)
+            return new_sums(weights, self.clipping.accumulator(whole or batch))
+        if shares is not None:
+            means = self._means(weights, inputs, labels, shares)
+            frame = self._frame(models, _extents(present), recording=False, whole=whole)
+            parts: list[tuple[layers.Pieces, slice]] = [(layers.Stored(means, frame), slice(None))]
+            with torch.no_grad():
+                return self._clip_and_sum(weights, parts, present, frame, max_grad_norm)
         compiled = self._compiled(weights.device, whole or batch)
         if compiled is not None:
             chain, library = compiled
@@ -120,15 +130,40 @@ class FastNetwork:
                 chain, places, weights, inputs, labels, present, self.loss_weights,
                 self.clipping.limits(max_grad_norm), together,
             )  # fmt: skip
-        # For each model, the position in the batch from which there is only padding.
-        extents = (present * torch.arange(1, batch + 1, device=present.device)).amax(dim=1).int()
-        frame = self._frame(models, extents, recording=True, whole=whole)
-        with torch.enable_grad():
-            logits, taps = self._run(weights.detach(), inputs.flatten(0, 1), frame, record=True)
+        frame = self._frame(models, _extents(present), recording=True, whole=whole)
+        parts = self._parts(weights, inputs.flatten(0, 1), labels.flatten(), present.flatten(), frame)
         with torch.no_grad():
-            errors = _loss_gradients(logits, labels.flatten(), present.flatten(), self.loss_weights)
+            return self._clip_and_sum(weights, parts, present, frame, max_grad_norm)
+
+    def _parts(
+        self, weights: Tensor, inputs: Tensor, labels: Tensor, present: Tensor, frame: layers.Layout
+    ) -> list[tuple[layers.Pieces, slice]]:
+        """The gradients of all examples, a piece for some of the parameters each, and where these lie in a row."""
+        with torch.enable_grad():
+            logits, taps = self._run(weights.detach(), inputs, frame, record=True)
+        with torch.no_grad():
+            errors = _loss_gradients(logits, labels, present, self.loss_weights)
             gradients = torch.autograd.grad(logits, [tap.outputs for tap in taps], errors)
-            return self._clip_and_sum(weights, taps, gradients, present, frame, max_grad_norm)
+            return [
+                located
+                for tap, gradient in zip(taps, gradients, strict=True)
+                for located in self._located(tap, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame))
+            ]
+
+    def _means(self, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+        """The mean gradient of every unit, models x units x parameters, from its own examples and nothing else.
+
+        How many examples are computed together does not depend on what they are: units have places for equally many.
+        """
+        models, units, rows = shares.shape
+        everywhere = torch.full((models,), units * rows, dtype=torch.int32, device=shares.device)
+        frame = self._frame(models, everywhere, recording=True)
+        parts = self._parts(weights, inputs.flatten(0, 2), labels.flatten(), shares.flatten() > 0, frame)
+        means = weights.new_zeros(models, units, weights.shape[1])
+        with torch.no_grad():
+            for part, where in parts:
+                means[:, :, where] = part.means(shares)
+        return means
 
     def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
         """The whole network as compiled code takes it, where it can: on a CPU, if neither it nor the batch is huge."""
@@ -225,17 +260,11 @@ class FastNetwork:
     def _clip_and_sum(
         self,
         weights: Tensor,
-        taps: list[_Tap],
-        gradients: Sequence[Tensor],
+        parts: Sequence[tuple[layers.Pieces, slice]],
         present: Tensor,
         frame: layers.Layout,
         max_grad_norm: float,
     ) -> Tensor:
-        parts = [
-            located
-            for tap, gradient in zip(taps, gradients, strict=True)
-            for located in self._located(tap, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame))
-        ]
         squares = torch.stack([part.squared_norms() for part, _ in parts]).sum(dim=0)
         trusted = torch.isfinite(squares)
         factors = self.clipping.factors(squares, trusted & present, max_grad_norm)
@@ -265,6 +294,11 @@ class _Tap:
     inputs: Tensor
     parameters: Sequence[Tensor]
     outputs: Tensor
+
+
+def _extents(present: Tensor) -> Tensor:
+    """For each model, the position in the batch from which there is only padding."""
+    return (present * torch.arange(1, present.shape[1] + 1, device=present.device)).amax(dim=1).int()
 
 
 def new_sums(weights: Tensor, accumulator: torch.dtype) -> Tensor:

@@ -279,7 +279,7 @@ def _for_units(defence: Any, training: Examples) -> Any:
     """The defence with what was declared about units as what it calls examples; without units it declares none."""
     if training.units is not None:
         return defence.for_units()
-    for name in ("num_units", "unit_cap"):
+    for name in ("num_units", "unit_cap", "unit_rows"):
         if getattr(defence, name, None) is not None:
             raise ConfigError(
                 f"{name} is about units, and the training data declares none; name them with unit (--unit COLUMN), or "

@@ -91,8 +91,22 @@ class ByHand:
     takes_units = True
     unit_cap = None
 
+    @property
+    def unit_rows(self) -> int | None:
+        """As declared in the configuration."""
+        return getattr(self.config, "unit_rows", None)
+
     def for_units(self) -> ByHand:
-        """The configuration speaks of units where it says examples."""
+        """The configuration speaks of units where it says examples.
+
+        Raises:
+            ConfigError: it is of private training, and does not say how many examples of a unit form a gradient.
+        """
+        if isinstance(self.config, TrainConfig) and self.config.unit_rows is None:
+            raise ConfigError(
+                "Units are declared, and config does not say how many examples of a unit form its gradient; set "
+                "unit_rows, such as unit_rows=8."
+            )
         return self
 
     @property
