@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from real import without_repeats
 from real_sets import PACKAGES, Package, contents
 
 from mithridate import __version__, certify
@@ -214,14 +215,12 @@ class Recipe:
     """A method, with constants that follow from the number of units by one rule for all sets.
 
     Attributes:
-        title: for a table.
         method: by the name of its defence.
         constants: of a number of units, which is declared.
         cap: the most examples of a unit that enter; None: the default.
         by_unit: whether radii count units, and not single examples.
     """
 
-    title: str
     method: str
     constants: Callable[[int], Record] = field(default=lambda units: {})
     cap: int | None = None
@@ -234,18 +233,16 @@ def _parts(units: int) -> Record:
 
 
 def _draws(units: int) -> Record:
-    return {"draws": min(10, max(2, units // 4)), "learner": "logistic", "instances": 1000}
+    return {"draws": min(10, max(2, units // 4)), "learner": "logistic", "instances": 300}
 
 
 METHODS = {
-    "dpa": Recipe("DPA, logistic", "dpa", _parts),
-    "finite-aggregation": Recipe(
-        "Finite Aggregation, logistic", "finite-aggregation", lambda units: {**_parts(units), "spread": 4}
-    ),
-    "bagging": Recipe("bagging, logistic", "bagging", _draws),
-    "nearest-neighbours": Recipe("nearest units", "nearest-neighbours"),
-    "kernel-vote": Recipe("kernel vote", "kernel-vote"),
-    "private": Recipe("private ensemble", "fdp", lambda units: {"instances": 300, "seconds": 20.0}),
+    "dpa": Recipe("dpa", _parts),
+    "finite-aggregation": Recipe("finite-aggregation", lambda units: {**_parts(units), "spread": 4}),
+    "bagging": Recipe("bagging", _draws),
+    "nearest-neighbours": Recipe("nearest-neighbours"),
+    "kernel-vote": Recipe("kernel-vote"),
+    "private": Recipe("fdp", lambda units: {"instances": 300, "seconds": 20.0}),
 }
 # What a unit of many examples loses: caps, and the same methods on single examples.
 SIZES = {
@@ -323,6 +320,7 @@ def plain(found: Sourced, training: Examples, test: Examples) -> float:
 
 def run(sets: list[str], methods: list[str], folder: Path, out: Path) -> None:
     """Everything that was asked for and is not there yet."""
+    without_repeats()
     out.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
     for name in sets:

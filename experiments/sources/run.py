@@ -113,7 +113,7 @@ def composed(cell: Cell, training: Examples, test: Examples, device: str) -> Ord
     """What is trained in a cell."""
     found = cell.compared
     size = {"num_train": len(training.x)} if cell.arrangement is None else {"num_units": SOURCES, "unit_cap": cell.cap}
-    constants = {**found.constants, **found.own.get(cell.data, {}), **size}
+    constants = {**found.arguments(), **size}
     chosen = defence(found.method, features=FEATURES[cell.data], classes=CLASSES, **constants)
     given = training if cell.arrangement is None else in_sources(training, cell.arrangement)
     return compose(chosen, given, test.part(slice(found.inputs)), assumptions=[_LOOKED_AT], device=device)
