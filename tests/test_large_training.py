@@ -38,7 +38,8 @@ from mithridate.training.task import Job, task_of
 CPU = torch.device("cpu")
 SEEDS = Seeds.of(PUBLIC_SEED)
 EXAMPLES, FEATURES, CLASSES = 60, 6, 3
-NO_TABLE: Any = None
+NOTHING: Any = None
+NO_TABLE = batch_source._WholeSet(NOTHING, NOTHING)
 PLANS: dict[str, ViewPlan | None] = {
     "private": None,
     "parts": Parts(6),
@@ -107,7 +108,8 @@ def test_where_the_data_lies_changes_no_bit(
 def test_what_is_sent_is_in_memory_of_its_own() -> None:
     # A piece of a batch would begin at an odd place, and how a library rounds may depend on that.
     sent, labels = torch.arange(30.0).view(1, 10, 3), torch.arange(10).view(1, 10)
-    inputs, _ = Sent(NO_TABLE).look_up(sent[:, 3:7], labels[:, 3:7])
+    (found,) = Sent(NO_TABLE).look_up(sent[:, 3:7], labels[:, 3:7])
+    inputs = found.inputs
     assert torch.equal(inputs, sent[:, 3:7])
     assert inputs.storage_offset() == 0
     assert inputs.untyped_storage().data_ptr() != sent.untyped_storage().data_ptr()

@@ -12,7 +12,7 @@ from mithridate import _validate
 from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.core.conditions import step_of
-from mithridate.core.mechanism import SampledGaussian, Subsampled
+from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
 from mithridate.core.rule import Rule
 from mithridate.defences._trained import TrainedDefence
 from mithridate.defences.base import option
@@ -40,7 +40,7 @@ _TITLES = {
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
 # Examples of a unit that form its gradient, where nobody says how many.
-UNIT_ROWS = 8
+UNIT_ROWS = 16
 # What stands in for constants that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
@@ -70,7 +70,7 @@ class PrivateDefence(TrainedDefence):
     keep: float | None = option(None, "chance of an example to be kept by an instance before training", fraction, "M/N")
     divisor: float | None = option(None, "of every noisy sum (sample rate x number)", float, "D")
     unit_rows: int | None = option(
-        None, "where units are declared: examples of a unit whose mean gradient is clipped, drawn anew (8)", int, "N"
+        None, "where units are declared: examples of a unit whose mean gradient is clipped, drawn anew (16)", int, "N"
     )
     seconds: float | None = option(None, "about how long training may take (60)", float, "S")
     recipe: str | None = option(None, f"a preset: {', '.join(presets.NAMES)}", metavar="NAME")
@@ -143,6 +143,8 @@ class PrivateDefence(TrainedDefence):
             # Adam has none; a momentum that is given changes the step size.
             momentum=0.0 if self.optimizer == "adam" else self.momentum,
             keep=self.keep,
+            unit_rows=self.unit_rows,
+            threat=Threat.SYMMETRIC_DIFFERENCE if facts.unit is None else Threat.EDIT,
             method=self.accounting(),
             **open_to_choice,
         )

@@ -189,8 +189,8 @@ def rows_of_units(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """For every unit of a list some of its examples: all of them, or so many at most.
 
-    Guarantee: where a unit has more than `most`, every set of `most` of them is equally likely, and draws are independent
-    of each other, also for a unit that is listed twice.
+    Guarantee: where a unit has more than `most`, every set of `most` of them is equally likely, and draws are
+    independent of each other, also for a unit that is listed twice.
 
     Args:
         random: the stream to draw from.
@@ -438,11 +438,10 @@ class _UnitSet:
     def entries(self, block: Block) -> Iterator[Entries]:
         """For every step, numbers of examples and how many of them count: of units of one, and of those of more."""
         assert isinstance(block, UnitBlock)
-        device = self.whole.labels.device
-        for rows, counts in zip(block.rows, block.counts, strict=True):
-            several = _first(counts > 1, rows, counts) if self.has_single else (rows, counts)
-            alone = _first(counts == 1, rows[:, :, 0], counts) if self.has_single else ()
-            yield tuple(torch.from_numpy(each).to(device) for each in (*several, *alone))
+        rows, counts = found = block.rows, block.counts
+        if self.has_single:
+            found = (*_first(counts > 1, rows, counts), *_first(counts == 1, rows[..., 0], counts))
+        return zip(*(torch.from_numpy(each).to(self.whole.labels.device) for each in found), strict=True)
 
     def take(self, rows: Tensor, counts: Tensor, *alone: Tensor) -> Entries:
         """Inputs and labels in the place of numbers."""
@@ -465,9 +464,9 @@ class _UnitSet:
 
 def _first(chosen: npt.NDArray[np.bool_], rows: npt.NDArray[Any], counts: npt.NDArray[Any]) -> tuple[Any, Any]:
     """Those that are chosen moved to the front of every batch; the others count 0."""
-    order = np.argsort(~chosen, axis=1, kind="stable")
-    counts = np.take_along_axis(np.where(chosen, counts, 0), order, axis=1)
-    return np.take_along_axis(rows, order.reshape(*order.shape, *(1,) * (rows.ndim - 2)), axis=1), counts
+    order = np.argsort(~chosen, axis=2, kind="stable")
+    counts = np.take_along_axis(np.where(chosen, counts, 0), order, axis=2)
+    return np.take_along_axis(rows, order.reshape(*order.shape, *(1,) * (rows.ndim - 3)), axis=2), counts
 
 
 def _trimmed(rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -192,7 +192,7 @@ class GeneralNetwork:
         """Inputs that every layer can read: whole numbers where it wants them, word 0 where the example is absent."""
         if not self._takes_integers:
             return inputs
-        return inputs.long().where(present.view(*present.shape, *[1] * (inputs.dim() - 2)), 0)
+        return inputs.long().where(present.view(*present.shape, *[1] * (inputs.dim() - present.dim())), 0)
 
     def _chunks(self, models: int, examples: int, rows: int = 1) -> Iterator[tuple[slice, slice]]:
         """Parts of the (model, example) grid whose gradients fit into `_CHUNK_BYTES`, or single cells.

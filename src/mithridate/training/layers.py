@@ -93,14 +93,15 @@ class Pieces(ABC):
         """Zero whatever belongs to examples that are not trusted: a factor of 0 does not undo what is infinite."""
 
     @abstractmethod
-    def means(self, shares: Tensor) -> Tensor:
-        """What each unit's examples give together, each of them times its share: models x units x entries.
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        """What each unit's examples give together, each times its share: models x units x entries, for some models.
 
         The batch is that of the examples of all units, those of one unit side by side, and as many of each unit. What a
         unit gives is formed from its own examples alone, also where they are not finite.
 
         Args:
-            shares: models x units x examples of a unit.
+            shares: of all models, models x units x examples of a unit.
+            models: which of them.
         """
 
 
@@ -129,8 +130,8 @@ class Stored(Pieces):
         if self._frame.kernels is None:  # The kernel does not read rows whose factor is 0.
             self._gradients = _only(trusted, self._gradients)
 
-    def means(self, shares: Tensor) -> Tensor:
-        return _means(self._gradients, shares)
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        return _means(self._gradients[models], shares[models])
 
 
 class Apart(Pieces):
@@ -168,8 +169,9 @@ class Apart(Pieces):
             for gradients, keep in zip(self._gradients, trusted, strict=True)
         ]
 
-    def means(self, shares: Tensor) -> Tensor:
-        return torch.cat([_means(gradients[None], own[None]) for gradients, own in zip(self._gradients, shares, strict=True)])
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        pairs = zip(self._gradients[models], shares[models], strict=True)
+        return torch.cat([_means(gradients[None], own[None]) for gradients, own in pairs])
 
 
 class Outer(Pieces):
@@ -201,8 +203,9 @@ class Outer(Pieces):
     def forget(self, trusted: Tensor) -> None:
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
 
-    def means(self, shares: Tensor) -> Tensor:
-        inputs, gradients = (_by_unit(values, shares) for values in (self._inputs, self._gradients))
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        shares = shares[models]
+        inputs, gradients = (_by_unit(values[models], shares) for values in (self._inputs, self._gradients))
         return torch.matmul((gradients * shares.unsqueeze(3)).transpose(2, 3), inputs).flatten(2)
 
 
@@ -257,11 +260,13 @@ class Contraction(Pieces):
         self._inputs, self._gradients = _only(trusted, self._inputs), _only(trusted, self._gradients)
         return None
 
-    def means(self, shares: Tensor) -> Tensor:
+    def means(self, shares: Tensor, models: slice) -> Tensor:
         if self._stored is not None:
-            return self._stored.means(shares)
+            return self._stored.means(shares, models)
+        shares = shares[models]
         # The examples of a unit are more positions.
-        inputs, gradients = (_by_unit(values, shares).movedim(2, 4) for values in (self._inputs, self._gradients))
+        operands = (self._inputs[models], self._gradients[models])
+        inputs, gradients = (_by_unit(values, shares).movedim(2, 4) for values in operands)
         weighted = gradients * shares[:, :, None, None, :, None]
         return torch.matmul(weighted.flatten(4), inputs.flatten(4).transpose(3, 4)).flatten(2)
 
@@ -361,10 +366,12 @@ class GhostConvolution(Pieces):
     def forget(self, trusted: Tensor) -> None:
         """Nothing: examples whose factor is 0 are not even read."""
 
-    def means(self, shares: Tensor) -> Tensor:
-        rows = shares.shape[2]
-        errors = self._gradients * shares.flatten().view(-1, *(1,) * (self._gradients.dim() - 1))
-        pairs = zip(errors.split(rows), self._images.split(rows), strict=True)
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        total, _, rows = shares.shape
+        images, errors = (_by_model(values, total)[models].flatten(0, 1) for values in (self._images, self._gradients))
+        shares = shares[models]
+        errors = errors * shares.flatten().view(-1, *(1,) * (errors.dim() - 1))
+        pairs = zip(errors.split(rows), images.split(rows), strict=True)
         found = [self._conv.weight_gradient(error, images, self._weights[0]).flatten() for error, images in pairs]
         return torch.stack(found).unflatten(0, tuple(shares.shape[:2]))
 
@@ -406,15 +413,17 @@ class Lookups(Pieces):
     def forget(self, trusted: Tensor) -> None:
         self._gradients = _only(trusted, self._gradients)
 
-    def means(self, shares: Tensor) -> Tensor:
-        models, units, _ = shares.shape
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        shares = shares[models]
+        count, units, _ = shares.shape
         # A token that there is not makes the example infinite, and so its unit.
-        gradients = torch.where(self._known[:, :, None, None], self._gradients, torch.inf)
+        gradients = torch.where(self._known[models, :, None, None], self._gradients[models], torch.inf)
         weighted = gradients * shares.flatten(1)[:, :, None, None]
-        tokens, weighted = (values.reshape(models * units, -1, *values.shape[3:]) for values in (self._tokens, weighted))
-        result = weighted.new_zeros(models * units, self._rows, weighted.shape[2])
+        pair = (self._tokens[models], weighted)
+        tokens, weighted = (values.reshape(count * units, -1, *values.shape[3:]) for values in pair)
+        result = weighted.new_zeros(count * units, self._rows, weighted.shape[2])
         result.scatter_add_(1, tokens.unsqueeze(2).expand_as(weighted), weighted)
-        return result.view(models, units, -1)
+        return result.view(count, units, -1)
 
 
 def _by_unit(values: Tensor, shares: Tensor) -> Tensor:

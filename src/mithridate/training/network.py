@@ -35,6 +35,8 @@ from mithridate.training.models import random_inputs
 
 # Parameters up to which compiled code is faster than layer by layer: they and their sums stay in the caches.
 _MOST_COMPILED = 2**19
+# Bytes of gradients that a core works on at a time.
+_CACHED_BYTES = 2**21
 
 
 class FastNetwork:
@@ -115,11 +117,7 @@ class FastNetwork:
         if batch == 0:
             return new_sums(weights, self.clipping.accumulator(whole or batch))
         if shares is not None:
-            means = self._means(weights, inputs, labels, shares)
-            frame = self._frame(models, _extents(present), recording=False, whole=whole)
-            parts: list[tuple[layers.Pieces, slice]] = [(layers.Stored(means, frame), slice(None))]
-            with torch.no_grad():
-                return self._clip_and_sum(weights, parts, present, frame, max_grad_norm)
+            return self._clipped_means(weights, inputs, labels, present, max_grad_norm, whole, shares)
         compiled = self._compiled(weights.device, whole or batch)
         if compiled is not None:
             chain, library = compiled
@@ -150,20 +148,36 @@ class FastNetwork:
                 for located in self._located(tap, tap.layer.parts(tap.inputs, gradient, tap.parameters, frame))
             ]
 
-    def _means(self, weights: Tensor, inputs: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
-        """The mean gradient of every unit, models x units x parameters, from its own examples and nothing else.
+    def _clipped_means(
+        self,
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        present: Tensor,
+        max_grad_norm: float,
+        whole: int | None,
+        shares: Tensor,
+    ) -> Tensor:
+        """Sums over the present units of the mean gradients of their examples, each clipped; see `clipped_sums`.
 
-        How many examples are computed together does not depend on what they are: units have places for equally many.
+        A mean is formed from the examples of its unit and nothing else, also where they are not finite, and is stored.
+        How many examples are computed together does not depend on what they are: all units have as many places.
         """
         models, units, rows = shares.shape
         everywhere = torch.full((models,), units * rows, dtype=torch.int32, device=shares.device)
         frame = self._frame(models, everywhere, recording=True)
         parts = self._parts(weights, inputs.flatten(0, 2), labels.flatten(), shares.flatten() > 0, frame)
-        means = weights.new_zeros(models, units, weights.shape[1])
+        # On a CPU as many models at a time as its cache holds the means of.
+        together = max(1, _CACHED_BYTES // (4 * units * self.size)) if shares.device.type == "cpu" else models
+        sums: list[Tensor] = []
         with torch.no_grad():
-            for part, where in parts:
-                means[:, :, where] = part.means(shares)
-        return means
+            for at in range(0, models, together):
+                some = slice(at, at + together)
+                means = _side_by_side([(part.means(shares, some), where) for part, where in parts], self.size)
+                frame = self._frame(len(means), _extents(present[some]), recording=False, whole=whole)
+                stored: list[tuple[layers.Pieces, slice]] = [(layers.Stored(means, frame), slice(None))]
+                sums.append(self._clip_and_sum(weights[some], stored, present[some], frame, max_grad_norm))
+        return sums[0] if len(sums) == 1 else torch.cat(sums)
 
     def _compiled(self, device: torch.device, batch: int) -> tuple[Chain, cpu.Library] | None:
         """The whole network as compiled code takes it, where it can: on a CPU, if neither it nor the batch is huge."""
@@ -294,6 +308,16 @@ class _Tap:
     inputs: Tensor
     parameters: Sequence[Tensor]
     outputs: Tensor
+
+
+def _side_by_side(parts: Sequence[tuple[Tensor, slice]], size: int) -> Tensor:
+    """Gradients with respect to some parameters each as those with respect to all, in the order of a row."""
+    if len(parts) == 1:
+        return parts[0][0]
+    whole = parts[0][0].new_zeros(*parts[0][0].shape[:2], size)
+    for part, where in parts:
+        whole[:, :, where] = part
+    return whole
 
 
 def _extents(present: Tensor) -> Tensor:
