@@ -138,9 +138,9 @@ def _speeches(data: bytes) -> pd.DataFrame:
     """Passages of equal length."""
     frame = pd.read_csv(io.BytesIO(data)).dropna()
     rows = [
-        (row.party, row.speaker, passage)
-        for row in frame.itertuples()
-        for passage in _passages(str(row.text).split(), _PASSAGE)
+        (party, speaker, passage)
+        for party, speaker, text in zip(frame["party"], frame["speaker"], frame["text"], strict=True)
+        for passage in _passages(str(text).split(), _PASSAGE)
     ]
     return pd.DataFrame(rows, columns=["label", "speaker", "text"])
 
@@ -152,14 +152,14 @@ def _passages(words: list[str], length: int) -> Iterator[str]:
 
 
 def _reviews(data: bytes) -> pd.DataFrame:
-    frame = pd.read_csv(io.BytesIO(bz2.decompress(data)))
+    frame: Any = pd.read_csv(io.BytesIO(bz2.decompress(data)))
     return frame[frame["category"] != "plot"].rename(columns={"category": "label", "movie_name": "page"}).dropna()
 
 
 def _tweets(data: bytes) -> pd.DataFrame:
-    frame = pd.read_csv(io.BytesIO(data), sep="\t", skiprows=[1, 2])
+    frame: Any = pd.read_csv(io.BytesIO(data), sep="\t", skiprows=[1, 2])
     frame = frame[frame["Is retweet"].astype(str) == "False"]
-    moment = pd.to_datetime(frame["Time"])
+    moment: Any = pd.to_datetime(frame["Time"])
     columns = {"label": frame["Author"], "text": frame["Content"], "day": moment.dt.strftime("%Y-%m-%d")}
     return pd.DataFrame({**columns, "week": moment.dt.strftime("%G-W%V"), "month": moment.dt.strftime("%Y-%m")})
 

@@ -44,8 +44,14 @@ class Compared:
         return {**self.constants, "learner": LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3)}
 
 
-def _private(signal: int, steps: int = 20, noise: float = 4.0, clip: float = 0.2, logit_noise: float = 1.0) -> Compared:
-    """A private ensemble of linear models by its signal A = q n sqrt(T) / s; the step size follows from the noise."""
+def _private(signal: int, rows: int) -> Compared:
+    """A private ensemble of linear models by its signal A = q n sqrt(T) / s.
+
+    Args:
+        signal: A.
+        rows: images of a source whose mean gradient is clipped.
+    """
+    steps, noise, clip, logit_noise = 20, 4.0, 0.1, 0.7
     constants = {
         "instances": 1000,
         "sample_rate": signal * noise / steps**0.5 / 1000,
@@ -55,8 +61,9 @@ def _private(signal: int, steps: int = 20, noise: float = 4.0, clip: float = 0.2
         "learning_rate": logit_noise * signal / (steps * clip),
         "average_iterates": True,
         "model": "linear",
+        "unit_rows": rows,
     }
-    return Compared(f"private ensemble, A = {signal}", "fdp", constants)
+    return Compared(f"private ensemble, A = {signal}, means of {rows} images", "fdp", constants)
 
 
 _250 = {"partitions": 250}
@@ -78,7 +85,8 @@ METHODS = {
     "nearest-neighbours-100": Compared("100 nearest sources", "nearest-neighbours", {"neighbours": 100}, inputs=SOME),
     "nearest-neighbours-170": Compared("170 nearest sources", "nearest-neighbours", {"neighbours": 170}, inputs=SOME),
     "kernel-vote": Compared("kernel vote of sources", "kernel-vote", inputs=SOME),
-    "private-50": _private(50),
-    "private-100": _private(100),
-    "private-300": _private(300),
+    "private-50": _private(50, 60),
+    "private-100": _private(100, 60),
+    "private-300": _private(300, 60),
+    "private-50-of-8": _private(50, 8),
 }
