@@ -125,8 +125,8 @@ def _pupils(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(label=np.where(frame["lang"] >= 42, "42 or more", "below 42"))
 
 
-def _air(frame: pd.DataFrame) -> pd.DataFrame:
-    day = pd.Timestamp("2003-01-01") + pd.to_timedelta(frame["julday"] - 1, unit="D")
+def _air(frame: Any) -> pd.DataFrame:
+    day: Any = pd.Timestamp("2003-01-01") + pd.to_timedelta(frame["julday"] - 1, unit="D")
     label = np.where(frame["LNOx"] > math.log(100), "above", "below")
     return frame.assign(day=day.dt.strftime("%Y-%m-%d"), month=day.dt.strftime("%Y-%m"), label=label)
 

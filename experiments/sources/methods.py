@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# Fixed features of each set of images; the learners, the private models and the kernel share them.
-FEATURES = {"mnist": "oriented-gradients", "fashion-mnist": "object-gradients"}
-# Test inputs that are voted on: all of a set, and the first of them where a method takes long for each.
-ALL, SOME = 10_000, 2_000
+# Fixed features of each set of images; neighbours and kernels compare more cells of digits.
+FEATURES: dict[str, Any] = {"mnist": "oriented-gradients", "fashion-mnist": "object-gradients"}
+_CELLS = {**FEATURES, "mnist": {"name": "oriented-gradients", "cells": 7}}
 
 
 @dataclass(frozen=True)
@@ -22,18 +21,18 @@ class Compared:
     Attributes:
         title: for a table.
         method: by the name of its defence.
-        constants: of the defence, beside the numbers of units and classes, and features, which all are given.
+        constants: of the defence, beside the numbers of units and classes, which all are given.
+        features: of each set.
         is_learnt: whether each model is a linear discriminant with a shrunken covariance, for a few hundred images.
         rule: the method whose rule certifies the votes, if it is another one.
-        inputs: how many test inputs are voted on at most.
     """
 
     title: str
     method: str
     constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    features: dict[str, Any] = field(default_factory=lambda: FEATURES)
     is_learnt: bool = False
     rule: str | None = None
-    inputs: int = ALL
 
     def arguments(self) -> dict[str, Any]:
         """The constants as the defence takes them."""
@@ -82,9 +81,9 @@ METHODS = {
     ),
     "bagging-4": Compared("bagging, 4 sources each", "bagging", {"draws": 4, "instances": 1000}, is_learnt=True),
     "bagging-6": Compared("bagging, 6 sources each", "bagging", {"draws": 6, "instances": 1000}, is_learnt=True),
-    "nearest-neighbours-100": Compared("100 nearest sources", "nearest-neighbours", {"neighbours": 100}, inputs=SOME),
-    "nearest-neighbours-170": Compared("170 nearest sources", "nearest-neighbours", {"neighbours": 170}, inputs=SOME),
-    "kernel-vote": Compared("kernel vote of sources", "kernel-vote", inputs=SOME),
+    "nearest-neighbours-180": Compared("180 nearest sources", "nearest-neighbours", {"neighbours": 180}, _CELLS),
+    "nearest-neighbours-350": Compared("350 nearest sources", "nearest-neighbours", {"neighbours": 350}, _CELLS),
+    "kernel-vote": Compared("kernel vote of sources", "kernel-vote", {}, _CELLS),
     "private-50": _private(50, 60),
     "private-100": _private(100, 60),
     "private-300": _private(300, 60),

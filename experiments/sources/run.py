@@ -101,7 +101,7 @@ class Shared:
     def votes(self, cell: Cell, training: Examples, test: Examples, device: str) -> tuple[Any, Votes, float]:
         """The defence, its votes, and the seconds that they took."""
         order = composed(cell, training, test, device)
-        key = f"{cell.data} {cell.arrangement} {len(order.test.x)} {order.defence.to_dict()}"
+        key = f"{cell.data} {cell.arrangement} {order.defence.to_dict()}"
         if key != self._key or self._votes is None:
             start = time.perf_counter()
             votes = order.run(RuntimeOptions(device=device))
@@ -114,9 +114,9 @@ def composed(cell: Cell, training: Examples, test: Examples, device: str) -> Ord
     found = cell.compared
     size = {"num_train": len(training.x)} if cell.arrangement is None else {"num_units": SOURCES, "unit_cap": cell.cap}
     constants = {**found.arguments(), **size}
-    chosen = defence(found.method, features=FEATURES[cell.data], classes=CLASSES, **constants)
+    chosen = defence(found.method, features=found.features[cell.data], classes=CLASSES, **constants)
     given = training if cell.arrangement is None else in_sources(training, cell.arrangement)
-    return compose(chosen, given, test.part(slice(found.inputs)), assumptions=[_LOOKED_AT], device=device)
+    return compose(chosen, given, test, assumptions=[_LOOKED_AT], device=device)
 
 
 def measured(cell: Cell, training: Examples, test: Examples, device: str, shared: Shared) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from aaai2023.tables import listed, share, table
 from sources.arrangements import ARRANGEMENTS, SOURCES, sizes
-from sources.methods import ALL, METHODS
+from sources.methods import METHODS
 
 from mithridate.core.units import Unit
 
@@ -97,9 +97,8 @@ def _arrangement(found: Sources, data: str, way: str) -> str:
     lines = []
     for (name, title), row in zip(names, rows, strict=True):
         note = found.notes[name]
-        few = "" if note["inputs"] == ALL else f" ({note['inputs']:,} inputs)"
         cells = [_cell(value, value == top) for value, top in zip(row, best, strict=True)]
-        lines.append([title + few, *cells, f"{note['median']}, {note['largest']}"])
+        lines.append([title, *cells, f"{note['median']}, {note['largest']}"])
     head = [f"{TITLES[data]}, {ARRANGEMENTS[way]}", *(f"r = {r}" for r in RADII), "median, largest"]
     return table(head, lines)
 
