@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -37,9 +37,12 @@ from reference import (
     philox,
     random_batch,
     random_inputs,
+    random_units,
     random_weights,
     reference_clipped_sums,
     reference_logits,
+    reference_sums_of_units,
+    shares_of,
     takes_integers,
     zoo,
 )
@@ -71,6 +74,11 @@ INTERPRETED = (
     "avg-pool-2d", "group-norm", "embedding-mean", "residual-plus", "functional-pools",
     "model-lenet5", "model-opa-tut", "model-wide", "model-wide-norm-first",
     "model-wide-sequence", "model-wide-residual",
+)  # fmt: skip
+# Those that show what is new with units, and do not take minutes.
+INTERPRETED_UNITS = (
+    "linear", "linear-on-sequence", "conv1d-stride-padding-behind", "conv2d", "conv2d-groups", "group-norm",
+    "embedding-mean", "functional-pools", "model-wide-sequence",
 )  # fmt: skip
 # Those that take other ways in TF32 than in single precision.
 INTERPRETED_TF32 = ("model-wide", "model-wide-residual")
@@ -681,6 +689,30 @@ def assert_network_right(name: str, device: torch.device, precision: str) -> Non
         assert_near(found, reference_logits(module, weights, inputs[0]), tolerance)
 
 
+def assert_units_right(name: str, device: torch.device, precision: str) -> None:
+    """Mean gradients of units, clipped as a whole; that of a unit in which an example is broken is left out."""
+    module, shape = modules()[name]
+    network = fast_network(module, shape)
+    network.clipping = Clipping(precision)
+    tolerance = TOLERANCE[precision] * (4.0 if name == "model-wide-residual" else 1.0)
+    weights = random_weights(module, 2, seed=1)
+    inputs, labels, counts = random_units(module, shape, 2, 3 if device.type == "cpu" else 12, seed=2)
+    bounds = (0.05,) if device.type == "cpu" else (0.05, 1e6)
+    shares = shares_of(counts).to(device)
+    with arithmetic(precision):
+        for bound in bounds:
+            for breaks in (False, True):
+                given = inputs.clone()
+                left = counts.clone()
+                if breaks and inputs.is_floating_point():
+                    given[0, 0, 1].view(-1)[0] = math.inf
+                    left[0, 0] = 0
+                expected, _ = reference_sums_of_units(module, weights, inputs, labels, left, bound, precision)
+                on_device = (weights.to(device), given.to(device), labels.to(device), (counts > 0).to(device))
+                found = network.clipped_sums(*on_device, bound, shares=shares)
+                assert_near(found, expected, tolerance)
+
+
 def assert_contributions_bounded(name: str, device: torch.device, precision: str) -> None:
     """What single examples add, each alone in a model of its own, and that padding and broken ones add nothing."""
     module, shape = modules()[name]
@@ -810,14 +842,21 @@ def check_cancelling_positions(device: torch.device) -> None:
 SEEDS = Seeds.of(bytes(range(32)))
 
 
-def engine(device: torch.device, model: str = "lenet5", precision: str = "float32", **changes: Any) -> Engine:
+def engine(
+    device: torch.device,
+    model: str = "lenet5",
+    precision: str = "float32",
+    starts: Sequence[int] | None = None,
+    **changes: Any,
+) -> Engine:
     shape = {"lenet5": (1, 16, 18), "linear": (12,), "mlp": (12,)}[model]
     constants: dict[str, Any] = {"instances": 8, "noise_multiplier": 1.0, "sample_rate": 0.02, "steps": 40, **changes}
     config = TrainConfig(max_grad_norm=0.5, learning_rate=constants.pop("learning_rate", 0.5), **constants)
     labels = torch.randint(CLASSES, (500,), generator=torch.Generator().manual_seed(1)).numpy()
     inputs = draw(2, 500, *shape).numpy()
     config = config.resolve(num_train=500, classes=CLASSES)
-    data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64))
+    of_units = None if starts is None else np.asarray(starts)
+    data = Dataset(np.ascontiguousarray(inputs), labels.astype(np.int64), of_units)
     return Engine(build(model, shape, CLASSES), data, config, device=device, precision=precision)
 
 
@@ -856,6 +895,19 @@ def check_training_agrees_with_the_cpu(device: torch.device) -> None:
         here = engine(device, model, **constants).train(SEEDS, range(4)).cpu()
         there = engine(torch.device("cpu"), model, **constants).train(SEEDS, range(4))
         torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
+
+
+def check_units_agree_with_the_cpu(device: torch.device) -> None:
+    """Units of one example and of more in the same batches, and the data on the device or on the host."""
+    sizes = [1, 9, 2, 1, 7, 5] * 20
+    constants: dict[str, Any] = {"noise_multiplier": 1e-9, "sample_rate": 0.1, "steps": 15, "unit_rows": 4}
+    starts = np.append(0, np.cumsum(sizes)).tolist()
+    for model in ("linear", "lenet5", "mlp"):
+        there = engine(torch.device("cpu"), model, starts=starts, **constants).train(SEEDS, range(4))
+        for has_room in (True, False):
+            with mock.patch.object(batch_source, "has_room", return_value=has_room):
+                here = engine(device, model, starts=starts, **constants).train(SEEDS, range(4)).cpu()
+            torch.testing.assert_close(here, there, rtol=2e-3, atol=2e-3)
 
 
 def check_widening_batches(device: torch.device) -> None:
@@ -1064,6 +1116,7 @@ def checks(*, interpret: bool) -> dict[str, Check]:
     for kind, assertion, selection in (
         ("zoo", assert_network_right, names),
         ("bound", assert_contributions_bounded, bounded),
+        ("units", assert_units_right, {"float32": INTERPRETED_UNITS} if interpret else names),
     ):
         for precision, chosen in selection.items():
             for name in chosen:
@@ -1077,6 +1130,7 @@ def _bound(assertion: Callable[[str, torch.device, str], None], name: str, preci
 
 RESNET = "model-resnet18-narrow"
 GPU_ONLY = (
+    "units-agree-with-the-cpu",
     "training-twice-is-equal-bit-for-bit", "groups-are-equal-to-rounding", "training-agrees-with-the-cpu",
     "widening-batches", "where-the-data-lies", "pieces-of-a-batch", "noise-of-training", "tally",
     "trainings-one-after-another",

@@ -49,6 +49,42 @@ def reference_clipped_sums(
     return sums, norms
 
 
+def reference_sums_of_units(
+    module: nn.Module,
+    weights: Tensor,
+    inputs: Tensor,
+    labels: Tensor,
+    counts: Tensor,
+    max_grad_norm: float,
+    precision: str = "float32",
+) -> tuple[Tensor, Tensor]:
+    """Sums of the clipped mean gradients of units `[M, P]` and their norms before clipping `[M, B]`, both float64.
+
+    Args:
+        module: the network.
+        weights: `[M, P]`.
+        inputs: `[M, B, places, ...]`; only the first `counts` places of a unit are looked at.
+        labels: `[M, B, places]`.
+        counts: `[M, B]`, 0 for a unit that is absent.
+        max_grad_norm: the largest norm of what one unit adds.
+        precision: see `reference_clipped_sums`.
+    """
+    longest = max_grad_norm * (1 - {"float32": 2.0**-9 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9}[precision])
+    sums = torch.zeros(weights.shape, dtype=torch.float64)
+    norms = torch.zeros(counts.shape, dtype=torch.float64)
+    for model, row in enumerate(weights):
+        single = with_weights(module, row)
+        for unit, count in enumerate(counts[model].tolist()):
+            if not count:
+                continue
+            examples = zip(inputs[model, unit, :count], labels[model, unit, :count], strict=True)
+            mean = torch.stack([example_gradient(single, *example) for example in examples]).mean(dim=0)
+            norms[model, unit] = mean.norm()
+            if torch.isfinite(mean).all():
+                sums[model] += mean * min(1.0, longest / max(float(mean.norm()), 1e-300))
+    return sums, norms
+
+
 def reference_logits(module: nn.Module, weights: Tensor, inputs: Tensor) -> Tensor:
     """Logits `[M, N, L]`, float64, one model and one input at a time."""
     with torch.no_grad():
@@ -127,6 +163,30 @@ def random_batch(
     labels = torch.randint(CLASSES, (models, batch), generator=generator)
     present = torch.rand(models, batch, generator=generator) < 2 / 3
     return inputs, labels, present
+
+
+# Places that a unit has for its examples.
+PLACES = 3
+
+
+def random_units(
+    module: nn.Module, input_shape: tuple[int, ...], models: int, units: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs `[M, B, places, ...]`, labels and counts `[M, B]`; further places repeat the first example of the unit."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = random_inputs(module, (models, units, PLACES, *input_shape), seed + 1)
+    labels = torch.randint(CLASSES, (models, units, PLACES), generator=generator)
+    counts = torch.randint(0, PLACES + 1, (models, units), generator=generator)
+    counts[0] = torch.tensor([PLACES, 2, 1, 0])[torch.arange(units) % 4]
+    for place in range(1, PLACES):
+        beyond = counts <= place
+        inputs[:, :, place][beyond], labels[:, :, place][beyond] = inputs[:, :, 0][beyond], labels[:, :, 0][beyond]
+    return inputs, labels, counts
+
+
+def shares_of(counts: Tensor) -> Tensor:
+    """What every place counts in the mean of its unit."""
+    return torch.where(torch.arange(PLACES) < counts.unsqueeze(2), 1.0 / counts.clamp_min(1).unsqueeze(2), 0.0)
 
 
 # --- the zoo ----------------------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
     arguments = vars(new_parser().parse_args(["train"]))
     no_options = {"project", "train", "test", "data_dir", "run_dir", "root_seed", "json", "run", "command"}
     no_options |= {"shards", "prepare"}  # of one process, not of the project
+    no_options |= {"unit", "units"}  # of the data
     assert arguments.keys() - no_options == set(known_options())
     texts = {
         "method",

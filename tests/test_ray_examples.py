@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from mithridate import Ray, Votes
+from mithridate.data.examples import Examples
+from mithridate.data.units import Units
 from mithridate.defences import _search, defence, predict
 from mithridate.errors import ClusterError, ConfigError
 
@@ -41,14 +43,19 @@ METHODS: dict[str, dict[str, Any]] = {
     "nearest-neighbours": {"neighbours": 9},
     "nearest-neighbours at several scales": {"neighbours": (40, 7), "leads": (5,)},
     "nearest-neighbours, mirrored": {"neighbours": 90, "mirrored": True},
+    "nearest-neighbours, of units": {"neighbours": 9},
     "kernel-vote": {},
+    "kernel-vote, of units": {},
     "ridge": {},
 }
+UNITS = Units.of(np.random.default_rng(2).integers(0, 60, EXAMPLES) ** 2 // 60)  # of 1 to 28 examples
 
 
 def trained(method: str, **runtime: Any) -> Votes:
-    made = defence(method.split(",")[0].split()[0], classes=3, num_train=EXAMPLES, features="none", **METHODS[method])
-    return made.train(DATA, INPUTS, **runtime)
+    units = UNITS if method.endswith("of units") else None
+    size = {"num_train": EXAMPLES} if units is None else {"num_units": len(UNITS.names)}
+    made = defence(method.split(",")[0].split()[0], classes=3, features="none", **size, **METHODS[method])
+    return made.train(Examples(*DATA, units=units), INPUTS, **runtime)
 
 
 def same(one: Votes, other: Votes) -> bool:
@@ -123,15 +130,18 @@ def test_a_node_is_lost_and_another_one_joins(
 
 
 def test_shards_are_cut_until_there_is_room(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = trained("nearest-neighbours")
+    methods = ("nearest-neighbours", "nearest-neighbours, of units")
+    expected = [trained(method) for method in methods]
     monkeypatch.setattr(_search, "keys_of_shard", partial(without_room, _search.keys_of_shard, 30))
-    assert same(trained("nearest-neighbours", backend=backend), expected)
+    assert all(same(trained(method, backend=backend), votes) for method, votes in zip(methods, expected, strict=True))
 
 
 def test_workers_that_fail_again_and_again_end_the_run(backend: Ray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_search, "keys_of_shard", broken)
     with pytest.raises(ClusterError, match=r"The examples 0 to 199 failed 4 times.*it is broken"):
         trained("nearest-neighbours", backend=backend)
+    with pytest.raises(ClusterError, match=rf"The units 0 to {len(UNITS.names) - 1} failed 4 times.*it is broken"):
+        trained("nearest-neighbours, of units", backend=backend)
 
 
 def test_without_ray_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,7 @@ from mithridate.certifying import advice
 from mithridate.certifying.advice import advise
 from mithridate.core.certificate import Curve, cautions, confidence, guaranteed_failure_prob, round_ticks
 from mithridate.core.conditions import Size, Statement
+from mithridate.core.units import EXAMPLES
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import MajorityRule
@@ -949,7 +950,7 @@ def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> Non
     certificate = RIVALS[name].certificate(threat)
     report = certificate.report()
     assert report.advice.others == report.advice.left_out == ()
-    assert (words.changes(threat, report.to_dict()["headline"]["radius"]) in report.headline) == (
+    assert (threat.changes_of(EXAMPLES, report.to_dict()["headline"]["radius"]) in report.headline) == (
         certificate.radius.max() > 0
     )
     for format in ("html", "md"):
@@ -959,7 +960,7 @@ def test_every_defence_and_threat_has_a_report(name: str, threat: Threat) -> Non
         assert all(sentence in text for sentence in (*certificate.assumptions, *words.not_covered(certificate)))
         assert not re.search(r"--noise-multiplier|--instances|DP-SGD|f-DP|RDP|ADP|same votes", text)
     svg = ElementTree.fromstring(report.svg())
-    assert words.unit(threat) in "".join(svg.itertext())
+    assert threat.counts(EXAMPLES) in "".join(svg.itertext())
     assert certificate.method.short_title in [element.text for element in svg.iter()]
     content = json.loads(report.rendered("json"))
     assert content["claim"]["method"] == NAMES[name]

@@ -11,9 +11,18 @@ import numpy.typing as npt
 import pytest
 import torch
 from gpu_checks import assert_near, fast_network
-from reference import CLASSES, example_gradient, random_inputs, random_weights, with_weights, zoo
+from reference import (
+    CLASSES,
+    PLACES,
+    random_inputs,
+    random_units,
+    random_weights,
+    reference_sums_of_units,
+    shares_of,
+    zoo,
+)
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from mithridate import ConfigError, TrainConfig, Votes, train
 from mithridate.accounting.privacy_loss import compose
@@ -32,50 +41,11 @@ from mithridate.training.randomness import Seeds
 
 ZOO = zoo()
 NO_CLIPPING = 1e30
-ROWS = 3
 CPU = torch.device("cpu")
 SEEDS = Seeds.of(bytes(32))
-CONFIG = TrainConfig(6, 2.0, 0.3, 4, 0.5, 0.5, num_train=30, classes=CLASSES, divisor=9.0, score_bins=0, unit_rows=ROWS)
-
-
-def batch_of_units(module: nn.Module, shape: tuple[int, ...], models: int, units: int) -> tuple[Tensor, ...]:
-    """Inputs, labels and counts; the places beyond the count repeat the first example of the unit."""
-    generator = torch.Generator().manual_seed(5)
-    inputs = random_inputs(module, (models, units, ROWS, *shape), 3)
-    labels = torch.randint(CLASSES, (models, units, ROWS), generator=generator)
-    counts = torch.randint(0, ROWS + 1, (models, units), generator=generator)
-    counts[0] = torch.tensor([ROWS, 2, 1, 0, ROWS][:units])
-    for place in range(1, ROWS):
-        beyond = counts <= place
-        inputs[:, :, place][beyond], labels[:, :, place][beyond] = inputs[:, :, 0][beyond], labels[:, :, 0][beyond]
-    return inputs, labels, counts
-
-
-def shares_of(counts: Tensor) -> Tensor:
-    return torch.where(torch.arange(ROWS) < counts.unsqueeze(2), 1.0 / counts.clamp_min(1).unsqueeze(2), 0.0)
-
-
-def reference_sums(
-    module: nn.Module, weights: Tensor, inputs: Tensor, labels: Tensor, counts: Tensor, bound: float
-) -> tuple[Tensor, Tensor]:
-    """One model, one unit, one example at a time, in double precision; and the norms before clipping."""
-    longest = bound * (1 - 2.0**-9 - 2.0**-15)
-    sums = torch.zeros(weights.shape, dtype=torch.float64)
-    norms = torch.zeros(counts.shape, dtype=torch.float64)
-    for model, row in enumerate(weights):
-        single = with_weights(module, row)
-        for unit, count in enumerate(counts[model].tolist()):
-            if not count:
-                continue
-            own = [
-                example_gradient(single, inputs[model, unit, place], labels[model, unit, place])
-                for place in range(count)
-            ]
-            mean = torch.stack(own).mean(dim=0)
-            norms[model, unit] = mean.norm()
-            if torch.isfinite(mean).all():
-                sums[model] += mean * min(1.0, longest / max(float(mean.norm()), 1e-300))
-    return sums, norms
+CONFIG = TrainConfig(
+    6, 2.0, 0.3, 4, 0.5, 0.5, num_train=30, classes=CLASSES, divisor=9.0, score_bins=0, unit_rows=PLACES
+)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +62,10 @@ def networks() -> dict[str, tuple[FastNetwork, GeneralNetwork]]:
 def test_sums_of_units_are_those_of_a_loop(networks: Any, name: str, path: int, clip: str) -> None:
     module, shape = ZOO[name]
     weights = random_weights(module, 2, seed=1)
-    inputs, labels, counts = batch_of_units(module, shape, 2, 5)
-    _, norms = reference_sums(module, weights, inputs, labels, counts, NO_CLIPPING)
+    inputs, labels, counts = random_units(module, shape, 2, 5, seed=3)
+    _, norms = reference_sums_of_units(module, weights, inputs, labels, counts, NO_CLIPPING)
     bound = {"none": NO_CLIPPING, "all": 0.01, "some": float(norms[counts > 0].median())}[clip]
-    expected, _ = reference_sums(module, weights, inputs, labels, counts, bound)
+    expected, _ = reference_sums_of_units(module, weights, inputs, labels, counts, bound)
     found = networks[name][path].clipped_sums(weights, inputs, labels, counts > 0, bound, shares=shares_of(counts))
     assert_near(found, expected)
 
@@ -107,10 +77,10 @@ def test_one_unit_adds_at_most_the_bound_whatever_is_in_it(networks: Any, name: 
     network, bound = networks[name][path], 0.3
     weights = random_weights(module, 1, seed=1)
     for scale in (1e-3, 1.0, 1e3):
-        inputs = random_inputs(module, (1, 4, ROWS, *shape), 7)
+        inputs = random_inputs(module, (1, 4, PLACES, *shape), 7)
         inputs = inputs if not inputs.is_floating_point() else inputs * scale
-        labels = torch.zeros(1, 4, ROWS, dtype=torch.int64)
-        shares, present = torch.full((1, 4, ROWS), 1 / ROWS), torch.ones(1, 4, dtype=torch.bool)
+        labels = torch.zeros(1, 4, PLACES, dtype=torch.int64)
+        shares, present = torch.full((1, 4, PLACES), 1 / PLACES), torch.ones(1, 4, dtype=torch.bool)
         for left_out in range(4):
             without = present.clone()
             without[0, left_out] = False
@@ -136,8 +106,8 @@ def test_a_broken_example_breaks_its_own_unit_alone(networks: Any, name: str, pa
     module, shape = ZOO[name]
     network = networks[name][path]
     weights = random_weights(module, 2, seed=1)
-    inputs, labels, counts = batch_of_units(module, shape, 2, 5)
-    counts[0] = torch.tensor([ROWS, 2, 1, 0, ROWS])
+    inputs, labels, counts = random_units(module, shape, 2, 5, seed=3)
+    counts[0] = torch.tensor([PLACES, 2, 1, 0, PLACES])
     broken = inputs.clone()
     broken[0, 0, 1] = 10**6 if not inputs.is_floating_point() else math.inf
     present = counts > 0
@@ -158,7 +128,7 @@ def test_a_broken_example_breaks_its_own_unit_alone(networks: Any, name: str, pa
 def test_the_order_of_units_and_of_their_examples_does_not_matter(networks: Any) -> None:
     module, shape = ZOO["linear"]
     weights = random_weights(module, 1, seed=1)
-    inputs, labels, counts = batch_of_units(module, shape, 1, 5)
+    inputs, labels, counts = random_units(module, shape, 1, 5, seed=3)
     found = networks["linear"][0].clipped_sums(weights, inputs, labels, counts > 0, 0.5, shares=shares_of(counts))
     order = torch.tensor([3, 4, 0, 2, 1])
     turned = networks["linear"][0].clipped_sums(
@@ -213,14 +183,16 @@ def test_batches_are_of_units_and_hold_their_own_examples_anew_each_time() -> No
                     continue
                 unit, rows = int(block.indices[step, model, place]), block.rows[step, model, place]
                 start, end = data.starts[unit], data.starts[unit + 1]  # pyright: ignore[reportOptionalSubscript]
-                assert count == min(ROWS, end - start)
+                assert count == min(PLACES, end - start)
                 assert ((rows >= start) & (rows < end)).all()
                 assert len(set(rows[:count].tolist())) == count
                 assert (rows[count:] == rows[0]).all()
                 met.setdefault(unit, set()).add(frozenset(rows[:count].tolist()))
     # 24,000 coins of probability .3: the binomial is beyond 5 standard deviations (355) less than once in a million.
     assert abs(sizes - 7200) < 355
-    assert all(len(met[unit]) == (1 if size <= ROWS else math.comb(size, ROWS)) for unit, size in enumerate([1, 2, 7]))
+    assert all(
+        len(met[unit]) == (1 if size <= PLACES else math.comb(size, PLACES)) for unit, size in enumerate([1, 2, 7])
+    )
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -233,7 +205,7 @@ def test_units_of_one_example_are_added_up_as_examples_are_beside_larger_ones() 
     table: Any = machine._source.table(1)
     assert isinstance(table, _UnitSet)
     weights = machine._group(SEEDS, range(1)).start
-    rows, counts = rows_of_units(np.random.default_rng(0), np.asarray(data.starts), np.arange(6), ROWS)
+    rows, counts = rows_of_units(np.random.default_rng(0), np.asarray(data.starts), np.arange(6), PLACES)
     ordinary = machine.network.clipped_sums(
         weights,
         torch.from_numpy(data.inputs)[None, [0, 5, 8, 9]],
@@ -242,7 +214,7 @@ def test_units_of_one_example_are_added_up_as_examples_are_beside_larger_ones() 
         0.5,
     )
     larger = np.array([1, 3])
-    of_several, _ = reference_sums(
+    of_several, _ = reference_sums_of_units(
         nn.Linear(5, CLASSES), weights, torch.from_numpy(data.inputs[rows[larger]])[None],
         torch.from_numpy(data.labels[rows[larger]])[None], torch.from_numpy(counts[larger])[None].long(), 0.5,
     )  # fmt: skip
@@ -280,11 +252,12 @@ def test_units_of_one_example_give_the_votes_of_examples(name: str, keep: float 
             Examples(x, y, units=units), x[:10], model=model, root_seed=bytes(32), device="cpu",
             config=TrainConfig(5, 1.0, 0.2, 5, 0.5, 1.0, num_train=40, classes=CLASSES, keep=keep, unit_rows=rows),
         )
-        for units, rows in ((None, None), (Units.of(range(40)), 8))
+        for units, rows in ((None, None), (Units.of(range(40)), 8), (Units.of(range(40)), None))
     ]  # fmt: skip
-    assert np.array_equal(votes[0].counts, votes[1].counts)
-    assert np.array_equal(votes[0].score_sums, votes[1].score_sums)  # pyright: ignore[reportArgumentType]
-    assert votes[0].mechanism == votes[1].mechanism
+    for each in votes[1:]:
+        assert np.array_equal(votes[0].counts, each.counts)
+        assert np.array_equal(votes[0].score_sums, each.score_sums)  # pyright: ignore[reportArgumentType]
+        assert votes[0].mechanism == each.mechanism
 
 
 @pytest.mark.parametrize("sizes", [[3] * 12, [1, 5, 2, 9] * 3, [1] * 11 + [4]])
@@ -294,7 +267,7 @@ def test_steps_are_those_of_a_slow_loop(name: str, sizes: list[int]) -> None:
     make, _ = NETWORKS[name]
     module, data = make(), units_of(sizes)
     config = TrainConfig(
-        3, 1e-6, 0.4, 4, 0.3, 0.5, num_train=12, classes=CLASSES, divisor=4.8, score_bins=0, unit_rows=ROWS
+        3, 1e-6, 0.4, 4, 0.3, 0.5, num_train=12, classes=CLASSES, divisor=4.8, score_bins=0, unit_rows=PLACES
     )
     machine = Engine(module, data, config, device=CPU)
     group = machine._group(SEEDS, range(3))
@@ -305,14 +278,14 @@ def test_steps_are_those_of_a_slow_loop(name: str, sizes: list[int]) -> None:
         assert isinstance(block, UnitBlock)
         for step in range(len(block)):
             rows, counts = (torch.from_numpy(each[step]).long() for each in (block.rows, block.counts))
-            sums, _ = reference_sums(module, weights.float(), inputs[rows], labels[rows], counts, 0.3)
+            sums, _ = reference_sums_of_units(module, weights.float(), inputs[rows], labels[rows], counts, 0.3)
             weights = weights - 0.5 * sums / 4.8
     torch.testing.assert_close(found.double(), weights, rtol=1e-3, atol=1e-4)
 
 
 def test_where_the_data_lies_and_the_pieces_of_a_batch_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     data = units_of([1, 5, 2, 9, 1, 1, 4, 3] * 8)
-    config = TrainConfig(4, 1.0, 0.6, 4, 0.3, 0.5, num_train=64, classes=CLASSES, divisor=30.0, unit_rows=ROWS)
+    config = TrainConfig(4, 1.0, 0.6, 4, 0.3, 0.5, num_train=64, classes=CLASSES, divisor=30.0, unit_rows=PLACES)
     expected = Engine(nn.Linear(5, CLASSES), data, config, device=CPU).train(SEEDS, range(4))
     with monkeypatch.context() as patch:
         patch.setattr("mithridate.training.batch_source.has_room", lambda inputs, device: False)
@@ -420,11 +393,13 @@ def test_a_cap_below_the_places_of_a_unit_lowers_them() -> None:
         defence("fdp", classes=2, unit_rows=3).order((examples.x, examples.y), examples.x[:5])
 
 
-def test_a_configuration_by_hand_says_how_many_examples_of_a_unit_count() -> None:
+def test_a_configuration_by_hand_has_the_same_default() -> None:
     examples = many_rows()
     config = TrainConfig(5, 1.0, 0.2, 5, 0.5, 1.0, num_train=40, classes=2)
-    with pytest.raises(ConfigError, match="unit_rows=8"):
-        train(examples, examples.x[:3], model="linear", config=config)
+    votes = train(examples, examples.x[:3], model="linear", config=config, device="cpu")
+    assert votes.unit == Unit("vendor", 40)
+    assert votes.recipe is not None
+    assert votes.recipe["config"]["unit_rows"] == 16
 
 
 def test_recipes_name_the_places_of_a_unit_only_where_there_are_units() -> None:

@@ -18,6 +18,7 @@ from mithridate.certifying.exact import in_units, leads, winners
 from mithridate.core.mechanism import Deterministic, Threat, Voters
 from mithridate.core.provenance import TrainingData, fingerprint, input_hashes
 from mithridate.core.rule import Decision, ExactRule
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.data.examples import Examples
 from mithridate.defences import Defence, register
 from mithridate.defences.kept_run import KeptRun
@@ -32,7 +33,7 @@ class LabelCount(Deterministic):
     rule = "commonest-label"
     words = Voters("", "training examples", "the commonest label is not much commoner. Collect more examples.")
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data."""
         return "every training example votes for its own label, whatever the input is"
 

@@ -122,6 +122,18 @@ def plural(noun: str) -> str:
     return f"{noun}es" if word.endswith(("s", "x", "z", "ch", "sh")) else f"{noun}s"
 
 
+def with_article(noun: str) -> str:
+    """A noun as one of many, by the sound that most nouns of its spelling begin with.
+
+    >>> with_article("vendor"), with_article("annotator"), with_article("user"), with_article("hour")
+    ('a vendor', 'an annotator', 'a user', 'an hour')
+    """
+    word = noun.lower()
+    like_you = word.startswith(("uni", "use", "usa", "eu", "one"))
+    silent = word.startswith(("hour", "heir", "honest", "honour", "honor"))
+    return f"{'an' if silent or (word[:1] in tuple('aeiou') and not like_you) else 'a'} {noun}"
+
+
 def fraction(text: str) -> float:
     """A number, or one as a fraction.
 

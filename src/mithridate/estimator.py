@@ -42,6 +42,7 @@ from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data import Examples, Table, frames, propose, read
 from mithridate.data.examples import fitted_preprocessing
+from mithridate.data.units import Units
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import decided, named
 from mithridate.defences.base import kind_of_device
@@ -60,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
 # What a fit learns from the form of its inputs.
-_OF_INPUTS = ("n_features_in_", "feature_names_in_", "schema_", "_columns", "_label")
+_OF_INPUTS = ("n_features_in_", "feature_names_in_", "schema_", "_columns", "_label", "_unit")
 # Texts are held in an array of fixed width.
 _MOST_TEXT_BYTES = 1 << 33
 
@@ -102,17 +103,18 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             chosen, as on the command line (where model and constants are all given, the inputs as they are).
         classes: all labels there can be. None takes those that are in the training labels, and every certificate then
             says that this set of labels is assumed public.
-        threat: how the training data may have been changed; None: what the method certifies against by default.
+        threat: how the training data may have been changed; None: what the method certifies against by default, and
+            `edit` where units are declared, which radii then count.
         failure_prob: probability with which the claim about one prediction may fail, over training.
         device: `cpu`, `cuda`, `mps`, or `auto`: an NVIDIA GPU if there is one, else the CPU.
         random_state: None draws the randomness from the operating system, as it should be. A number (or a generator)
             makes the result repeatable, and every certificate then assumes that the attacker does not know it.
         run_dir: where the run is kept, so that it can go on after an interruption; None: nowhere that lasts. Keep the
             directory as long as the estimator, which reads its models from there.
-        schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label` and `classes`
-            serve where `y` and `classes` are left out. None: columns that are all numbers, none of them missing, are
-            taken as they are, and others are read by a proposal from the training data (`schema_`). Certificates are
-            then conditional on that (`proposed-schema`).
+        schema: how the columns of a data frame become numbers, a `mithridate.data.Table`; its `label`, `classes` and
+            `unit` serve where `y`, `classes` and `units` are left out. None: columns that are all numbers, none of them
+            missing, are taken as they are, and others are read by a proposal from the training data (`schema_`).
+            Certificates are then conditional on that (`proposed-schema`).
         verbose: 0 prints nothing; from 1 on `fit` says what was chosen and shows its progress.
         radius: for `auto`: how many changes predictions should withstand.
         private: for `auto`: whether the models themselves must be private.
@@ -122,7 +124,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             of nearest neighbours, `partitions` of DPA, `noise_multiplier` of a private ensemble, and so on (those of a
             defence that is registered after this class was imported go into the object). None: chosen. `num_train`
             is the number of training examples, where it is fixed or public; without it, what follows that number
-            follows its step, and no radius goes beyond the step.
+            follows its step, and no radius goes beyond the step. With units, `num_units` is that of units.
 
     Attributes:
         classes_: the labels, sorted; certificates have predictions by their position, `classes_[certificate.label]`,
@@ -143,6 +145,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
                                       `schema`, or by a proposal; later ones need the same columns, in any
                                       order (in that order where all were numbers)
         y                             one label an input, or the name of a column of the data frame
+        units                         one name an input, or the name of a column of the data frame
         missing values                in arrays refused, as everywhere in scikit-learn; in data frames read
         ties                          go to the smaller label, as in the certificate
         sample weights                not supported
@@ -166,6 +169,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
     _run: _Run
     _columns: tuple[str, ...]
     _label: str | None
+    _unit: str | None
 
     @_with_constants
     def __init__(
@@ -209,7 +213,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         for name in _CONSTANTS:
             setattr(self, name, constants.get(name))
 
-    def fit(self, X: Any, y: Any = None) -> CertifiedClassifier:
+    def fit(self, X: Any, y: Any = None, units: Any = None) -> CertifiedClassifier:
         """Train all instances; a fit that fails leaves what was fitted before as it was.
 
         Nothing is printed unless `verbose` asks for it: `choice_.words` says what was chosen, and so does the log
@@ -219,6 +223,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         Args:
             X: training inputs.
             y: their labels, or the name of the column of `X` that holds them; None where `schema` names it.
+            units: who sent each of them, such as a vendor: a name for every input, or the name of the column of `X`
+                that holds them, which is no input. Radii then count vendors with all their inputs, and no single
+                inputs. None: `schema` names the column, or there are no units.
 
         Raises:
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
@@ -229,7 +236,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted = copy.copy(self)
         for name in _OF_INPUTS:  # of earlier inputs
             vars(fitted).pop(name, None)
+        X, owners = fitted._units_apart(X, units)
         training, classes = fitted._training(X, y)
+        training = replace(training, units=owners)
         looks = _looks_of_callers()
         training = replace(training, assumptions=(*looks, *training.assumptions))
         seen = (*fitted_preprocessing(training.x, training.source), *looks)  # An order says the first by itself.
@@ -305,7 +314,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         """The label with the most votes for each input, by their class weights; ties go to the smaller label."""
         votes, rule = self.votes(X), self._rule()
         top = (
-            rule.decide(votes, votes.mechanism.threat).label
+            rule.decide(votes, certification.default_threat(votes)).label
             if isinstance(rule, ExactRule)
             else rule.weighed(votes.counts).argmax(axis=1)
         )
@@ -344,13 +353,14 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         if 2 * cut > len(certificate.radius) and votes.size is not None:
             _warn(
                 f"{cut} of {len(certificate.radius)} radii end at {votes.size.limit(certificate.threat)}, because the "
-                "number of training examples was not declared. Declare num_train, where it is fixed or public."
+                f"number of {votes.unit_words.many_in_full} was not declared. Declare {votes.unit_words.declared_as}, "
+                "where it is fixed or public."
             )
         abstained = int((certificate.radius < 0).sum())
         if 2 * abstained > len(certificate.radius):
             _warn(
                 f"{abstained} of {len(certificate.radius)} predictions are not certified: their votes are too close. "
-                "Raise instances, lower noise_multiplier, or train on more examples."
+                f"Raise instances, lower noise_multiplier, or train on more {votes.unit_words.many}."
             )
         return certificate
 
@@ -362,7 +372,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             y: their true labels, or the name of their column, where known.
         """
         check_is_fitted(self, "defence_")
-        X, y = _apart(X, y, self._label)
+        X, y = _apart(self._without_units(X), y, self._label)
         inputs = self._inputs(X, reset=False)
         labels = None if y is None else _positions(column_or_1d(_as_typed(y)), self.classes_, "The true labels")
         # A run keeps what its models saw, and neither a network nor a learner of the user's own.
@@ -386,8 +396,35 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             sample_weight: how much each input counts.
         """
         check_is_fitted(self, "defence_")
-        X, y = _apart(X, y, self._label)
+        X, y = _apart(self._without_units(X), y, self._label)
         return float(super().score(X, y, sample_weight))
+
+    def _units_apart(self, X: Any, units: Any) -> tuple[Any, Units | None]:
+        """Training inputs without the column of units, and the units."""
+        given = self.schema.unit if units is None and self.schema is not None else units
+        self._unit = given if isinstance(given, str) else None
+        if given is None:
+            return X, None
+        frame, name = frames.as_frame(X), getattr(given, "name", None)
+        if self._unit is not None:
+            if frame is None:
+                raise ConfigError(
+                    f"The units are named as the column {self._unit!r}, but X is no data frame ({type(X).__name__}); "
+                    "give one, or a name for every input."
+                )
+            name, given = self._unit, frames.column_of(frame, self._unit)
+            X = frames.without_column(frame, self._unit)
+        elif frame is not None and name in frames.column_names(frame) and self.schema is None:
+            raise ConfigError(
+                f"The units are called {name}, and so is an input, which is none: new inputs have other units. Give "
+                f"units={name!r}, which leaves that column out."
+            )
+        return X, Units.of(given, name if isinstance(name, str) and name.strip() else "unit", "input")
+
+    def _without_units(self, X: Any) -> Any:
+        """Later inputs, which may have the column of units or not."""
+        frame = frames.as_frame(X)
+        return X if frame is None or self._unit is None else _apart(X, None, self._unit)[0]
 
     def _training(self, X: Any, y: Any) -> tuple[Examples, Array]:
         """Training examples, with all that was assumed when they were read, and the classes."""
@@ -411,7 +448,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             assumed = used.assumptions
         # Each class of its own kind, as far as JSON goes, so that certificates know labels as `y` has them.
         names: Any = tuple(name if isinstance(name, str | int | float) else str(name) for name in classes.tolist())
-        declaration = None if used is None else replace(used, label=self._label)
+        declaration = None if used is None else replace(used, label=self._label, unit=self._unit)
         return Examples(inputs, labels, names, assumptions=assumed, declaration=declaration), classes
 
     def _inputs(self, X: Any, *, reset: bool, y: Any = "no_validation") -> Array:

@@ -10,6 +10,8 @@ A project file says where the data is, how it is read and how to train; `mithrid
     train = "flowers.csv"        # beside the project file
     holdout = 0.2                # or: test = "test.csv"
     trusted = "known.csv"        # trained on, too: examples that no attacker touched; may be left out
+    unit = "vendor"              # radii count vendors: a column, an array, or a level of folders; may be left out
+    units = "sources.csv"        # of images: a table of files and vendors, in place of the level of folders
     kind = "table"               # and the rest of a declaration, see docs/data.md
 
     [train]
@@ -56,7 +58,9 @@ from mithridate.comparing.result import checked_radii
 from mithridate.comparing.running import row_names
 from mithridate.core.conditions import Statement, classes_read_off, of_user
 from mithridate.core.mechanism import Threat
+from mithridate.core.units import Unit
 from mithridate.data.declarations import (
+    Arrays,
     Declaration,
     Images,
     Table,
@@ -68,7 +72,7 @@ from mithridate.data.declarations import (
 )
 from mithridate.data.examples import Examples, joined
 from mithridate.data.named import NAMES, load_named
-from mithridate.data.partition import split_by_hash
+from mithridate.data.partition import is_held_out, split_by_hash
 from mithridate.data.proposing import Proposal
 from mithridate.data.published_files import Progress
 from mithridate.data.sources import TABLE_FILES, is_data, read
@@ -122,6 +126,8 @@ class Project:
         assumptions: what the user says is taken for granted, a sentence each; every certificate repeats them.
         trusted: examples that are trained on, too, and that no attacker touched, as the user states.
         tuned: on what trusted examples the constants were chosen, in a sentence that every certificate repeats.
+        units: a table that says to which unit each image belongs; None: they say so themselves, where units are
+            declared.
     """
 
     train: Path | None = None
@@ -135,6 +141,14 @@ class Project:
     assumptions: tuple[str, ...] = ()
     trusted: Path | None = None
     tuned: str | None = None
+    units: Path | None = None
+
+    def with_units(self, unit: str | None = None, units: Path | None = None) -> Project:
+        """The same, with what a unit is called and where the units of images are, as far as that is said here."""
+        declared = self.declaration
+        if unit is not None:
+            declared = Arrays(unit=unit) if declared is None else replace(declared, unit=unit)
+        return replace(self, declaration=declared, units=self.units if units is None else units)
 
     @property
     def data_name(self) -> str | None:
@@ -183,7 +197,7 @@ class Project:
 
     def left_open(self) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         """What `tune` must not change, and the methods among which it may choose; None where all are open."""
-        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend", "num_train", "classes")
+        others = (*_WANTED, *RUNTIME, *CLUSTER, "backend", "num_train", "num_units", "classes")
         given = {name: value for name, value in self.options.items() if name not in others and value is not None}
         method = "fdp" if self.options.get("private") else self.options.get("method")
         return decided(given), None if method in (None, AUTO) else (str(method),)
@@ -220,7 +234,7 @@ class Project:
         """
         training, test = self._read(progress)
         if self.trusted is not None:
-            training = joined(training, read(self.trusted, self.declaration, labels=True), "trusted")
+            training = joined(training, self._trusted(), "trusted")
         # An assumption, and no condition: what was chosen on other data is the same whatever the training data is.
         tuned = () if self.tuned is None else (Statement(self.tuned),)
         return replace(training, assumptions=(*training.assumptions, *self.assumptions, *tuned)), test
@@ -232,9 +246,41 @@ class Project:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
-        if self.data_name is not None:
-            return load_named(self.data_name, data_dir=self.data_dir, progress=progress)[0]
-        return read(self._train_path(), self.declaration, labels=True)
+        return self._named(progress)[0] if self.data_name is not None else self._whole()
+
+    def _whole(self) -> Examples:
+        return read(self._train_path(), self.declaration, labels=True, units=self.units)
+
+    def _named(self, progress: Progress | None) -> tuple[Examples, Examples]:
+        assert self.data_name is not None
+        if self.units is not None or (self.declaration is not None and self.declaration.unit is not None):
+            raise ConfigError(f"{self.data_name} has no units; leave unit out, or name training data that has some.")
+        return load_named(self.data_name, data_dir=self.data_dir, progress=progress)
+
+    def _trusted(self) -> Examples:
+        """The trusted examples, without those of units that are held out: a hash of the name decides here, too."""
+        assert self.trusted is not None
+        if self.units is not None:
+            raise ConfigError(
+                f"units names the files of the training data, and not those of {self.trusted}; put the images of every "
+                "unit into a folder of its own, above those of the classes, and leave units out."
+            )
+        found = read(self.trusted, self.declaration, labels=True)
+        if found.units is None or self.test is not None:
+            return found
+        held_out = is_held_out(found, self.holdout)
+        if not held_out.any():
+            return found
+        one = found.units.unit
+        note = (
+            f"Of {len(found.x):,} trusted examples, {int(held_out.sum()):,} belong to {one.many} that are held out, "
+            "and are not trained on."
+        )
+        if held_out.all():
+            raise ConfigError(
+                f"All trusted examples belong to {one.many} that are held out; name a test file, or leave them out."
+            )
+        return replace(found.part(~held_out), notes=(*found.notes, note))
 
     def _read(self, progress: Progress | None) -> tuple[Examples, Examples]:
         if (name := self.data_name) is not None:
@@ -242,12 +288,12 @@ class Project:
                 raise ConfigError(
                     f"The test file {self.test} does not go with {name}, which has its own; leave it out."
                 )
-            return load_named(name, data_dir=self.data_dir, progress=progress)
+            return self._named(progress)
         if self.data_dir is not None:
             raise ConfigError(
                 "A data folder belongs to a well-known data set: name one in [data], give a recipe, or leave it out."
             )
-        training = read(self._train_path(), self.declaration, labels=True)
+        training = self._whole()
         if self.test is None:
             return split_by_hash(self._with_classes(training), self.holdout)
         return training, read(self.test, self.declaration, classes=training.class_names)
@@ -459,15 +505,17 @@ def _data_of(data: dict[str, Any], path: Path) -> Project:
         if not isinstance(data["name"], str) or data["name"] not in NAMES:
             raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
         return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
-    files = _files(data, ("train", "test", "trusted"), path)
+    files = _files(data, ("train", "test", "trusted", "units"), path)
     holdout = data.get("holdout", HOLDOUT)
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
     declared = {name: value for name, value in data.items() if name not in (*files, "holdout")}
+    if set(declared) == {"unit"}:
+        declared["kind"] = Arrays.kind
     if declared and "kind" not in declared:
         raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
     declaration = declaration_from_dict(declared) if declared else None
-    train, test, trusted = (files.get(name) for name in ("train", "test", "trusted"))
-    return Project(train=train, test=test, trusted=trusted, holdout=holdout, declaration=declaration)
+    train, test, trusted, units = (files.get(name) for name in ("train", "test", "trusted", "units"))
+    return Project(train=train, test=test, trusted=trusted, units=units, holdout=holdout, declaration=declaration)
 
 
 def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:
@@ -526,19 +574,25 @@ run_dir = {run_dir_quoted}
 
 """
 _FILES = """\
-# Files beside this one. Without a test file, some examples are held out, by a hash of each, to be voted on.
+# Files beside this one. Without a test file, some {many} are held out, by a hash of each{name}, to be voted on.
 train = {train}
 {test}
+"""
+_NUM_TRAIN = """\
+# num_train = 10000         # examples to train on (without those held out), where their number is fixed or public; else
+"""
+_NUM_UNITS = """\
+# unit_cap = 1000           # rows of one of them that enter at most: those with the smallest hashes
+# num_units = 1000          # {many} to train on (without those held out), where their number is fixed or public; else
 """
 _TRAIN = """
 [train]
 # What is commented out is chosen from the kind of data, the step of its size and the classes, and shown before training
 # starts. Decide here by what you know, not by what comes out on this training data.
 # method = "auto"           # or fdp, nearest-neighbours, dpa and others: `mithridate train --help` lists them
-{radius}# how many changed examples predictions should withstand
+{radius}# how many changed {many} predictions should withstand
 # private = true            # the models themselves must be private: fdp
-# num_train = 10000         # examples to train on (without those held out), where their number is fixed or public; else
-#                           # a radius ends where the next step of their number begins
+{number}#                           # a radius ends where the next step of their number begins
 {weights}{encoder}# Of fdp:
 # instances = 1000          # models that vote: more give larger radii, and take longer
 # noise_multiplier = 10.0   # more noise: larger radii, less accuracy
@@ -546,7 +600,15 @@ _TRAIN = """
 """
 
 
-def project_toml(path: Path, train: Path, test: Path | None, proposal: Proposal, *, radius: int | None = None) -> str:
+def project_toml(
+    path: Path,
+    train: Path,
+    test: Path | None,
+    proposal: Proposal,
+    *,
+    radius: int | None = None,
+    units: Path | None = None,
+) -> str:
     """A commented project file to start from.
 
     Args:
@@ -555,6 +617,7 @@ def project_toml(path: Path, train: Path, test: Path | None, proposal: Proposal,
         test: the inputs to vote on, where there are some.
         proposal: how examples are read, and what is to be said about them.
         radius: how many changed examples predictions should withstand, where the user says so.
+        units: a table that says to which unit each image belongs, where there is one.
 
     Raises:
         ConfigError: the name of a file cannot be written as text.
@@ -571,7 +634,10 @@ def project_toml(path: Path, train: Path, test: Path | None, proposal: Proposal,
     files = _FILES.format(
         train=toml_text(_relative(train, path)),
         test=f"holdout = {HOLDOUT}" if test is None else f"test = {toml_text(_relative(test, path))}",
+        many=_many(proposal),
+        name="" if proposal.declaration.unit is None else " name",
     )
+    files += "" if units is None else f"units = {toml_text(_relative(units, path))}\n"
     # A comment of TOML holds no control characters.
     shown = [shlex.quote(name) if name.isprintable() else "..." for name in (path.name, run_dir)]
     header = _HEADER.format(name=shown[0], run_dir=shown[1], run_dir_quoted=toml_text(run_dir))
@@ -590,7 +656,20 @@ def _train_table(proposal: Proposal, radius: int | None) -> str:
         f"{line}\n" for line in comment_lines(e.sentence for e in proposal.remarks if e.kind == "encoder")
     )
     encoder += "" if proposal.features is None else f"features = {toml_text(proposal.features)}\n"
-    return _TRAIN.format(radius=f"{few}{wanted:<28}", weights=rare + weights, encoder=encoder)
+    number = _NUM_TRAIN if proposal.declaration.unit is None else _NUM_UNITS.format(many=_many(proposal))
+    return _TRAIN.format(
+        radius=f"{few}{wanted:<28}",
+        many=_many(proposal),
+        number=number,
+        weights=rare + weights,
+        encoder=encoder,
+    )
+
+
+def _many(proposal: Proposal) -> str:
+    """What is counted, in a comment."""
+    unit = proposal.declaration.unit
+    return "examples" if unit is None else Unit(unit, 1).many
 
 
 # --- a project with its constants chosen ------------------------------------------------------------------------------
@@ -639,7 +718,7 @@ def _data_lines(project: Project, path: Path) -> list[str]:
         return ["[data]", f"name = {toml_text(project.name)}"] + (
             [] if folder is None else [f"data_dir = {toml_text(_relative(folder, path))}"]
         )
-    named = {"train": project.train, "test": project.test, "trusted": project.trusted}
+    named = {"train": project.train, "test": project.test, "trusted": project.trusted, "units": project.units}
     files = [f"{name} = {toml_text(_relative(file, path))}" for name, file in named.items() if file is not None]
     files += [f"holdout = {project.holdout!r}"] if project.test is None and project.train is not None else []
     if project.declaration is None:

@@ -38,7 +38,7 @@ from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.core.conditions import Size, Statement, conditions_of, from_plain, in_json, listed_ids, to_plain
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.provenance import TrainingData
-from mithridate.core.units import Unit
+from mithridate.core.units import Unit, unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, MithridateError, NumericalError, TamperedError
 
@@ -54,15 +54,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Verification:
-    """The outcome of an audit: what was checked, and under which assumptions it holds."""
+    """The outcome of an audit: what was checked, what the radii count, and under which assumptions it holds."""
 
     checks: tuple[Check, ...]
     assumptions: tuple[str, ...] = ()
     conditions: tuple[Statement, ...] = ()
+    unit: Unit | None = None
 
     def __repr__(self) -> str:
         failed = [check.name for check in self.checks if not check.passed]
-        outcome = f"not valid: {listed(failed)}" if failed else "valid"
+        of = "" if self.unit is None else f", for {self.unit.many}"
+        outcome = f"not valid: {listed(failed)}" if failed else f"valid{of}"
         lines = [f"Verification by {counted(len(self.checks), 'check')}: {outcome}"]
         return "\n".join([*lines, *([f"conditional on {listed_ids(self.conditions)}"] if self.conditions else [])])
 
@@ -76,6 +78,7 @@ class Verification:
         return {
             "schema": "mithridate.verification/1",
             "valid": self.valid,
+            **unit_in_json(self.unit),
             **in_json(self.conditions),
             "assumptions": list(map(str, self.assumptions)),
             "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in self.checks],
@@ -117,7 +120,7 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
         agreed = f"counts, mechanism, recipe, data, inputs, size and conditions are those of {run}"
         checks.append(Check("source", not differences, differences or agreed))
     checks.extend(_claims(certificate, progress))
-    return Verification(tuple(checks), certificate.assumptions, certificate.conditions)
+    return Verification(tuple(checks), certificate.assumptions, certificate.conditions, certificate.votes.unit)
 
 
 def _certificate_in(folder: Path) -> Path:
@@ -148,7 +151,8 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
     yield _check_statuses(certificate, limits)
     claim = _claim(certificate, limits, progress)
-    what = f"hold, at {len(claim.radii)} distinct radii, whatever the changes are"
+    changes = certificate.votes.unit_words.changes
+    what = f"hold, at {len(claim.radii)} distinct radii, whatever the {changes} are"
     yield _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
 
 
@@ -229,11 +233,11 @@ def _check_units(certificate: Certificate) -> Iterator[Check]:
 
 def _check_size(certificate: Certificate) -> Iterator[Check]:
     """That no change within a radius leads to a number of training examples for which constants would be others."""
-    problem, size, unit = _size_problem(certificate), certificate.votes.size, certificate.votes.unit
+    problem, size, counted = _size_problem(certificate), certificate.votes.size, certificate.votes.unit_words
     if problem is not None:
         yield Check("size", False, problem)
     elif size is not None:
-        stay = f"stay within {size.low} to {size.high - 1} {'training examples' if unit is None else unit.many}"
+        stay = f"stay within {size.low} to {size.high - 1} {counted.many_in_full}"
         yield _counted("size", _beyond_size(certificate, size), stay)
 
 
@@ -258,7 +262,9 @@ def _check_decisions(certificate: Certificate, progress: Progress | None) -> Che
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
     wrong = (certificate.radius < 0) | (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
-    what = "hold under the worst change of their size, by another route"
+    units = certificate.votes.unit_words
+    change = f"change of so many {units.many}" if units.are_named else "change of their size"
+    what = f"hold under the worst {change}, by another route"
     return _check_again("labels and radii", _claim(certificate, progress=progress), wrong, what)
 
 
@@ -318,13 +324,14 @@ _CHANGES_AT = np.array([1, 4, 7, 14, 34, 67] + [int(float(f"{m}e{e}")) for e in 
 def _size_problem(certificate: Certificate) -> str | None:
     """Why the stated size cannot be right; None where it can."""
     size, cut = certificate.votes.size, certificate.status == Status.SIZE_LIMIT.value
+    many = certificate.votes.unit_words.many
     if size is None:
         return "a radius ends with the size of the training set, but no size is stated" if cut.any() else None
     stated = certificate.votes.mechanism.to_dict().get("num_train")
     if stated not in (None, size.num_train):
-        return f"it is that of {size.num_train} examples, but the mechanism has {stated}"
+        return f"it is that of {size.num_train} {many}, but the mechanism has {stated}"
     if size.high not in _CHANGES_AT or size.low != _CHANGES_AT[_CHANGES_AT < size.high].max(initial=0):
-        return f"{size.low} to {size.high - 1} is not the size step of {size.num_train} examples"
+        return f"{size.low} to {size.high - 1} is not the size step of {size.num_train} {many}"
     return None
 
 

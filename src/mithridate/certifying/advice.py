@@ -125,7 +125,7 @@ def _radius_at_unanimity(certificate: Certificate, instances: int) -> int | None
     share = votes.examples if certificate.scope is Scope.ALL else 1
     try:
         found = bounded(
-            replace(agreed, size=votes.size),
+            replace(agreed, size=votes.size, unit=votes.unit),
             method,
             certificate.threat,
             certificate.failure_prob / share,

@@ -23,7 +23,7 @@ from mithridate.core.bounds import (
 )
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
-from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.mechanism import OF_UNITS, SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
@@ -107,7 +107,7 @@ def certify(
 
 def default_threat(votes: Votes) -> Threat:
     """What is certified against where nobody says otherwise: with units, that they are inserted, deleted or changed."""
-    return votes.mechanism.threat if votes.unit is None else Threat.EDIT
+    return votes.mechanism.threat if votes.unit is None else OF_UNITS
 
 
 def own_rule(votes: Votes) -> Rule:

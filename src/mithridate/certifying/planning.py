@@ -14,6 +14,7 @@ from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import SEARCH_LIMIT, certify, default_bounds, separated_margins
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.rule import Weighted
+from mithridate.core.units import Unit, unit_in_json, words_of
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError
 
@@ -45,6 +46,7 @@ class Plan:
         needed_instances: the fewest instances with which unanimous votes reach it, all else equal.
         needed_noise_multiplier: the least noise with which they do, all else equal (to 1 part in 1000, rounded up).
         needed_steps: the most steps with which they do, all else equal.
+        unit: what radii count, where that is not single examples.
     """
 
     mechanism: Private
@@ -60,12 +62,15 @@ class Plan:
     needed_instances: int | None = None
     needed_noise_multiplier: float | None = None
     needed_steps: int | None = None
+    unit: Unit | None = None
 
     def __repr__(self) -> str:
         asked = "" if self.radius is None else f"; {self.radius:,} was asked for"
+        words = words_of(self.unit)
+        of = f" of {words.many}" if words.are_named else ""
         return (
             f"Plan of {self.instances:,} instances, {self.classes} classes, by {self.method.name} against "
-            f"{self.threat}: radius {self.max_radius:,} where all agree{asked}\n{self.mechanism.in_words()}"
+            f"{self.threat}{of}: radius {self.max_radius:,} where all agree{asked}\n{self.mechanism.in_words(words)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,12 +78,15 @@ class Plan:
         options = self.method.to_dict()
         values: dict[str, Any] = {"schema": "mithridate.plan/1"}
         for each in fields(self):
+            if each.name == "unit":
+                continue
             values[each.name] = getattr(self, each.name)
             if each.name == "method":
                 values |= {"method": options.pop("name"), "method_options": options}
         values["mechanism"] = self.mechanism.to_dict()
         values["threat"] = self.threat.value
         values["radius_by_top_share"] = {f"{share:g}": radius for share, radius in self.radius_by_top_share.items()}
+        values |= unit_in_json(self.unit)
         asked = ("radius", "needed_instances", "needed_noise_multiplier", "needed_steps")
         return values if self.radius is not None else {key: values[key] for key in values if key not in asked}
 
@@ -90,9 +98,10 @@ def plan(
     classes: int,
     radius: int | None = None,
     failure_prob: float = 1e-3,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
     method: Method | None = None,
     bounds: str | None = None,
+    unit: Unit | None = None,
 ) -> Plan:
     """What could be certified with this mechanism and this many instances.
 
@@ -102,9 +111,11 @@ def plan(
         classes: number of labels, at least 2.
         radius: a radius that is wanted for unanimous votes; the plan then says what would reach it.
         failure_prob: probability with which a claim may fail, in (0, 1).
-        threat: how the data may have been changed.
+        threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         method: `FDP()` (default), `RDP(...)` or `ADP(...)`.
         bounds: confidence bounds on the votes; `simultaneous` by default.
+        unit: what radii count, where an attacker controls more than one example at a time; the mechanism then speaks of
+            units wherever it says examples.
 
     Raises:
         ConfigError: an argument is not what it should be.
@@ -119,11 +130,13 @@ def plan(
         _validate.positive_integer(radius=radius)
         if radius > SEARCH_LIMIT:
             raise ConfigError(f"Expected radius of at most {SEARCH_LIMIT}, the largest that is searched, got {radius}.")
+        if unit is not None and radius > unit.count:
+            raise ConfigError(f"radius {radius} is above the number of {unit.many} ({unit.count:,}); lower the radius.")
     method, kind = FDP() if method is None else method, default_bounds("votes") if bounds is None else bounds
     label, rival = _hardest(method, classes)
     counts = [_counts(share, instances, classes, label, rival) for share in TOP_SHARES]
     certificate = certify(
-        Votes.from_counts(counts, mechanism=mechanism),
+        replace(Votes.from_counts(counts, mechanism=mechanism), unit=unit),
         method=method,
         threat=threat,
         failure_prob=failure_prob,
@@ -131,7 +144,16 @@ def plan(
     )
     radii = dict(zip(TOP_SHARES, np.where(certificate.label == label, certificate.radius, -1).tolist(), strict=True))
     result = Plan(
-        mechanism, instances, classes, method, Threat(threat), failure_prob, kind, radii[1.0], radius_by_top_share=radii
+        mechanism,
+        instances,
+        classes,
+        method,
+        certificate.threat,
+        failure_prob,
+        kind,
+        radii[1.0],
+        radius_by_top_share=radii,
+        unit=unit,
     )
     return result if radius is None else _with_needs(result, radius)
 

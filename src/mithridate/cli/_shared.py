@@ -126,6 +126,18 @@ def new_parser(words: list[str] | None = None) -> Parser:
     return parser
 
 
+def add_units(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    """The flags that say what a unit is, and where it stands."""
+    parser.add_argument(
+        "--unit",
+        metavar="NAME",
+        help="certify against poisoned sources: the column, array or level of folders that names them, e.g. vendor",
+    )
+    parser.add_argument(
+        "--units", type=Path, metavar="FILE", help="of images: a table with the columns file and NAME of --unit"
+    )
+
+
 # --- output -----------------------------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from mithridate.certifying.advice import advise
 from mithridate.certifying.certification import certify, own_rule
 from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _shared
+from mithridate.cli._flags import CONFIG
 from mithridate.cli.train import accuracy, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status, confidence, is_correct
@@ -31,19 +32,28 @@ from mithridate.core.conditions import in_json
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
+from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
 from mithridate.core.votes import Votes, read_votes
 from mithridate.data import Examples, declaration_from_dict, read
+from mithridate.defences.automatic import AUTO
 from mithridate.defences.prediction import predict, source_of
 from mithridate.defences.private import METHODS
 from mithridate.defences.registry import defence, kind_of, names
 from mithridate.defences.statistical import StatisticalBound
 from mithridate.errors import ConfigError
+from mithridate.projects import read_project
+from mithridate.recipes import presets
 from mithridate.recipes.signal import needed_examples
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report import top_share
 
-_PLAN_EXAMPLES = """example:
+_PLAN_EXAMPLES = """examples:
   mithridate plan --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --instances 1000 --classes 10 --radius 250
+  mithridate plan shops.toml --num-units 1000 --radius 20
+  mithridate plan --noise-multiplier 8 --sample-rate 0.1 --steps 100 --instances 1000 --classes 2 \\
+      --unit vendor --num-units 1000
+
+With a project file, whatever its [train] decides need not be repeated, and flags take precedence.
 """
 _CERTIFY_EXAMPLES = """examples:
   mithridate certify runs/mnist
@@ -60,18 +70,20 @@ _PREDICT_EXAMPLES = """examples:
 the votes for `mithridate certify`.
 """
 _SHOWN, _BAR = 20, 30
+# What a plan cannot do without.
+_PLANNED = ("noise_multiplier", "sample_rate", "steps", "instances", "classes")
 _FORMS = (".csv", ".json", ".npz")
 
 
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 
-def add_mechanism(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Flags for what each instance ran."""
-    group = parser.add_argument_group("mechanism (what each instance ran; our own votes files know it)")
-    group.add_argument("--noise-multiplier", type=float, metavar="S", required=required, help="noise / clipping norm")
-    group.add_argument("--sample-rate", type=float, metavar="Q", required=required, help="chance to enter a batch")
-    group.add_argument("--steps", type=int, metavar="T", required=required, help="number of steps")
+def add_mechanism(parser: argparse.ArgumentParser, *, known: str) -> None:
+    """Flags for what each instance ran; `known`: who may know it without them."""
+    group = parser.add_argument_group(f"mechanism (what each instance ran; {known})")
+    group.add_argument("--noise-multiplier", type=float, metavar="S", help="noise / clipping norm")
+    group.add_argument("--sample-rate", type=float, metavar="Q", help="chance to enter a batch")
+    group.add_argument("--steps", type=int, metavar="T", help="number of steps")
     group.add_argument(
         "--keep",
         type=fraction,
@@ -154,7 +166,7 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
         "--threat",
         choices=[threat.value for threat in Threat],
         help="what an attacker may have done, r times (default symmetric-difference; for votes of bagging and of "
-        f"smoothing that of their authors). {words}",
+        f"smoothing that of their authors; with units edit). {words}",
     )
     group.add_argument(
         "--failure-prob",
@@ -206,9 +218,12 @@ def add_plan(command: _shared.NewCommand) -> None:
         description="The best radius of a mechanism, how it falls with the votes, and what a wanted radius would need.",
         epilog=_PLAN_EXAMPLES,
     )
-    add_mechanism(parser, required=True)
-    parser.add_argument("--instances", type=int, metavar="P", required=True, help="number of models that would vote")
-    parser.add_argument("--classes", type=int, metavar="L", required=True, help="number of labels")
+    parser.add_argument("project", metavar=CONFIG, type=Path, nargs="?", help="project file of a private ensemble")
+    add_mechanism(parser, known="a project file may know it")
+    parser.add_argument("--instances", type=int, metavar="P", help="number of models that would vote")
+    parser.add_argument("--classes", type=int, metavar="L", help="number of labels")
+    parser.add_argument("--unit", metavar="NAME", help="what radii count, such as vendor (single examples)")
+    parser.add_argument("--num-units", type=int, metavar="N", help="how many units there are")
     parser.add_argument("--radius", type=int, metavar="R", help="a radius that is wanted: what would reach it?")
     add_method(parser, private=True)
     add_claim(parser)
@@ -217,9 +232,16 @@ def add_plan(command: _shared.NewCommand) -> None:
 
 def run_plan(arguments: argparse.Namespace) -> int:
     """Plan and print."""
+    if arguments.project is not None:
+        _take_project(arguments)
+    missing = [name for name in _PLANNED if getattr(arguments, name) is None]
+    if missing:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        where = "" if arguments.project is None else f", which {arguments.project} leaves open"
+        raise ConfigError(f"A plan needs {flags}{where}; add what is missing.")
     mechanism, method = mechanism_from(arguments), method_from(arguments)
-    assert mechanism is not None  # The parser requires its flags,
-    assert isinstance(method, FDP | RDP | ADP | None)  # and knows no others.
+    assert mechanism is not None  # which is required above,
+    assert isinstance(method, FDP | RDP | ADP | None)  # and the parser knows no others.
     if arguments.class_weights:
         method = dataclasses.replace(method or FDP(), class_weights=tuple(arguments.class_weights))
     result = plan(
@@ -228,15 +250,51 @@ def run_plan(arguments: argparse.Namespace) -> int:
         classes=arguments.classes,
         radius=arguments.radius,
         failure_prob=arguments.failure_prob,
-        threat=arguments.threat or Threat.SYMMETRIC_DIFFERENCE,
+        threat=arguments.threat,
         method=method,
         bounds=arguments.bounds,
+        unit=_unit_from(arguments),
     )
     if arguments.json:
-        _shared.print_json({**result.to_dict(), "needed_examples": _needed_examples(result)})
+        needed = "needed_examples" if result.unit is None else "needed_units"
+        _shared.print_json({**result.to_dict(), needed: _needed_examples(result)})
     else:
         _print_plan(_shared.console(), result)
     return 0
+
+
+def _take_project(arguments: argparse.Namespace) -> None:
+    """Put what a project file decides in the place of the flags that were left out."""
+    project = read_project(arguments.project)
+    decided, declared = dict(project.options), project.declaration
+    method = decided.get("method")
+    if method not in (None, AUTO, *METHODS):
+        raise ConfigError(
+            f"plan is about private ensembles, and {arguments.project} asks for {method}; name a method such as fdp "
+            "there."
+        )
+    if decided.get("recipe") is not None:
+        preset = presets.preset(decided["recipe"])
+        number = decided.get("num_units") or decided.get("num_train") or preset.num_train
+        decided = {**preset.options(number), **decided}
+    classes = getattr(declared, "classes", None)
+    decided.setdefault("classes", None if classes is None else len(classes))
+    decided |= {"unit": getattr(declared, "unit", None), "method": method if method in METHODS else None}
+    for name in (*_PLANNED, "keep", "radius", "method", "delta", "class_weights", "unit", "num_units"):
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, decided.get(name))
+
+
+def _unit_from(arguments: argparse.Namespace) -> Unit | None:
+    """What radii count, as the flags or the project file say; None: single examples."""
+    name, count = arguments.unit, arguments.num_units
+    if name is None and count is None:
+        return None
+    if name is None:
+        raise ConfigError("--num-units counts units, which have no name here; add --unit NAME, or leave it out.")
+    if count is None:
+        raise ConfigError(f"A plan needs the number of {UnitWords.of(name).many}; add --num-units N.")
+    return Unit(name, count)
 
 
 def _needed_examples(result: Plan) -> dict[str, int]:
@@ -246,25 +304,31 @@ def _needed_examples(result: Plan) -> dict[str, int]:
 
 
 def _print_plan(console: Console, result: Plan) -> None:
-    table = Table(title=f"{result.instances:,} instances, {result.classes} classes")
+    counted = words_of(result.unit)
+    of = "" if result.unit is None else f", {result.unit.counted(result.unit.count)}"
+    table = Table(title=f"{result.instances:,} instances, {result.classes} classes{of}")
     table.add_column("votes for the label", justify="right")
-    table.add_column("radius", justify="right")
+    table.add_column(counted.radius(), justify="right")
     table.add_column("")
     for share, radius in result.radius_by_top_share.items():
         shown = str(radius) if radius >= 0 else "none"
         table.add_row(f"{share:.0%}", shown, Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
     console.print(table)
-    console.print(f"Threat: {result.threat.in_words}.")
+    console.print(f"Threat: {result.threat.of(counted)}.")
     needed = _needed_examples(result)
+    rows, texts = "rows of a table", "texts"
+    if counted.are_named:
+        rows, texts = f"{counted.many} with rows of a table", "with texts"
     console.print(
-        f"Linear models learn through this noise from about {needed['table']:,} rows of a table, or {needed['text']:,} "
-        "texts, on."
+        f"Linear models learn through this noise from about {needed['table']:,} {rows}, or {needed['text']:,} {texts}, "
+        "on."
     )
     if result.radius_by_top_share[1.0] < 0:
         console.print("Not even unanimous votes are certified: use more instances.")
     if result.radius is None:
         return
-    console.print(f"Unanimous votes reach radius {result.radius} with any one of these changed, all else equal:")
+    asked = f"a radius of {counted.counted(result.radius)}" if counted.are_named else f"radius {result.radius}"
+    console.print(f"Unanimous votes reach {asked} with any one of these changed, all else equal:")
     instances, noise, steps = result.needed_instances, result.needed_noise_multiplier, result.needed_steps
     most = f"{instances:,} or more" if instances else "no number up to 10 million is enough"
     console.print(f"  instances          {most}")
@@ -288,7 +352,7 @@ def add_certify(command: _shared.NewCommand) -> None:
         type=Path,
         help="directory of a finished run, or a votes file: .npz with an array 'counts', or CSV",
     )
-    add_mechanism(parser, required=False)
+    add_mechanism(parser, known="our own votes files know it")
     add_method(parser)
     add_claim(parser)
     parser.add_argument(
@@ -384,6 +448,7 @@ def certified_rows(certificate: Certificate) -> list[dict[str, Any]]:
         "label": certificate.label.tolist(),
         "class": unknown if votes.class_names is None else [votes.shown_class_names[at] for at in certificate.label],
         "radius": certificate.radius.tolist(),
+        **certificate.unit_column(),
         "status": certificate.status.tolist(),
         "correct": unknown if correct is None else ["yes" if each else "no" for each in correct],
     }
@@ -441,7 +506,7 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
     else:
         shares, balanced = certificate.accuracy(None, radii), certificate.balanced_accuracy(None, radii)
         columns = {"correct and certified": shares.tolist(), "mean over classes": balanced.tolist()}
-    for name in ("radius", *columns):
+    for name in (certificate.votes.unit_words.radius(), *columns):
         table.add_column(name, justify="right")
     table.add_column("")
     for radius, row in zip(radii, zip(*columns.values(), strict=True), strict=True):
@@ -451,17 +516,19 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
 
 def _sentences(certificate: Certificate) -> list[str]:
     half, best = words.radius_reached_by(certificate, 0.5), int(words.counted_radii(certificate).max())
-    sentences = [f"Threat: {certificate.threat.in_words}."]
+    counted = certificate.votes.unit_words
+    sentences = [f"Threat: {certificate.threat.of(counted)}."]
     if half >= 0:
         which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(
-            f"Half of the predictions {which} the same for every such change up to r = {half}, the best to {best}."
+            f"Half of the predictions {which} the same for every such change up to r = {half}{counted.after(half)}, "
+            f"the best to {best}."
         )
     sentences.append(f"{words.how(certificate)}; {confidence(certificate)}.")
     for status in Status:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
-            sentences.append(f"{status.value}: {number:,}. {status.sentence}")
+            sentences.append(f"{status.value}: {number:,}. {status.sentence_of(counted)}")
     return [*sentences, *words.particular_assumptions(certificate)]
 
 
@@ -523,6 +590,7 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
     named = inputs.class_names or ()
     names = [*named, *map(str, range(len(named), certificate.votes.classes))]  # more may be declared than have names
     shares, hashes = top_share(certificate), certificate.votes.input_hashes
+    unit = certificate.votes.unit
     digits = [None] * len(shares) if hashes is None else in_digits(hashes)
     columns = (certificate.label.tolist(), shares.tolist(), certificate.radius.tolist(), certificate.status.tolist())
     return [
@@ -532,6 +600,7 @@ def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:
             "prediction": names[label],
             "share_of_votes": share,
             "radius": radius,
+            **({} if unit is None else {"unit": unit.one}),
             "status": status,
         }
         for at, (label, share, radius, status) in enumerate(zip(*columns, strict=True))
@@ -580,6 +649,7 @@ def _summary_of(arguments: argparse.Namespace, certificate: Certificate, rows: l
         "method": certificate.method.name,
         "bounds": certificate.bounds,
         "scope": certificate.scope.value,
+        **unit_in_json(votes.unit),
         "threat": certificate.threat.value,
         "failure_prob": certificate.failure_prob,
         **in_json(certificate.assumptions, certificate.threat),
@@ -598,7 +668,8 @@ def _print_predictions(
     notes: tuple[str, ...],
 ) -> None:
     table = Table(title=f"{counted(len(rows), 'prediction')} of {certificate.votes.tally}")
-    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), ("certified to", "right")):
+    reached = certificate.votes.unit_words.radius("certified to")
+    for name, side in (("input", "right"), ("prediction", "left"), ("votes", "right"), (reached, "right")):
         table.add_column(name, justify=side)  # pyright: ignore[reportArgumentType]
     for row in rows[:_SHOWN]:
         radius = str(row["radius"]) if row["radius"] >= 0 else "not certified"

@@ -55,6 +55,7 @@ def add_compare(command: _shared.NewCommand) -> None:
     )
     parser.add_argument("file", metavar=CONFIG, type=Path, help="what to compare, on which data")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where results and runs go (comparisons/CONFIG)")
+    _shared.add_units(parser)
     parser.add_argument(
         "--methods", type=_names, metavar="A,B,...", help="compare these methods or rows, with the file's options"
     )
@@ -62,8 +63,8 @@ def add_compare(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "--threat",
         choices=[threat.value for threat in Threat],
-        help="what an attacker may have done, r times (symmetric-difference); methods that certify another threat are "
-        "marked",
+        help="what an attacker may have done, r times (symmetric-difference, with units edit); methods that certify "
+        "another threat are marked",
     )
     parser.add_argument(
         "--failure-prob", type=float, metavar="P", help="probability with which a claim may fail, over training (0.001)"
@@ -81,6 +82,7 @@ def add_compare(command: _shared.NewCommand) -> None:
 def run_compare(arguments: argparse.Namespace) -> int:
     """Train, certify, compare, write."""
     file = read_comparison(arguments.file)
+    file = replace(file, data=file.data.with_units(arguments.unit, arguments.units))
     known = ("radii", "threat", "failure_prob", "device", "match", "match_with")
     flags = {name: getattr(arguments, name) for name in known if getattr(arguments, name) is not None}
     defences = file.defences(arguments.methods)
@@ -140,7 +142,9 @@ def _watch(stack: contextlib.ExitStack) -> Callable[[str, str], Callable[[int, i
 
 def _print(console: Console, comparison: Comparison, out: Path) -> None:
     """The table, in as many parts as the width asks for; what each method is; who is best where."""
-    console.print("Predictions that are correct, and certified to stay the same for up to r changes:")
+    console.print(
+        f"Predictions that are correct, and certified to stay the same for up to r {comparison.unit_words.changes}:"
+    )
     names = [printable(entry.name) + ("" if entry.ranked else " *") for entry in comparison.entries]
     room = max(1, (console.width - max(map(len, [*names, "baseline"])) - 2) // _CELL)
     for start in range(0, len(comparison.radii), room):

@@ -18,9 +18,10 @@ _EXAMPLES = """examples:
   mithridate fingerprint flowers.csv --project flowers.toml
   mithridate fingerprint flowers.toml                 the files, or the data set, that a project names
 
-A certificate names the fingerprint of the training data as training.fingerprint, and a hash of each input, in order, as
-input_hash. Give the project where the data has to be read by a declaration; of the training file of a project without a
-test file, those examples are shown as inputs that training holds out.
+A certificate names the fingerprint of the training data as training.fingerprint, that of the names of its units as
+training.units, and a hash of each input, in order, as input_hash. Give the project where the data has to be read by a
+declaration; of the training file of a project without a test file, those examples are shown as inputs that training
+holds out.
 """
 
 
@@ -35,12 +36,14 @@ def add_fingerprint(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "--project", type=Path, metavar="CONFIG.toml", help="project file that declares how the data is read"
     )
+    _shared.add_units(parser)
 
 
 def run_fingerprint(arguments: argparse.Namespace) -> int:
     """Read, hash and print."""
-    training, inputs = _examples(arguments.file, arguments.project)
-    found = None if training.y is None else TrainingData.of(training.x, training.y)
+    training, inputs = _examples(arguments.file, arguments.project, arguments)
+    units = None if training.units is None else training.units.fingerprint()
+    found = None if training.y is None else TrainingData.of(training.x, training.y, units=units)
     hashes = in_digits(input_hashes(inputs.x))
     names = [str(number) for number in range(len(hashes))] if inputs.ids is None else list(inputs.ids)
     if arguments.json:
@@ -52,16 +55,19 @@ def run_fingerprint(arguments: argparse.Namespace) -> int:
     if found is not None:
         words = f"training data {found.fingerprint}, {counted(found.examples, 'example')}"
         console.print(words, soft_wrap=True)
+        if training.units is not None:
+            unit = training.units.unit
+            console.print(f"{unit.many} {found.units}, {unit.count:,} of them", soft_wrap=True)
     for digits, name in zip(hashes, names, strict=True):  # as sha256sum does, for other programs to read
         print(f"{digits}  {printable(name)}")
     return 0
 
 
-def _examples(path: Path, config: Path | None) -> tuple[Examples, Examples]:
+def _examples(path: Path, config: Path | None, flags: argparse.Namespace) -> tuple[Examples, Examples]:
     """What a file holds as training data, and what it holds as inputs."""
     if path.suffix == ".toml" and config is None:
-        return read_project(path).examples()
-    project = Project() if config is None else read_project(config)
+        return read_project(path).with_units(flags.unit, flags.units).examples()
+    project = (Project() if config is None else read_project(config)).with_units(flags.unit, flags.units)
     whole = _whole(path, project)
     if project.test is None and _shared.is_same(path, project.train) and whole.y is not None:
         return split_by_hash(whole, project.holdout)
@@ -71,7 +77,7 @@ def _examples(path: Path, config: Path | None) -> tuple[Examples, Examples]:
 def _whole(path: Path, project: Project) -> Examples:
     """All that a file holds: with labels if it can be trained on, else the inputs alone, and why."""
     try:
-        return read(path, project.declaration, labels=True)
+        return read(path, project.declaration, labels=True, units=project.units)
     except MithridateError as error:
         inputs = read(path, project.declaration, labels=False)
         return replace(inputs, notes=(f"This is no training data. {error}",))

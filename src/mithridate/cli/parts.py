@@ -16,6 +16,7 @@ from mithridate._validate import positive_integer
 from mithridate.cli import _shared
 from mithridate.core.conditions import in_json
 from mithridate.core.merging import InstanceRanges, merge_order
+from mithridate.core.units import unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
 from mithridate.reporting import sentences as words
@@ -280,6 +281,7 @@ def _summary(votes: Votes, sources: Sequence[_Source], out: Path) -> dict[str, A
         "mechanism": votes.mechanism.to_dict(),
         "recipe": votes.recipe,
         "devices": dict(votes.devices),
+        **unit_in_json(votes.unit),
         **in_json(votes.statements),
         "assumptions": list(map(str, votes.statements)),
         "files": [

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from mithridate._io.files import write_atomically
 from mithridate._progress import progress_bar
-from mithridate._text import percent
+from mithridate._text import percent, plural
 from mithridate.accounting import FDP
 from mithridate.certifying.certification import certify
 from mithridate.cli import _ending, _shared
@@ -39,6 +39,7 @@ _DEMO_EXAMPLES = """examples:
 _INIT_EXAMPLES = """examples:
   mithridate init flowers.csv --label kind -o flowers.toml
   mithridate init photos/ --test more-photos/ -o photos.toml
+  mithridate init reviews.csv --label stars --unit author -o reviews.toml
   mithridate train flowers.toml
 """
 
@@ -159,6 +160,7 @@ def add_init(command: _shared.NewCommand) -> None:
         "data", metavar="DATA", type=Path, help="training data: .csv, .tsv, .parquet, .npz or a folder of images"
     )
     parser.add_argument("--label", metavar="COLUMN", help="column of a table that holds the labels")
+    _shared.add_units(parser)
     parser.add_argument("--test", metavar="FILE", type=Path, help="inputs to vote on; else some of DATA are held out")
     parser.add_argument(
         "--radius", type=int, metavar="R", help="how many changed examples predictions should withstand"
@@ -180,13 +182,14 @@ def run_init(arguments: argparse.Namespace) -> int:
     _shared.check_writable(path)
     if os.path.exists(path) and not arguments.force:
         raise ConfigError(f"{path} is there already; give another name with -o, or --force to overwrite it.")
-    _shared.check_apart(path, arguments.data, arguments.test)
-    proposal = look(arguments.data, label=arguments.label)  # before anything is written: can it be read so?
+    _shared.check_apart(path, arguments.data, arguments.test, arguments.units)
+    # Before anything is written: can it be read so?
+    proposal = look(arguments.data, label=arguments.label, unit=arguments.unit, units=arguments.units)
     if arguments.test is not None:
         read(arguments.test, proposal.declaration, labels=False)
     if arguments.radius is not None:
         proposal = _with_radius(proposal, arguments.radius, held_out=arguments.test is None)
-    text = project_toml(path, arguments.data, arguments.test, proposal, radius=arguments.radius)
+    text = project_toml(path, arguments.data, arguments.test, proposal, radius=arguments.radius, units=arguments.units)
     with write_atomically(path) as file:
         file.write(text.encode())
     declaration = proposal.declaration
@@ -214,7 +217,9 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 
 def _with_radius(proposal: Proposal, radius: int, *, held_out: bool) -> Proposal:
-    """A proposal that says whether the examples are too few for the radius wanted."""
+    """A proposal that says whether the units are too few for the radius wanted."""
     trained = round((1 - HOLDOUT) * proposal.count) if held_out else proposal.count
-    few = too_few(radius, trained, len(proposal.declaration.classes or ()) or 2)
+    unit = proposal.declaration.unit
+    many = "examples" if unit is None else plural(unit)
+    few = too_few(radius, trained, len(proposal.declaration.classes or ()) or 2, many)
     return proposal if few is None else replace(proposal, remarks=(*proposal.remarks, Remark("few-examples", few)))

@@ -22,6 +22,7 @@ from mithridate.cli import _ending, _shared
 from mithridate.cli._flags import CONFIG, as_typed
 from mithridate.core.conditions import in_json
 from mithridate.core.labels import commonest, single_label
+from mithridate.core.units import unit_in_json, words_of
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
 from mithridate.defences.automatic import AUTO
@@ -70,6 +71,7 @@ def add_train(command: _shared.NewCommand) -> None:
     files = parser.add_argument_group("data")
     files.add_argument("--train", type=Path, metavar="FILE", help="training data")
     files.add_argument("--test", type=Path, metavar="FILE", help="inputs to vote on; else some of --train are held out")
+    _shared.add_units(files)
     files.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="folder with a well-known data set (else MITHRIDATE_DATA)"
     )
@@ -152,7 +154,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     console = _shared.console(error=arguments.json)
-    number = _about_number(project.options.get("num_train"), len(training.x))
+    number = _about_number(project.options, training)
     for sentence in dict.fromkeys((*training.notes, *test.notes, *number)):
         console.print(f"Note: {sentence}")
     options = project.runtime()
@@ -176,13 +178,16 @@ def run_train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _about_number(declared: int | None, found: int) -> tuple[str, ...]:
+def _about_number(options: Mapping[str, Any], training: Examples) -> tuple[str, ...]:
     """That the declared number of examples is far from theirs: the claim holds, but perhaps a digit is missing."""
+    unit = None if training.units is None else training.units.unit
+    counted = words_of(unit)
+    declared, found = options.get(counted.declared_as), len(training.x) if unit is None else unit.count
     if declared is None or found <= 2 * declared <= 4 * found:
         return ()
     return (
-        f"num_train is declared as {declared:,}, but there are {found:,} examples to train on; what follows their "
-        f"number is chosen for {declared:,}.",
+        f"{counted.declared_as} is declared as {declared:,}, but there are {counted.counted(found)} to train on; what "
+        f"follows their number is chosen for {declared:,}.",
     )
 
 
@@ -269,6 +274,7 @@ def _project(arguments: argparse.Namespace) -> Project:
     if "train" in files:  # in place of the data set of the file
         project = dataclasses.replace(project, name=None, data_dir=None)
     project = dataclasses.replace(project, **files, options={**project.options, **given})
+    project = project.with_units(arguments.unit, arguments.units)
     if project.run_dir is None and arguments.recipe is not None:
         return dataclasses.replace(project, run_dir=Path("runs") / presets.preset(arguments.recipe).name)
     return project
@@ -356,6 +362,7 @@ def _summary(order: Order, votes: Votes, run_dir: Path, clock: Clock) -> dict[st
         **accuracy_summary(votes),
         "chosen": order.choice.details,
         "size": None if votes.size is None else votes.size.to_dict(),
+        **unit_in_json(votes.unit),
     }
 
 

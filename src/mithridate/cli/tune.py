@@ -23,7 +23,7 @@ from mithridate.errors import ConfigError
 from mithridate.projects import Project, read_project, tuned_toml
 from mithridate.training.order import Choice, facts_of
 from mithridate.tuning.result import FINISHED, Trial, Tuning
-from mithridate.tuning.search import radii_for, tune
+from mithridate.tuning.search import number_of, radii_for, tune
 from mithridate.tuning.space import METHODS
 
 _TUNE_EXAMPLES = f"""examples:
@@ -67,7 +67,9 @@ def add_tune(command: _shared.NewCommand) -> None:
     parser.add_argument("--balanced", action="store_true", help="accuracy as a mean over classes; weigh rare labels")
     parser.add_argument("--methods", type=_names, metavar="A,B,...", help="search these methods only")
     parser.add_argument(
-        "--threat", choices=[threat.value for threat in Threat], help="what an attacker may do (symmetric-difference)"
+        "--threat",
+        choices=[threat.value for threat in Threat],
+        help="what an attacker may do (symmetric-difference, with units edit)",
     )
     parser.add_argument("--failure-prob", type=float, metavar="P", help="with which a claim may fail (0.001)")
     parser.add_argument("--folds", type=int, metavar="K", help="parts that the trusted examples are split into (5)")
@@ -85,15 +87,15 @@ def run_tune(arguments: argparse.Namespace) -> int:
     project, console = read_project(file), _shared.console(error=arguments.json)
     out: Path = arguments.out or file.parent / f"{file.stem}-tuned"
     if arguments.trusted is None:
-        return _by_facts(project, _size(project, file, 0), out, arguments, console)
+        return _by_facts(project, _size(project, file, None), out, arguments, console)
     trusted = read(arguments.trusted, project.declaration, labels=True)
-    size = _size(project, file, len(trusted.x) if arguments.train_on_trusted else 0)
+    if arguments.train_on_trusted:
+        project = _with_trusted(project, arguments.trusted)
+    size = _size(project, file, trusted if arguments.train_on_trusted else None)
     with progress_bar("downloading") as progress:
         training = project.training_file(progress)
     for sentence in dict.fromkeys((*training.notes, *trusted.notes)):
         console.print(f"Note: {sentence}")
-    if arguments.train_on_trusted:
-        project = _with_trusted(project, arguments.trusted)
     _ending.kept_in(out)
     found = tune(trusted, training, **size, out=out, progress=_say, **_search_options(project, arguments))
     found = dataclasses.replace(found, trains_on_trusted=arguments.train_on_trusted)
@@ -107,14 +109,15 @@ def run_tune(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _size(project: Project, file: Path, trusted: int) -> dict[str, int]:
-    """What constants are chosen for: the declared number of examples, with those that are trusted; else their step."""
+def _size(project: Project, file: Path, trusted: Examples | None) -> dict[str, int]:
+    """What constants are chosen for: the declared number of units, with those that are trusted; else their step."""
     if project.tuned is not None:
         raise ConfigError(f"{file} was written by tune, and leaves nothing open; tune the file that it was made from.")
-    declared = project.options.get("num_train")
-    if declared is not None:
-        return {"num_train": declared + trusted}
-    return {"size_step": step_of(len(project.examples()[0].x) + trusted)}
+    for name in ("num_train", "num_units"):
+        declared = project.options.get(name)
+        if declared is not None:
+            return {name: declared + (0 if trusted is None else number_of(trusted))}
+    return {"size_step": step_of(number_of(project.examples()[0]))}
 
 
 def _search_options(project: Project, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -181,6 +184,7 @@ def _by_facts(
 
 def _chosen_by_facts(project: Project, training: Examples) -> Choice:
     defence = project.defence()
+    defence = defence if training.units is None else defence.for_units()
     return defence.choose(facts_of(defence, training)[0])
 
 

@@ -16,6 +16,7 @@ from mithridate.core.certificate import Certificate, Curve, cautions, confidence
 from mithridate.core.conditions import Statement, conditions_of, in_json
 from mithridate.core.labels import single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
+from mithridate.core.units import Unit, words_of
 from mithridate.defences.statistical import StatisticalBound
 
 FloatArray = npt.NDArray[np.float64]
@@ -53,6 +54,16 @@ class Entry:
     def threat(self) -> Threat:
         """How the data may have been changed, in the claim of this method."""
         return self.outcome.threat
+
+    @property
+    def unit(self) -> Unit | None:
+        """What its radii count, where that is not single examples."""
+        return self.outcome.votes.unit if isinstance(self.outcome, Certificate) else self.outcome.unit
+
+    @property
+    def threat_in_words(self) -> str:
+        """What the attacker may have done, in the words of the owner of the data."""
+        return self.threat.of(words_of(self.unit))
 
     @property
     def failure_prob(self) -> float:
@@ -172,7 +183,7 @@ class Entry:
         said = [] if apart is None else [capitalised(apart)]
         if self.same_threat and self.threat is not self.asked:
             said.append(
-                f"Certifies more than was asked for: {self.threat.in_words}. Its claims hold for the threat of this "
+                f"Certifies more than was asked for: {self.threat_in_words}. Its claims hold for the threat of this "
                 "comparison, too."
             )
         if found is not None and not found.method.is_sound:
@@ -205,7 +216,7 @@ class Entry:
             "ranked": self.ranked,
             "per_prediction": self.per_prediction,
             "threat": self.threat.value,
-            "threat_in_words": self.threat.in_words,
+            "threat_in_words": self.threat_in_words,
             "same_threat": self.same_threat,
             "guarantee": self.is_guarantee,
             "failure_prob": self.failure_prob,

@@ -31,6 +31,7 @@ from mithridate.core.conditions import Statement, before, conditions_of, distinc
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.registry import hook
+from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
 from mithridate.errors import ArtifactError, ConfigError
 
 SCHEMA = "mithridate.comparison/1"
@@ -83,6 +84,16 @@ class Comparison:
     asked_radii: tuple[int, ...] | None = None
     title: str = "Defences compared"
 
+    def __post_init__(self) -> None:
+        units = [entry.unit for entry in self.entries]
+        other = next((entry for entry in self.entries if entry.unit != units[0]), None)
+        if other is not None:
+            said = ("examples" if unit is None else unit.counted(unit.count) for unit in (units[0], other.unit))
+            raise ConfigError(
+                f"The radii of {self.entries[0].name} and {other.name} count different things ({' and '.join(said)}); "
+                "compare methods on the same data, with the same units."
+            )
+
     def __repr__(self) -> str:
         gone = f"; no result: {listed(name for name, _ in self.failed)}" if self.failed else ""
         methods = listed(entry.name for entry in self.entries)
@@ -92,6 +103,16 @@ class Comparison:
     def examples(self) -> int:
         """Number of test points."""
         return len(self.labels)
+
+    @property
+    def unit(self) -> Unit | None:
+        """What the radii of all methods count, where that is not single examples."""
+        return self.entries[0].unit if self.entries else None
+
+    @property
+    def unit_words(self) -> UnitWords:
+        """How people speak of that."""
+        return words_of(self.unit)
 
     @cached_property
     def baseline(self) -> Commonest:
@@ -247,8 +268,9 @@ class Comparison:
             "headline": self.headline,
             "findings": list(self.findings),
             **in_json(self.conditions),
+            **unit_in_json(self.unit),
             "threat": self.threat.value,
-            "threat_in_words": self.threat.in_words,
+            "threat_in_words": self.threat.of(self.unit_words),
             "examples": self.examples,
             "baseline": self.baseline.share,
             "radii": list(self.radii),
@@ -367,7 +389,7 @@ def _ranking(comparison: Comparison) -> str:
         return "No method here certifies predictions against the threat of this comparison; there is no ranking."
     if not stretches:
         return f"No method certifies more correct predictions than the baseline: {comparison.baseline_clause}."
-    said = _leading(stretches, len(comparison.ranked), tolerance)
+    said = _leading(stretches, len(comparison.ranked), tolerance, comparison.unit_words)
     single = (_one_label(entry) for entry in comparison.single_leaders)
     share = comparison.baseline_share
     beyond = f"Beyond that, none is above the baseline of {share}."
@@ -376,9 +398,9 @@ def _ranking(comparison: Comparison) -> str:
     return " ".join([*single, said, beyond])
 
 
-def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> str:
+def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float, counted: UnitWords) -> str:
     last = stretches[-1].last
-    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}"
+    end = "to the end of the search" if last >= SEARCH_LIMIT else f"up to r = {last:,}{counted.after(last)}"
     first = stretches[0]
     who = _listed(first.names)
     if ranked == 1:
@@ -391,7 +413,7 @@ def _leading(stretches: tuple[Stretch, ...], ranked: int, tolerance: float) -> s
     aside = f" (differences of up to {100 * tolerance:g} {points} aside)" if tolerance else ""
     if len(stretches) == 1:
         return f"{who} {verb} the most correct predictions at every radius {end}{aside}."
-    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}"
+    start = "at r = 0" if first.last == 0 else f"up to r = {first.last:,}{counted.after(first.last)}"
     rest = ", ".join(f"{_listed(stretch.names)} {_range(stretch)}" for stretch in stretches[1:])
     return f"{who} {verb} the most correct predictions {start}, {rest}{aside}."
 

@@ -22,7 +22,7 @@ from mithridate.comparing.entry import Entry, covers
 from mithridate.comparing.result import ROW_NAME, Comparison, checked_radii, make_folder
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Statement, of_user
-from mithridate.core.mechanism import Threat
+from mithridate.core.mechanism import OF_UNITS, Threat
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, as_examples
 from mithridate.data.named import load_named
@@ -50,7 +50,7 @@ def compare(
     data: Any,
     *,
     radii: Iterable[int] | None = None,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
     failure_prob: float = 1e-3,
     scope: Scope | str = Scope.PREDICTION,
     run_dir: PathLike | None = None,
@@ -75,7 +75,8 @@ def compare(
         data: a pair of training set and test set, each a pair (inputs, labels) or `data.Examples`; or a named data set
             or its name, such as `digits`. The test set needs true labels.
         radii: radii of the table; by default round ones.
-        threat: how the data may have been changed; a method that cannot certify it uses its own threat, and is marked.
+        threat: how the data may have been changed (`symmetric-difference`, with units `edit`); a method that cannot
+            certify it uses its own threat, and is marked.
         failure_prob: probability with which a claim may fail, over training; deterministic methods have none.
         scope: whether that is about one `prediction` or about `all` of them at once.
         run_dir: where votes are kept, a folder for each recipe; the same call after an interruption goes on from there.
@@ -96,7 +97,8 @@ def compare(
     ...
     mithridate.errors.ConfigError: There is nothing to compare; name at least one method, such as fdp.
     """
-    _validate.one_of(tuple(Threat), threat=threat)
+    if threat is not None:
+        _validate.one_of(tuple(Threat), threat=threat)
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     shown = None if radii is None else checked_radii(radii)
@@ -113,7 +115,8 @@ def compare(
     runtime = RuntimeOptions(run_dir=run_dir, device=device, keep_models=run_dir is not None)
     assert test.y is not None
     trainer = _Trainer(training, test, runtime, progress or (lambda *_: None), {})
-    claim = _Claim(Threat(threat), failure_prob, Scope(scope))
+    usual = Threat.SYMMETRIC_DIFFERENCE if training.units is None else OF_UNITS
+    claim = _Claim(Threat(threat or usual), failure_prob, Scope(scope))
     entries: dict[str, Entry] = {}
     failed: dict[str, str] = {}
     for name in sorted(methods, key=lambda each: each != target):  # what others are matched with comes first
@@ -329,7 +332,8 @@ def _matched(name: str, bagging: Defence, target: Entry | None, trainer: _Traine
         raise ConfigError("What it should be matched with came to no result; see there.")
     wanted = float(target.accuracy(0))
     tried: dict[int, Entry] = {}
-    low, high = 0, len(trainer.training.x) + 1
+    units = trainer.training.units
+    low, high = 0, (len(trainer.training.x) if units is None else units.unit.count) + 1
     while high - low > 1 and len(tried) < _MOST_TRAININGS:
         draws = min(max(round(math.sqrt(max(low, 1) * (high - 1))), low + 1), high - 1)
         tried[draws] = trainer.entry(name, _with_draws(bagging, draws), claim)

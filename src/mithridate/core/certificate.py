@@ -32,6 +32,7 @@ from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.provenance import from_digits, in_digits
 from mithridate.core.registry import hook
 from mithridate.core.rule import ExactRule, Rule, rule_from_dict
+from mithridate.core.units import EXAMPLES, UnitWords, unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -67,7 +68,11 @@ class Status(StrEnum):
     @property
     def sentence(self) -> str:
         """What the status means, in a sentence for the user."""
-        return _SENTENCES[self]
+        return self.sentence_of(EXAMPLES)
+
+    def sentence_of(self, counted: UnitWords) -> str:
+        """The same, with what radii count by its name."""
+        return _SENTENCES[self].format(many=counted.many_in_full, declare=counted.declared_as)
 
 
 _SENTENCES = {
@@ -76,8 +81,8 @@ _SENTENCES = {
     Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
     Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic is not safe; fdp goes farthest.",
     Status.SIZE_LIMIT: (
-        "The label is certified up to the limit of a number of training examples that nobody declared; declare "
-        "num_train, where it is fixed or public, to go beyond it."
+        "The label is certified up to the limit of a number of {many} that nobody declared; declare {declare}, where "
+        "it is fixed or public, to go beyond it."
     ),
 }
 
@@ -200,11 +205,14 @@ class Certificate:
     def summary(self, labels: npt.ArrayLike | None = None, radii: Iterable[int] | None = None) -> dict[str, Any]:
         """The numbers of a report: radii, abstentions; with true labels also what is correct, beside the baseline.
 
+        Where units are declared, `unit` says what the radii count.
+
         Args:
             labels: the true labels; see `accuracy`. By default those that the votes carry, if they do.
             radii: radii at which accuracy is reported; by default round ones.
         """
         result: dict[str, Any] = {
+            **unit_in_json(self.votes.unit),
             "median_radius": float(np.median(self.radius)),
             "max_radius": int(self.radius.max()),
             "abstained": int((self.radius < 0).sum()),
@@ -248,8 +256,8 @@ class Certificate:
         """A data frame with a row for each prediction.
 
         Its columns: `input`, the position of the input; `label`, by its name where the classes have names; `radius`, -1
-        where nothing is certified; `status`; `votes` for the label (of methods that weigh examples, their weight); and
-        where true labels are known, `true_label` and `correct`.
+        where nothing is certified; where units are declared, `unit`, what radii count; `status`; `votes` for the label
+        (of methods that weigh examples, their weight); and where true labels are known, `true_label` and `correct`.
 
         Args:
             kind: `pandas` or `polars`, whichever is installed.
@@ -273,6 +281,7 @@ class Certificate:
             "input": np.arange(len(self.label)),
             "label": [names[at] for at in self.label.tolist()],
             "radius": self.radius,
+            **self.unit_column(),
             "status": self.status.tolist(),
             "votes": self.votes.counts[np.arange(len(self.label)), self.label],
         }
@@ -280,6 +289,10 @@ class Certificate:
             truth = self._truth(labels)
             columns |= {"true_label": [names[at] for at in truth.tolist()], "correct": truth == self.label}
         return _package(kind, "A data frame").DataFrame(columns)
+
+    def unit_column(self) -> dict[str, list[str]]:
+        """The column of a table that says what its radii count; none where they count examples."""
+        return {} if self.votes.unit is None else {"unit": [self.votes.unit.one] * len(self.label)}
 
     def plot(self, *, labels: npt.ArrayLike | None = None, ax: Any = None, **style: Any) -> Any:
         """Draw certified accuracy against the radius, beside the baseline; without true labels, the share certified.
@@ -377,9 +390,11 @@ class Certificate:
 
     def __repr__(self) -> str:
         certified = _text.percent(int((self.radius >= 0).sum()), len(self.radius))
+        units = self.votes.unit_words
+        of = f" of {units.many}" if units.are_named else ""
         lines = [
             f"Certificate of {_text.counted(len(self.radius), 'prediction')} by {self.method.name} against "
-            f"{self.threat}: {certified} certified, median radius {np.median(self.radius):g}, "
+            f"{self.threat}{of}: {certified} certified, median radius {np.median(self.radius):g}, "
             f"largest {self.radius.max()}"
         ]
         if self.votes.labels is not None:
@@ -390,7 +405,7 @@ class Certificate:
         weak = "" if is_guarantee(self) else "not a guarantee"
         ended = int((self.status == Status.SIZE_LIMIT.value).sum())
         predictions = _text.counted(ended, "prediction")
-        cut = f"the size step cuts the radius of {predictions} (declare num_train)" if ended else ""
+        cut = f"the size step cuts the radius of {predictions} (declare {units.declared_as})" if ended else ""
         conditional = f"conditional on {listed_ids(self.conditions)}" if self.conditional else ""
         return "\n".join([*lines, *filter(None, ["; ".join(filter(None, [weak, cut, conditional]))])])
 
@@ -430,7 +445,7 @@ class Certificate:
         return {
             "versions": self.versions,
             "training": None if training is None else training.to_dict(),
-            **({} if self.votes.unit is None else {"unit": self.votes.unit.to_dict()}),
+            **unit_in_json(self.votes.unit),
             "method": options.pop("name"),
             "method_options": options,
             "threat": self.threat.value,

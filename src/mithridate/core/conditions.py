@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from mithridate import _validate
 from mithridate.core.mechanism import Threat
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.errors import ConfigError
 
 
@@ -200,6 +201,14 @@ def classes_read_off(count: int) -> Statement:
     return Statement(f"classes = {count} was read off the training data; {PUBLIC}", "class-list")
 
 
+def known_by_name(counted: UnitWords) -> Statement:
+    """What every certificate says where units are declared: the claim is true of names, whoever has them."""
+    return Statement(
+        f"Radii count {counted.many} by their names: each name is one {counted.one}, so whoever can open a thousand "
+        f"accounts is a thousand {counted.many}."
+    )
+
+
 # --- in files -------------------------------------------------------------------------------------------------------
 
 
@@ -358,16 +367,14 @@ class Size:
     @property
     def sentence(self) -> str:
         """What every certificate says about it."""
-        return self._sentence("training examples", "examples", "num_train")
+        return self.sentence_of(EXAMPLES)
 
-    def sentence_of(self, units: str) -> str:
-        """The same where it is the number of these units, such as `vendors`."""
-        return self._sentence(units, units, "num_units")
-
-    def _sentence(self, counted: str, many: str, declared: str) -> str:
+    def sentence_of(self, counted: UnitWords) -> str:
+        """The same where it is the number of units, with their name."""
         return (
-            f"What was chosen by the number of {counted}, {self.num_train:,}, is the same from {self.low:,} to "
-            f"{self.high - 1:,} {many}, and no radius goes beyond these; declare {declared} to lift this limit."
+            f"What was chosen by the number of {counted.many_in_full}, {self.num_train:,}, is the same from "
+            f"{self.low:,} to {self.high - 1:,} {counted.many}, and no radius goes beyond these; declare "
+            f"{counted.declared_as} to lift this limit."
         )
 
     def to_dict(self) -> dict[str, int]:

@@ -7,12 +7,13 @@ from its docstring alone. Its meaning never changes; a different learner is a di
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from mithridate import _validate
 from mithridate.core import registry
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 
 # A radius beyond this is reported as "at least this".
@@ -41,7 +42,43 @@ class Threat(StrEnum):
     @property
     def in_words(self) -> str:
         """What the attacker may have done, in the words of the owner of the data."""
-        return _IN_WORDS[self]
+        return self.of(EXAMPLES)
+
+    def of(self, counted: UnitWords) -> str:
+        """The same, with what radii count by its name.
+
+        >>> Threat.ADD.of(UnitWords.of("vendor"))
+        "vendors may have been deleted from my data (D' is my data plus up to r vendors)"
+        """
+        said = _IN_WORDS[self]
+        if counted.are_named:
+            said = _IN_WORDS_OF_UNITS.get(self, said)
+        return said.format(one=counted.one, many=counted.many)
+
+    def changes_of(self, counted: UnitWords, radius: int | None = None) -> str:
+        """What up to `radius` units of it do to the training data, as a clause; None: any r of them, or fewer.
+
+        >>> Threat.SYMMETRIC_DIFFERENCE.changes_of(EXAMPLES, 120), Threat.EDIT.changes_of(UnitWords.of("vendor"), 1)
+        ('up to 120 training examples were added or removed', 'one vendor was inserted, deleted or changed')
+        """
+        one, many, happened = self._unit_of(counted)
+        if radius == 1:
+            return f"one {one} was {happened}"
+        return (
+            f"any r {many} were {happened}, or fewer" if radius is None else f"up to {radius:,} {many} were {happened}"
+        )
+
+    def counts(self, counted: UnitWords) -> str:
+        """What its radii count, for the axis of a chart."""
+        _, many, happened = self._unit_of(counted)
+        return f"{many} {happened}"
+
+    def _unit_of(self, counted: UnitWords) -> tuple[str, str, str]:
+        """What one unit of it is about, several of them, and what happened to it."""
+        what, happened = _UNITS[self]
+        if counted.are_named:
+            return counted.one, counted.many, _HAPPENED_TO_UNITS.get(self, happened)
+        return what, f"{what}s", happened
 
     def changes(self, radius: int) -> int:
         """How many single insertions or deletions `radius` units of this threat amount to.
@@ -54,23 +91,57 @@ class Threat(StrEnum):
 
 _IN_WORDS = {
     Threat.SYMMETRIC_DIFFERENCE: (
-        "examples may have been inserted into my data or deleted from it (a changed example counts two)"
+        "{many} may have been inserted into my data or deleted from it (a changed {one} counts two)"
     ),
-    Threat.ADD: "examples may have been deleted from my data (D' is my data plus up to r examples)",
-    Threat.REMOVE: "examples may have been inserted into my data (D' is my data minus up to r examples)",
-    Threat.REPLACE: "examples in my data may have been changed, their number kept (a changed example counts one)",
-    Threat.EDIT: "examples may have been inserted, deleted or changed (each counts one)",
+    Threat.ADD: "{many} may have been deleted from my data (D' is my data plus up to r {many})",
+    Threat.REMOVE: "{many} may have been inserted into my data (D' is my data minus up to r {many})",
+    Threat.REPLACE: "{many} in my data may have been changed, their number kept (a changed {one} counts one)",
+    Threat.EDIT: "{many} may have been inserted, deleted or changed (each counts one)",
     Threat.LABELS: "labels in my data may have been changed, all inputs kept (a changed label counts one)",
     Threat.FEATURES: (
         "inputs in my data may have been changed by a bounded distance each, all labels kept "
         "(a changed input counts one)"
     ),
 }
+# Where a unit keeps its name, and what it holds is another thing than its name.
+_IN_WORDS_OF_UNITS = {
+    Threat.REPLACE: (
+        "{many} in my data may have been changed under their names, whatever each of them holds (each counts one)"
+    ),
+    Threat.EDIT: (
+        "{many} may have been inserted, deleted or changed under their names, whatever each of them holds (each counts "
+        "one, and a renamed {one} two)"
+    ),
+    Threat.LABELS: (
+        "labels in my data may have been changed, all inputs kept (however many of its labels changed, each of the "
+        "{many} counts one)"
+    ),
+    Threat.FEATURES: (
+        "inputs in my data may have been changed by a bounded distance each, all labels kept (however many of its "
+        "inputs changed, each of the {many} counts one)"
+    ),
+}
+# What one unit of a threat is about, and what happened to it.
+_UNITS = {
+    Threat.SYMMETRIC_DIFFERENCE: ("training example", "added or removed"),
+    Threat.ADD: ("training example", "added"),
+    Threat.REMOVE: ("training example", "removed"),
+    Threat.REPLACE: ("training example", "changed"),
+    Threat.EDIT: ("training example", "inserted, deleted or changed"),
+    Threat.LABELS: ("training label", "changed"),
+    Threat.FEATURES: ("training input", "changed by at most the declared distance"),
+}
+_HAPPENED_TO_UNITS = {
+    Threat.LABELS: "changed in nothing but labels",
+    Threat.FEATURES: "changed in nothing but inputs, each by at most the declared distance",
+}
+# What is certified against where units are declared and nobody says otherwise.
+OF_UNITS = Threat.EDIT
 
 
 @dataclass(frozen=True)
 class Voters:
-    """How a report speaks of those who vote.
+    """How a report speaks of those who vote; `{one}`, `{many}` and so on stand for what radii count (`UnitWords`).
 
     Attributes:
         voters: what votes, in the plural; empty where nobody is counted.
@@ -86,14 +157,23 @@ class Voters:
     more: str = ""
     share: str = "votes for the label"
 
-    def tally(self, number: int) -> str:
+    def of(self, counted: UnitWords) -> Voters:
+        """The same, with what radii count by its name.
+
+        >>> SampledGaussian.words.of(UnitWords.of("vendor")).remedy[:38]
+        'each vendor matters too much in traini'
+        """
+        said = {**asdict(counted), "change": counted.change}
+        return replace(self, in_full=self.in_full.format(**said), remedy=self.remedy.format(**said))
+
+    def tally(self, number: int, counted: UnitWords = EXAMPLES) -> str:
         """Who voted, and how many.
 
         >>> SampledGaussian.words.tally(5000), SampledGaussian.words.tally(1)
         ('5,000 instances', '1 instance')
         """
         if not self.voters:
-            return "all training examples by weight"
+            return f"all {counted.many_in_full} by weight"
         return f"{number:,} {self.voters if number != 1 else self.voters[:-1]}"
 
 
@@ -114,8 +194,12 @@ class Mechanism(registry.Tagged, table=registry.mechanisms):
     words: ClassVar[Voters]
     counts_voters: ClassVar[bool] = True
 
-    def in_words(self) -> str:
-        """What it does with the training data, with its constants."""
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
+        """What it does with the training data, with its constants.
+
+        Args:
+            counted: what radii count; where that is units, the mechanism runs on these.
+        """
         raise NotImplementedError
 
     def check_classes(self, classes: int) -> None:
@@ -146,7 +230,7 @@ class Deterministic(Mechanism):
 _PRIVATE_WORDS = Voters(
     "instances",
     "models",
-    "each example matters too much in training. Train with more noise (--noise-multiplier), fewer --steps or a lower "
+    "each {one} matters too much in training. Train with more noise (--noise-multiplier), fewer --steps or a lower "
     "--sample-rate to raise the radius, at some cost in accuracy.",
     "--instances {}",
 )
@@ -183,11 +267,14 @@ class SampledGaussian(Random):
         object.__setattr__(self, "sample_rate", float(self.sample_rate))
         object.__setattr__(self, "steps", int(self.steps))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
+        rate, whole = f"sample rate {self.sample_rate}", ""
+        if counted.are_named:
+            rate += f" of the {counted.many}"
+            whole = f", to each of which {counted.a} adds no more than one clipped gradient"
         return (
-            f"private training (DP-SGD): noise multiplier {self.noise_multiplier}, sample rate {self.sample_rate}, "
-            f"{self.steps:,} steps"
+            f"private training (DP-SGD): noise multiplier {self.noise_multiplier}, {rate}, {self.steps:,} steps{whole}"
         )
 
 
@@ -216,9 +303,9 @@ class Subsampled(Random):
             raise ConfigError(f"Expected inner to be a SampledGaussian, got {self.inner!r}.")
         object.__setattr__(self, "keep", float(self.keep))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        return f"{self.inner.in_words()}; each instance first kept every example with chance {self.keep}"
+        return f"{self.inner.in_words(counted)}; each instance first kept every {counted.one} with chance {self.keep}"
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain JSON values; `inner`'s constants stand beside `keep`."""

@@ -172,8 +172,8 @@ def _check_alike(first: Votes, second: Votes) -> None:
         raise ConfigError("These votes do not agree on what a unit is; merge only runs that declare the same units.")
     if first.size != second.size:
         raise ConfigError(
-            "These votes do not agree on the number of training examples that their constants follow; train all of "
-            "them with num_train declared, or none."
+            f"These votes do not agree on the number of {first.unit_words.many_in_full} that their constants follow; "
+            f"train all of them with {first.unit_words.declared_as} declared, or none."
         )
     if any(first.planned[run] != second.planned[run] for run in first.planned.keys() & second.planned.keys()):
         raise ConfigError("These votes contradict each other about the size of a run; the files are damaged.")

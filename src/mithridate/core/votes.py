@@ -18,12 +18,12 @@ from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import counted, listed, printable, shortened, shown
 from mithridate.core import merging
-from mithridate.core.conditions import Size, Statement, from_plain, to_plain
+from mithridate.core.conditions import Size, Statement, from_plain, known_by_name, to_plain
 from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
-from mithridate.core.mechanism import Deterministic, Mechanism, mechanism_from_dict
+from mithridate.core.mechanism import Deterministic, Mechanism, Voters, mechanism_from_dict
 from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
 from mithridate.core.provenance import HASH_BYTES, Hashes, TrainingData
-from mithridate.core.units import Unit
+from mithridate.core.units import Unit, UnitWords, words_of
 from mithridate.errors import ArtifactError, ConfigError
 
 IntArray = npt.NDArray[np.int64]
@@ -183,10 +183,9 @@ class Votes:
         """What every certificate of these votes repeats: `assumptions`, and what follows from the rest of the votes."""
         said = self.assumptions
         if self.size is not None:
-            said = (
-                *said,
-                Statement(self.size.sentence if self.unit is None else self.size.sentence_of(self.unit.many)),
-            )
+            said = (*said, Statement(self.size.sentence_of(self.unit_words)))
+        if self.unit is not None:
+            said = (*said, known_by_name(self.unit_words))
         if isinstance(self.mechanism, Deterministic):  # nothing is certified before every model voted
             return said
         whole = len(self.run_ids) < 2 and all(
@@ -212,7 +211,17 @@ class Votes:
     @property
     def tally(self) -> str:
         """Who voted, and how many, such as `250 models`."""
-        return self.mechanism.words.tally(self.instances)
+        return self.voters.tally(self.instances, self.unit_words)
+
+    @property
+    def voters(self) -> Voters:
+        """How a report speaks of those who voted."""
+        return self.mechanism.words.of(self.unit_words)
+
+    @property
+    def unit_words(self) -> UnitWords:
+        """How people speak of what radii count."""
+        return words_of(self.unit)
 
     def positions(self, labels: npt.ArrayLike) -> IntArray:
         """The position of each label among the classes.
@@ -356,7 +365,7 @@ class Votes:
         known = "" if self.labels is None else ", with true labels"
         parts = [shortened(f"parts of runs, by instances: {dict(self.shards)}", _LONGEST_LINE)] if self.shards else []
         who = f"Votes of {self.tally} on {counted(self.examples, 'input')}, {self.classes} classes{names}{known}"
-        return "\n".join([who, self.mechanism.in_words(), *parts])
+        return "\n".join([who, self.mechanism.in_words(self.unit_words), *parts])
 
     def equals(self, other: Votes) -> bool:
         """Whether both hold the same values everywhere."""

@@ -9,6 +9,7 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table, dec
 from mithridate.data.examples import Dataset, Examples, as_examples
 from mithridate.data.proposing import look, propose
 from mithridate.data.sources import read
+from mithridate.data.units import Units
 
 __all__ = [
     "Arrays",
@@ -23,6 +24,7 @@ __all__ = [
     "Ordered",
     "Table",
     "Text",
+    "Units",
     "as_examples",
     "declaration_from_dict",
     "look",

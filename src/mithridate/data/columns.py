@@ -15,7 +15,7 @@ import datetime
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -576,10 +576,13 @@ class Encoding:
         columns: what is declared of the table, in this order.
         label: name of the column with the labels, which is no input.
         training: whether this is training data, where a column without any value is a mistake.
+        unit: name of the column with the units, which is none, either.
     """
 
-    def __init__(self, columns: Sequence[Column], label: str | None, *, training: bool) -> None:
-        self._columns, self._label, self._training = columns, label, training
+    def __init__(
+        self, columns: Sequence[Column], label: str | None, *, training: bool, unit: str | None = None
+    ) -> None:
+        self._columns, self._no_inputs, self._training = columns, (label, unit), training
         self._rows, self._ignored = 0, tuple[str, ...]()
         self._clipped, self._present = [0] * len(columns), [0] * len(columns)
 
@@ -595,7 +598,7 @@ class Encoding:
             ConfigError: a declared column is missing, or holds what it should not.
         """
         cells = {column.name: frame.cells(column.name) for column in self._columns}
-        self._ignored = ignored(frame, self._columns, self._label)
+        self._ignored = ignored(frame, self._columns, self._no_inputs)
         step = max(1, _BLOCK_BYTES // (4 * self.shape[0]))
         for start in range(0, frame.rows, step):
             stop = min(start + step, frame.rows)
@@ -649,7 +652,7 @@ class Encoding:
 
 
 def encode(
-    frame: Frame, columns: Sequence[Column], label: str | None, *, training: bool = False
+    frame: Frame, columns: Sequence[Column], label: str | None, *, training: bool = False, unit: str | None = None
 ) -> tuple[Matrix, tuple[str, ...]]:
     """The rows of a table as numbers.
 
@@ -661,6 +664,7 @@ def encode(
         columns: what is declared of it, in this order.
         label: name of the column with the labels, which is no input.
         training: whether this is training data, where a column without any value is a mistake.
+        unit: name of the column with the units, which is none, either.
 
     Returns:
         float32 array [rows, sum of the widths], and notes for the user.
@@ -668,7 +672,7 @@ def encode(
     Raises:
         ConfigError: a declared column is missing, or holds what it should not.
     """
-    encoding = Encoding(columns, label, training=training)
+    encoding = Encoding(columns, label, training=training, unit=unit)
     width = encoding.shape[0]
     try:
         out = scratch((frame.rows, width), np.float32)
@@ -684,9 +688,9 @@ def encode(
     return out, encoding.notes
 
 
-def ignored(frame: Frame, columns: Sequence[Column], label: str | None) -> Notes:
-    """A note for the user where columns are not declared."""
-    known = {label, *(column.name for column in columns)}
+def ignored(frame: Frame, columns: Sequence[Column], no_inputs: Iterable[str | None]) -> Notes:
+    """A note for the user where columns are not declared, neither as inputs nor as something else."""
+    known = {*no_inputs, *(column.name for column in columns)}
     unused = [name for name in frame.names if name not in known]
     return (f"Columns that are not declared were ignored: {listed(unused)}.",) if unused else ()
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from mithridate._text import did_you_mean, listed, one_line, shown
 from mithridate.core.conditions import PUBLIC, Statement
+from mithridate.core.units import Unit
 from mithridate.data.columns import COLUMNS, Column, Text, check_name, check_whole, set_fields
 from mithridate.data.frames import canonical, repeated
 from mithridate.errors import ConfigError
@@ -33,10 +34,14 @@ class _Declared:
 
     classes: tuple[str, ...] | None
     proposed: bool
+    unit: str | None
 
     def __post_init__(self) -> None:
         _check_flag("proposed", self.proposed)
         set_fields(self, classes=_checked_classes(self.classes))
+        if self.unit is not None:
+            check_name("unit", self.unit)
+            Unit(self.unit, 1)  # checks the rest
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -73,6 +78,8 @@ class Table(_Declared):
             shown. None: they are whole numbers from 0, or they are read off the training data; both are assumptions,
             but for numbers whose type the source fixes.
         proposed: whether the constants were read off a file; set it to false once they come from knowledge.
+        unit: name of the column with the unit of every training example, such as `vendor`, which is no input and need
+            not be in other data; None: a unit is an example.
     """
 
     kind: ClassVar[str] = "table"
@@ -82,6 +89,7 @@ class Table(_Declared):
     columns: tuple[Column, ...]
     classes: tuple[str, ...] | None = None
     proposed: bool = False
+    unit: str | None = None
 
     def __post_init__(self) -> None:
         columns = tuple(self.columns) if isinstance(self.columns, Iterable) else ()
@@ -98,6 +106,13 @@ class Table(_Declared):
                 raise ConfigError(
                     f"The label {self.label!r} is declared as a column, too; a model would read it there."
                 )
+        if self.unit is not None and self.unit == self.label:
+            raise ConfigError(f"The column {self.unit!r} cannot be both label and unit; name another column as unit.")
+        if self.unit in names:
+            raise ConfigError(
+                f"The unit {self.unit!r} is declared as a column, too, and the name of a unit is no input: new data "
+                "has other units. Take its [[columns]] out."
+            )
         set_fields(self, columns=columns)
         super().__post_init__()
 
@@ -130,6 +145,8 @@ class Images(_Declared):
         channels: 1 for grey, 3 for colour.
         classes: names of the classes, which are those of the folders; None as in `Table`.
         proposed: as in `Table`.
+        unit: what a unit is called, such as `vendor`, of which training images then have a folder each, above those of
+            the classes; or a file says to which each image belongs (`read`). None: a unit is an image.
     """
 
     kind: ClassVar[str] = "images"
@@ -139,6 +156,7 @@ class Images(_Declared):
     channels: int = 3
     classes: tuple[str, ...] | None = None
     proposed: bool = False
+    unit: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, (tuple, list)) or len(self.size) != 2:
@@ -165,6 +183,8 @@ class Arrays(_Declared):
         classes: as in `Table`.
         channels_last: whether images come as n x height x width x channels; the channels are then moved to the front.
         proposed: as in `Table`.
+        unit: what a unit is called, such as `vendor`; the names of the units are in an array beside the labels. None:
+            `unit`, where there is an array of that name.
     """
 
     kind: ClassVar[str] = "arrays"
@@ -173,6 +193,7 @@ class Arrays(_Declared):
     classes: tuple[str, ...] | None = None
     channels_last: bool = False
     proposed: bool = False
+    unit: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -251,9 +272,10 @@ _WARNING = """\
 # accounts for. Replace them by what you know from elsewhere (a code book, units, physics, other data), then delete the
 # line "proposed = true". Until then every result says that it assumes them public.
 """
-_CLASSES_COMMENT = (
-    "# All labels that can occur, in the order of their numbers: from knowledge, also those not in the data."
-)
+_COMMENTS = {
+    "classes": "All labels that can occur, in the order of their numbers: from knowledge, also those not in the data.",
+    "unit": "Whoever controls one of these controls all of its examples: radii count them, and no single examples.",
+}
 
 
 _LEFT_OUT = "# --- left out; take the # away from the lines of a column to use it ---"
@@ -290,8 +312,8 @@ def to_toml(
         check_name("TOML table", table)
         lines.append(f"[{_toml_key(table)}]")
     for key, value in values.items():
-        if key == "classes":
-            lines.append(_CLASSES_COMMENT)
+        if key in _COMMENTS:
+            lines.append(f"# {_COMMENTS[key]}")
         lines.append(f"{key} = {toml_value(value)}")
     if isinstance(declaration, Table):
         lines.append("\n# Columns that are not declared are ignored.")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mithridate._io.files import opened_file
 from mithridate._io.pieces import made
 from mithridate._io.scratch import scratch
+from mithridate._text import plural
 from mithridate.data.declarations import Images
 from mithridate.errors import ArtifactError, ConfigError
 
@@ -54,12 +55,14 @@ class Folder:
         names: of the files, relative to the root, with forward slashes.
         labels: the folder that each file lies in; None where they all lie in the root.
         ignored: how many files are not images by their names.
+        units: the folder above that; None where there is none.
     """
 
     root: Path
     names: tuple[str, ...]
     labels: tuple[str, ...] | None
     ignored: int
+    units: tuple[str, ...] | None = None
 
 
 def list_folder(root: Path) -> Folder:
@@ -69,6 +72,46 @@ def list_folder(root: Path) -> Folder:
         ArtifactError: the folder cannot be read, or holds no images.
         ConfigError: images lie beside the folders of the classes.
     """
+    names, labels, ignored = _listing(root)
+    if not names:
+        raise ArtifactError(
+            f"{root} holds no images ({', '.join(SUFFIXES)}); give a folder of them, or one with a folder per class."
+        )
+    return Folder(root, names, labels, ignored)
+
+
+def list_units(root: Path, unit: str) -> Folder:
+    """Find the images of a folder in which every unit has a folder of its own, with those of the classes in it.
+
+    Raises:
+        ArtifactError: the folder cannot be read.
+        ConfigError: images lie elsewhere, or nowhere.
+    """
+    level = f"{unit.upper()}/CLASS/FILE"
+    try:
+        outside, ignored, folders = _entries(root)
+    except OSError as error:
+        raise _no_folder(root, error) from error
+    names: list[str] = []
+    for folder in folders:
+        found, labels, foreign = _listing(root / folder)
+        outside += [f"{folder}/{name}" for name in found] if labels is None else []
+        names += [f"{folder}/{name}" for name in found] if labels is not None else []
+        ignored += foreign
+    if outside or not names:
+        where = f"holds images that lie elsewhere, such as {sorted(outside)[0]!r}" if outside else "has none there"
+        raise ConfigError(
+            f"With unit = {unit!r}, images are looked for as {level} in {root}, which {where}. Put the images of every "
+            f"{unit} into a folder of its own, or name a table that maps files to {plural(unit)} as units."
+        )
+    names.sort()
+    steps = [name.split("/") for name in names]
+    owners, classes = (tuple(each[level] for each in steps) for level in (0, 1))
+    return Folder(root, tuple(names), classes, ignored, owners)
+
+
+def _listing(root: Path) -> tuple[tuple[str, ...], tuple[str, ...] | None, int]:
+    """The images of a folder or of its subfolders, which then name the classes, and how many other files there are."""
     try:
         names, ignored, folders = _entries(root)
         inner: list[str] = []
@@ -77,21 +120,21 @@ def list_folder(root: Path) -> Folder:
             inner.extend(f"{folder}/{name}" for name in found)
             ignored += foreign
     except OSError as error:
-        raise ArtifactError(f"Cannot read the folder {root}: {error.strerror}. Check its permissions.") from error
+        raise _no_folder(root, error) from error
     if names and inner:
         raise ConfigError(
             f"{root} holds images beside folders of images, such as {names[0]!r}; put each into the folder of "
             "its class, or all into one folder."
         )
     names = sorted(names or inner)
-    if not names:
-        raise ArtifactError(
-            f"{root} holds no images ({', '.join(SUFFIXES)}); give a folder of them, or one with a folder per class."
-        )
     bad = next((name for name in names if not name.isprintable()), None)
     if bad is not None:
         raise ArtifactError(f"The name {bad!r} in {root} holds characters that cannot be shown; rename it.")
-    return Folder(root, tuple(names), tuple(name.split("/")[0] for name in names) if inner else None, ignored)
+    return tuple(names), tuple(name.split("/")[0] for name in names) if inner else None, ignored
+
+
+def _no_folder(root: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(f"Cannot read the folder {root}: {error.strerror}. Check its permissions.")
 
 
 def _entries(folder: Path) -> tuple[list[str], int, list[str]]:

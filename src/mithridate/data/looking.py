@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ KINDS = {
     "decimal-comma": "Columns read with decimal commas",
     "thousands": "Columns of numbers with commas between thousands are read as categories; write them without commas",
     "two-values": "Columns of 0 and 1 are read as categories",
+    "source": "Columns that may name sources: where one source can be compromised as a whole, name its column as unit",
     "gives-label-away": "Columns that give the label away, each by itself; leave out what is not known beforehand",
     "rare-class": "Rare labels",
     "few-examples": "Few examples",
@@ -51,6 +53,12 @@ _MOST_THRESHOLDS = 100
 _RARE = 5
 _USUAL_WEIGHT, _WEIGHT_POWER, _LARGEST_QUOTIENT = 4, 0.75, 16
 _IDENTIFIER = re.compile(r"(?:^|.*[^a-z])(?:id|ids|uuid|guid|key|index|idx|rowid|nr|no)")
+_SOURCE = re.compile(
+    r"(?:.*[^a-z])?(?:sources?|vendors?|suppliers?|annotators?|workers?|labell?ers?|users?|authors?|accounts?|customers?|"
+    r"clients?|hospitals?|sites?|stores?|patients?|subjects?|sellers?|domains?)(?:[^a-z](?:id|no|nr|name|key|code))?"
+)
+# Fewer are hardly sources, and of those with one example each the example is the unit.
+_FEWEST_SOURCES, _EXAMPLES_OF_A_SOURCE = 5, 2
 _LABEL = re.compile(
     r"(?:.*[^a-z])?(?:labels?|class|target|y|outcome|kind|category|species|diagnosis|result|response|status|type)(?:[^a-z].*)?"
 )
@@ -227,9 +235,27 @@ def _is_identifier(column: Looked, is_words: bool) -> bool:
     if not len(known) or not np.array_equal(known, np.floor(known)):
         return False
     counts_rows = different == len(known) == known.max() - known.min() + 1
-    # customerId and CUSTOMER_ID alike
-    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", column.name).lower()
-    return bool(counts_rows or _IDENTIFIER.fullmatch(name))
+    return bool(counts_rows or _IDENTIFIER.fullmatch(_in_words(column.name)))
+
+
+def source(column: Looked) -> Remark | None:
+    """That a column may name who sent the examples: its name says so, and its values come again and again."""
+    present = [text for text in column.texts if text is not None]
+    different = len(set(present))
+    is_named = _SOURCE.fullmatch(_in_words(column.name)) is not None
+    if not is_named or different < _FEWEST_SOURCES or len(present) < _EXAMPLES_OF_A_SOURCE * different:
+        return None
+    return Remark(
+        "source",
+        f"{shown(column.name)} may name sources: {different:,} in {counted(len(present), 'row')}. Where whoever "
+        f"controls one controls all of its rows, certify against that: --unit {shlex.quote(column.name)}.",
+        column.name,
+    )
+
+
+def _in_words(name: str) -> str:
+    """The name of a column in small letters: customerId and CUSTOMER_ID alike."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 # --- labels ---------------------------------------------------------------------------------------------------------
@@ -306,7 +332,7 @@ def likely_labels(frame: Frame) -> list[str]:
         is_date = column.values is None and column.moments is not None
         if not few or not whole or is_date or None in different:
             continue
-        named = _LABEL.fullmatch(re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()) is not None
+        named = _LABEL.fullmatch(_in_words(name)) is not None
         at_the_end = place == len(frame.names) - 1
         scores[name] = 4 * named + 2 * at_the_end + (place == 0) + (len(different) <= _FEW_LABELS)
     return sorted(scores, key=lambda name: -scores[name])[:_MOST_NAMED]

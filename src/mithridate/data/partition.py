@@ -49,15 +49,13 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
         ConfigError: the share is not what it should be, or one of the parts would be empty.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=share)
-    units = examples.units
-    uniform = (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64
-    out = uniform < share
+    units, out = examples.units, is_held_out(examples, share)
     if out.all() or not out.any():
         number = f"{len(out)} examples" if units is None else units.unit.counted(len(units.names))
         empty = f"Holding out {share:g} of {number} leaves one part empty"
         if units is not None:
             raise ConfigError(f"{empty}; name a test file, or hold out another share.")
-        if len(out) > 1 and len(np.unique(uniform)) < 2:
+        if len(out) > 1 and len(np.unique(_short_hashes(examples.x, _HOLDOUT_KEY))) < 2:
             raise ConfigError(
                 f"{empty}, since all inputs look alike; check the data (constant or clipped columns), or name a test "
                 "file."
@@ -66,9 +64,15 @@ def split_by_hash(examples: Examples, share: float) -> tuple[Examples, Examples]
     return examples.part(~out), examples.part(out)
 
 
-def _of_names(units: Units) -> Hashes:
+def is_held_out(examples: Examples, share: float) -> npt.NDArray[np.bool_]:
+    """Which examples such a share holds out: a function of the input of each, or of the name of its unit."""
+    units = examples.units
+    return (_short_hashes(examples.x, _HOLDOUT_KEY) if units is None else _of_names(units)) * 2.0**-64 < share
+
+
+def _of_names(units: Units, key: bytes = _HOLDOUT_KEY) -> Hashes:
     """A hash of the name of the unit of every example, of 64 bits, with no relation to that of its part."""
-    hashes = [hashlib.blake2b(name, digest_size=8, key=_HOLDOUT_KEY).digest() for name in map(name_hash, units.names)]
+    hashes = [hashlib.blake2b(name, digest_size=8, key=key).digest() for name in map(name_hash, units.names)]
     return np.frombuffer(b"".join(hashes), dtype="<u8")[units.of_example]
 
 
@@ -83,6 +87,14 @@ def folds_by_hash(x: Array, count: int, seed: int) -> IndexArray:
     """
     key = hashlib.blake2b(f"mithridate folds {seed}".encode(), digest_size=32).digest()
     return (_short_hashes(x, key) % np.uint64(count)).astype(np.int64)
+
+
+def folds_of(examples: Examples, count: int, seed: int) -> IndexArray:
+    """The same for examples that may have units: then it is a function of the name of each, and units stay whole."""
+    if examples.units is None:
+        return folds_by_hash(examples.x, count, seed)
+    key = hashlib.blake2b(f"mithridate folds of units {seed}".encode(), digest_size=32).digest()
+    return (_of_names(examples.units, key) % np.uint64(count)).astype(np.int64)
 
 
 def shared_with(x: Array, other: Array) -> npt.NDArray[np.bool_]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from mithridate._io.files import PathLike
 from mithridate._text import listed, shown
 from mithridate.data import frames, images, looking
 from mithridate.data import labels as labelling
@@ -52,7 +53,7 @@ class Proposal:
         left_out: columns that could be declared and are not, each with a remark that says why.
         class_weights: for rare labels, by the shares of the labels in the data; None where there are none.
         features: the name of an encoder that is installed and suits the data; None where there is none.
-        count: number of examples that were looked at, where they were read.
+        count: number of units that were looked at, where they were read: of examples, unless units are named.
         notes: what reading them had to say.
     """
 
@@ -65,7 +66,7 @@ class Proposal:
     notes: tuple[str, ...] = ()
 
 
-def propose(source: Any, *, label: str | None = None) -> Declaration:
+def propose(source: Any, *, label: str | None = None, unit: str | None = None) -> Declaration:
     """A declaration to start from, marked as proposed.
 
     The ranges are those of the file, rounded outwards; the classes are those of the file; identifiers, columns with one
@@ -79,27 +80,30 @@ def propose(source: Any, *, label: str | None = None) -> Declaration:
         source: as in `read`.
         label: name of the column with the labels; tables need it, unless they come in a pair with their labels, or
             with None where the classes are declared elsewhere.
+        unit: what a unit is called, where units are named: of tables the column that names them, which is no input.
 
     Raises:
         ArtifactError: the file is missing or cannot be read.
         ConfigError: nothing can be proposed, or the label is missing.
     """
-    return _proposal(source, label).declaration
+    return _proposal(source, label, unit).declaration
 
 
-def look(source: Any, *, label: str | None = None) -> Proposal:
+def look(source: Any, *, label: str | None = None, unit: str | None = None, units: PathLike | None = None) -> Proposal:
     """A declaration to start from, with all that was seen on the way; the data can be read by it.
 
     Args:
         source: as in `read`.
         label: name of the column with the labels; tables need it.
+        unit: as in `propose`.
+        units: as in `read`.
 
     Raises:
         ArtifactError: the file is missing or cannot be read.
         ConfigError: nothing can be proposed, or the label is missing.
     """
-    found = _proposal(source, label)
-    examples = read(source, found.declaration, labels=True)
+    found = _proposal(source, label, unit, has_levels=units is None)
+    examples = read(source, found.declaration, labels=True, units=units)
     assert examples.y is not None  # which reading made sure of
     names = examples.class_names or tuple(map(str, range(int(examples.y.max()) + 1)))
     rare = looking.rare_labels(examples.y, names)
@@ -110,7 +114,7 @@ def look(source: Any, *, label: str | None = None) -> Proposal:
         remarks=(*found.remarks, *more),
         features=None if encoder is None else encoder[0],
         class_weights=None if rare is None else rare[1],
-        count=len(examples.x),
+        count=len(examples.x) if examples.units is None else examples.units.unit.count,
         # Those of a table would say again what was left out.
         notes=() if isinstance(found.declaration, Table) else examples.notes,
     )
@@ -131,43 +135,47 @@ def _encoder_for(examples: Examples) -> tuple[str, Remark] | None:
     return name, Remark("encoder", said)
 
 
-def _proposal(source: Any, label: str | None) -> Proposal:
+def _proposal(source: Any, label: str | None, unit: str | None, *, has_levels: bool = True) -> Proposal:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         if is_folder(path) and not has_arrays(path):
-            return Proposal(_of_folder(images.list_folder(path)))
+            in_levels = unit is not None and has_levels
+            folder = images.list_units(path, unit) if unit is not None and in_levels else images.list_folder(path)
+            return Proposal(replace(_of_folder(folder), unit=unit))
         frame = read_table(path) if path.suffix.lower() in TABLE_FILES else None
     elif frames.is_hugging_face(source) and picture_columns(source):
-        return Proposal(_of_pictures(source, label or "label"))
+        return Proposal(replace(_of_pictures(source, label or "label"), unit=unit))
     elif isinstance(source, tuple) and len(source) == 2 and (paired := frames.frame_of(source[0])) is not None:
         labels = None if source[1] is None else frames.cells_of(source[1], "The list of labels")
-        return _of_columns(paired, None, labels)
+        return _of_columns(paired, None, labels, unit)
     else:
         frame = frames.frame_of(source)
     if frame is not None:
-        return _of_frame(frame, label)
-    names = read(source, labels=True).class_names
-    return Proposal(Arrays(classes=names, proposed=names is not None))
+        return _of_frame(frame, label, unit)
+    names = read(source, None if unit is None else Arrays(unit=unit), labels=True).class_names
+    return Proposal(Arrays(classes=names, proposed=names is not None, unit=unit))
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _of_frame(frame: Frame, label: str | None) -> Proposal:
+def _of_frame(frame: Frame, label: str | None, unit: str | None) -> Proposal:
     if label is None:
         likely = looking.likely_labels(frame)
         end = f" Most likely it is {' or '.join(map(shown, likely))}." if likely else ""
         raise ConfigError(
             f"Expected label, the name of the column with the labels; {frame.origin} has {listed(frame.names)}.{end}"
         )
-    return _of_columns(frame, label, frame.cells(label))
+    return _of_columns(frame, label, frame.cells(label), unit)
 
 
-def _of_columns(frame: Frame, label: str | None, labels: Cells | None) -> Proposal:
-    """What the columns but the label look like; labels that come with them, or from elsewhere, if they are there."""
+def _of_columns(frame: Frame, label: str | None, labels: Cells | None, unit: str | None) -> Proposal:
+    """What the other columns look like; labels that come with them, or from elsewhere, if they are there."""
+    if unit is not None:
+        frame.cells(unit)  # which must be there
     classes = None if labels is None else labelling.proposed(labels, frame.place)
     y = None if labels is None else labelling.numbered(labels, classes=classes, place=frame.place, training=True)[0]
-    looked = [Looked(name, frame.cells(name)) for name in frame.names if name != label]
+    looked = [Looked(name, frame.cells(name)) for name in frame.names if name not in (label, unit)]
     unsaid = [column for column in looked if column.name not in frame.categories]
     commas, thousands = looking.comma_columns(unsaid, frame.delimiter)
     looked = [replace(column, decimal=",") if column.name in commas else column for column in looked]
@@ -182,14 +190,15 @@ def _of_columns(frame: Frame, label: str | None, labels: Cells | None) -> Propos
             continue
         remarks.extend(_about_kind(column, kinds[column.name], column.name in thousands))
         found = None if y is None else looking.giveaway(column, y)
-        remarks.extend([] if found is None else [found])
+        source = looking.source(column) if unit is None else None
+        remarks.extend(each for each in (found, source) if each is not None)
     made = {name: kind for name, kind in kinds.items() if kind is not None}
     usable = tuple(kind for name, kind in made.items() if name not in reasons)
     if not usable:
         beside = "" if label is None else f" beside the label {label!r}"
         raise ConfigError(f"{frame.subject} has no column with values{beside}; there is nothing to learn.")
     left_out = tuple(kind for name, kind in made.items() if name in reasons)
-    return Proposal(Table(label, usable, classes, proposed=True), tuple(remarks), left_out)
+    return Proposal(Table(label, usable, classes, proposed=True, unit=unit), tuple(remarks), left_out)
 
 
 def _reasons(columns: list[Looked], kinds: dict[str, Column | None]) -> dict[str, Remark]:

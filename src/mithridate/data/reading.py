@@ -28,6 +28,7 @@ from mithridate.data.example_store import ExampleStore, Position, Writer
 from mithridate.data.frames import Frame
 from mithridate.data.ids import Numbers
 from mithridate.data.labels import GatheredLabels
+from mithridate.data.units import GatheredUnits
 from mithridate.errors import ArtifactError, ConfigError
 
 Array = npt.NDArray[Any]
@@ -197,12 +198,21 @@ class TableReading:
         path: the file.
         table: its declaration.
         labels: what gathers the labels; None where there shall be none.
+        units: what gathers the names of units; None where there shall be none.
         training: whether this is training data, which has labels, and values in every column.
     """
 
-    def __init__(self, path: Path, table: Table, labels: GatheredLabels | None, *, training: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        table: Table,
+        labels: GatheredLabels | None,
+        units: GatheredUnits | None = None,
+        *,
+        training: bool,
+    ) -> None:
         self._path, self._table, self._training = path, table, training
-        self._labels, self.content = labels, FileContent(path)
+        self._labels, self._units, self.content = labels, units, FileContent(path)
         self._inputs = inputs_of(table, training=training)
 
     @property
@@ -218,32 +228,40 @@ class TableReading:
     @property
     def state(self) -> dict[str, Any]:
         """What was noted of the pieces so far."""
-        return {"inputs": self._inputs.state, "labels": None if self._labels is None else self._labels.state}
+        return {
+            "inputs": self._inputs.state,
+            "labels": None if self._labels is None else self._labels.state,
+            "units": None if self._units is None else self._units.state,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with what was noted before."""
         self._inputs.restore(state["inputs"])
         if self._labels is not None and state["labels"] is not None:
             self._labels.restore(state["labels"])
+        if self._units is not None:
+            self._units.restore(state["units"])
 
     def layout(self) -> tuple[npt.DTypeLike, tuple[int, ...]]:
         """Type and shape of every input; the longest text is found by reading all of them."""
         if not isinstance(self._inputs, Texts):
             return np.float32, self._inputs.shape
-        fresh = Texts(self._table.columns, self._table.label, training=False)
+        fresh = Texts(self._table.columns, self._table.label, training=False, unit=self._table.unit)
         columns = [column.name for column in self._table.columns]
         read = (block.dtype.itemsize for each in table_files.pieces(self._path, columns) for block in fresh(each.frame))
         return f"<U{max(read) // np.dtype('<U1').itemsize}", ()
 
     def batches(self, after: Position | None) -> Iterator[Batch]:
         """The pieces from a position on."""
-        label = [] if self._table.label is None else [self._table.label]
-        columns = [*label, *(column.name for column in self._table.columns)]
+        others = [name for name in (self._table.label, self._table.unit) if name is not None]
+        columns = [*others, *(column.name for column in self._table.columns)]
         for piece, is_last in with_last(table_files.pieces(self._path, columns, after)):
             frame = piece.frame
             numbers: dict[str, Numbers] = {} if frame.lines is None else {"lines": frame.lines}
             codes = self._codes(frame, is_last=is_last)
             numbers |= {} if codes is None else {"labels": codes}
+            if self._units is not None and self._table.unit is not None:
+                numbers["units"] = self._units.add(frame.cells(self._table.unit), frame.place)
             yield Batch(self._inputs(frame, is_last=is_last), numbers, piece.position, piece.done, piece.total)
 
     def _codes(self, frame: Frame, *, is_last: bool) -> npt.NDArray[np.int64] | None:
@@ -271,21 +289,23 @@ def no_label(frame: Frame) -> str:
 def inputs_of(table: Table, *, training: bool) -> Encoding | Texts:
     """What makes inputs of the rows of a table."""
     kind = Texts if table.is_text else Encoding
-    return kind(table.columns, table.label, training=training)
+    return kind(table.columns, table.label, training=training, unit=table.unit)
 
 
 class Texts:
     """The one declared column of a table of texts, as it is; like `Encoding`."""
 
-    def __init__(self, columns: Sequence[Column], label: str | None, *, training: bool) -> None:
+    def __init__(
+        self, columns: Sequence[Column], label: str | None, *, training: bool, unit: str | None = None
+    ) -> None:
         (self._column,) = columns
-        self._label, self._training = label, training
+        self._no_inputs, self._training = (label, unit), training
         self._is_empty, self._ignored = True, tuple[str, ...]()
 
     def __call__(self, frame: Frame, *, is_last: bool = False) -> Iterator[Array]:
         """The texts of the next piece."""
         words = frames.texts(frame.cells(self._column.name))
-        self._ignored = ignored(frame, (self._column,), self._label)
+        self._ignored = ignored(frame, (self._column,), self._no_inputs)
         self._is_empty = self._is_empty and not any(words)
         if is_last:
             self.check_values(frame.origin)

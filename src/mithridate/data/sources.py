@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from dataclasses import dataclass, replace
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from mithridate._io.artifacts import map_npy, read_npz
-from mithridate._io.files import check_is_file
-from mithridate._text import listed
+from mithridate._io.files import PathLike, check_is_file
+from mithridate._text import capitalised, listed, plural, shown
 from mithridate._version import VERSION
 from mithridate.core.conditions import PUBLIC, Statement
 from mithridate.data import frames, images
@@ -25,7 +26,8 @@ from mithridate.data.example_store import ExampleStore
 from mithridate.data.examples import Array, Examples, check_inputs
 from mithridate.data.frames import Cells, Frame, Place
 from mithridate.data.reading import ImageReading, TableReading, gathered, inputs_of, no_label
-from mithridate.data.table_files import pieces
+from mithridate.data.table_files import pieces, read_table
+from mithridate.data.units import GatheredUnits, Units
 from mithridate.errors import ArtifactError, ConfigError
 
 _TAKEN = (
@@ -33,8 +35,11 @@ _TAKEN = (
     "a .csv, .tsv, .parquet, .npz or .npy file, an image or a folder of images"
 )
 TABLE_FILES = (".csv", ".tsv", ".parquet")
-_INPUTS, _LABELS = "x.npy", "y.npy"
+_INPUTS, _LABELS, _UNITS = "x.npy", "y.npy", "unit.npy"
 _NPZ = "arrays 'x' (inputs) and 'y' (labels)"
+# What a unit is called where there is an array of units, and nobody says.
+_UNIT = "unit"
+_FILE = "file"  # the column of a table that maps files to units
 _DECLARE = "declare its columns first; `mithridate init` proposes a declaration to start from"
 
 
@@ -46,10 +51,25 @@ class _Request:
     labels: bool | None
     label: str | None
     classes: tuple[str, ...] | None
+    units: Path | None
 
     @property
     def training(self) -> bool:
         return self.labels is True
+
+    @property
+    def unit(self) -> str | None:
+        """What a unit is called, where examples have some: those that are not trained on have none."""
+        return self.declaration.unit if self.training and self.declaration is not None else None
+
+    def units_of(self, cells: Cells | None, place: Place, absent: str) -> Units | None:
+        """The units by their names, one for each example; None where there are none, and none are declared."""
+        if cells is None:
+            if self.unit is not None:
+                raise ConfigError(f"The unit {shown(self.unit)} is declared, but {absent}")
+            return None
+        gathered = GatheredUnits(self.unit or _UNIT)
+        return gathered.units(gathered.add(cells, place))
 
     def examples(self, x: Array, y: labelling.Numbered | None, **more: Any) -> Examples:
         """The inputs with their labels, and all that was assumed."""
@@ -80,6 +100,7 @@ def read(
     labels: bool | None = None,
     label: str | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
+    units: PathLike | None = None,
 ) -> Examples:
     """Read examples of any source.
 
@@ -98,6 +119,9 @@ def read(
         label: name of the column with the labels, instead of the declared one.
         classes: names of the classes, instead of the declared ones; for test data, those of the training data. None
             there: the labels are whole numbers.
+        units: for a folder of images whose declaration names a unit: a table (`.csv`, `.tsv`, `.parquet`) with a column
+            `file`, the path of every image in the folder, and one of the name of the unit. Only training data is asked
+            for its units.
 
     Returns:
         The examples.
@@ -106,7 +130,12 @@ def read(
         ArtifactError: a file is missing or cannot be read.
         ConfigError: the source is of no kind that can be read, contradicts the declaration, or lacks one.
     """
-    request = _request(declaration, labels, label, classes)
+    request = _request(declaration, labels, label, classes, units)
+    if request.units is not None and request.training and not _is_image_folder(source):
+        raise ConfigError(
+            f"units = {str(request.units)!r} maps the images of a folder to {plural(request.unit or _UNIT)}; of other "
+            "data, name the column or the array of the units as unit, and leave units out."
+        )
     if isinstance(source, (str, os.PathLike)):
         return _read_path(Path(source), request)
     if isinstance(source, tuple):
@@ -125,7 +154,11 @@ def read(
     raise ConfigError(f"Cannot read examples from {type(source).__name__}; expected {_TAKEN}.")
 
 
-def _request(declaration: Any, labels: bool | None, label: str | None, classes: Any) -> _Request:
+def _is_image_folder(source: Any) -> bool:
+    return isinstance(source, (str, os.PathLike)) and is_folder(Path(source)) and not has_arrays(Path(source))
+
+
+def _request(declaration: Any, labels: bool | None, label: str | None, classes: Any, units: Any) -> _Request:
     if declaration is not None and not isinstance(declaration, Declaration):
         raise ConfigError(f"Expected a declaration (Table, Images or Arrays), got {type(declaration).__name__}.")
     names = Arrays(classes=classes).classes  # checks them
@@ -134,7 +167,10 @@ def _request(declaration: Any, labels: bool | None, label: str | None, classes: 
     if isinstance(declaration, Table):
         declaration = declaration if label is None else replace(declaration, label=label)
         label = declaration.label
-    return _Request(declaration, labels, label, names if declaration is None else declaration.classes)
+    if units is not None and (declaration is None or declaration.unit is None):
+        raise ConfigError(f"units = {str(units)!r} maps files to units; say what one is called: unit = 'vendor'.")
+    names = names if declaration is None else declaration.classes
+    return _Request(declaration, labels, label, names, None if units is None else Path(units))
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -189,7 +225,10 @@ def _read_npz(path: Path, request: _Request) -> Examples:
         if name not in arrays:
             found = ", ".join(sorted(arrays)) or "none"
             raise ArtifactError(f"{path} has no array {name!r} (it has: {found}); save {_NPZ}.")
-    return _read_pair((arrays["x"], arrays.get("y")), request)
+    own = None if request.unit is None else arrays.get(request.unit)
+    units = (arrays.get(_UNIT) if own is None else own) if request.training else None
+    absent = f"{path} has no array {shown(_UNIT)}; save the unit of every example in one, or leave unit out."
+    return _read_pair((arrays["x"], arrays.get("y")), request, units, absent)
 
 
 def _read_npy(path: Path, request: _Request) -> Examples:
@@ -198,13 +237,20 @@ def _read_npy(path: Path, request: _Request) -> Examples:
     has_labels = path.name == _INPUTS and os.path.isfile(labels)
     if request.training and not has_labels:
         raise ArtifactError(f"{path} has no labels beside it; save inputs as {_INPUTS} and labels as {_LABELS}.")
-    return _read_pair((map_npy(path), map_npy(labels) if has_labels and request.labels is not False else None), request)
+    units = path.with_name(_UNITS)
+    has_units = request.training and os.path.isfile(units)
+    absent = f"{path} has no {_UNITS} beside it; save the unit of every example there, or leave unit out."
+    pair = map_npy(path), map_npy(labels) if has_labels and request.labels is not False else None
+    return _read_pair(pair, request, map_npy(units) if has_units else None, absent)
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
 
 
-def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
+_NO_ROOM = "arrays have no room for units; give Examples(x, y, units=Units.of(names)), or leave unit out."
+
+
+def _read_pair(pair: tuple[Any, ...], request: _Request, names: Any = None, absent: str = _NO_ROOM) -> Examples:
     if len(pair) != 2:
         raise ConfigError(f"Expected a pair (inputs, labels), got {len(pair)} values.")
     x, y = pair
@@ -217,13 +263,25 @@ def _read_pair(pair: tuple[Any, ...], request: _Request) -> Examples:
         inputs = _as_declared(check_inputs(frames.as_array(x, "The input"), "given"), request.declaration)
     cells = None if y is None else frames.cells_of(y, "The list of labels")
     place: Place = lambda row: f"example {row} (from 0)"  # noqa: E731
-    absent = "Training needs labels; give a pair (inputs, labels)."
-    numbered = request.numbered(cells, len(inputs), place, absent, are_numbers=_are_numbers(y))
+    no_labels = "Training needs labels; give a pair (inputs, labels)."
+    numbered = request.numbered(cells, len(inputs), place, no_labels, are_numbers=_are_numbers(y))
+    units = _units_of_array(names, len(inputs), request, absent)
     if numbered is None or cells is None or not labelling.are_counted(cells, request.classes):
-        return request.examples(inputs, numbered)
+        return request.examples(inputs, numbered, units=units)
     each = listed(f"{number} is {name}" for number, name in enumerate(request.classes or ()))
     note = f"Labels that are numbers were taken to count the classes: {each}."
-    return request.examples(inputs, numbered, notes=(note,))
+    return request.examples(inputs, numbered, notes=(note,), units=units)
+
+
+def _units_of_array(names: Any, count: int, request: _Request, absent: str) -> Units | None:
+    if names is None:
+        return request.units_of(None, str, absent)
+    units = Units.of(names, request.unit or _UNIT)
+    if len(units) != count:
+        raise ConfigError(
+            f"There are {count} inputs but {len(units)} names of {units.unit.many}; give one for each input."
+        )
+    return units
 
 
 def _are_numbers(labels: Any) -> bool:
@@ -263,12 +321,13 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
     if labels is None and name is not None and (name in frame.names or request.training):
         labels = frame.cells(name) if request.labels is not False else None
     y = request.numbered(labels, frame.rows, frame.place, no_label(frame))
+    units = request.units_of(None if request.unit is None else frame.cells(request.unit), frame.place, "")
     if table.is_text:
         texts = inputs_of(table, training=request.training)
         x = np.concatenate(list(texts(frame, is_last=True)))
-        return request.examples(x, y, notes=texts.notes, ids=frame.ids)
-    x, notes = encode(frame, table.columns, table.label, training=request.training)
-    return request.examples(x, y, notes=notes, ids=frame.ids)
+        return request.examples(x, y, notes=texts.notes, ids=frame.ids, units=units)
+    x, notes = encode(frame, table.columns, table.label, training=request.training, unit=table.unit)
+    return request.examples(x, y, notes=notes, ids=frame.ids, units=units)
 
 
 def _table(frame: Frame, request: _Request) -> Table:
@@ -285,7 +344,8 @@ def _read_table_file(path: Path, request: _Request) -> Examples:
     if not isinstance(table, Table):
         table = _table(next(pieces(path)).frame, request)
     labels = None if request.labels is False else labelling.GatheredLabels(request.classes, training=request.training)
-    reading = TableReading(path, table, labels, training=request.training)
+    units = None if request.unit is None else GatheredUnits(request.unit)
+    reading = TableReading(path, table, labels, units, training=request.training)
     x, numbers = gathered(reading, ExampleStore.of(_identity(path, table, request.labels), reading.content))
     y = None
     if labels is not None and (codes := numbers.get("labels")) is not None:
@@ -293,7 +353,8 @@ def _read_table_file(path: Path, request: _Request) -> Examples:
         y = of_code[np.asarray(codes)], names, assumptions
     lines = numbers.get("lines")
     ids = frames.ids_of(range(len(x)) if lines is None else lines, are_lines=lines is not None)
-    return request.examples(x, y, notes=reading.notes, ids=ids)
+    found = None if units is None else units.units(np.asarray(numbers["units"], dtype=np.int64))
+    return request.examples(x, y, notes=reading.notes, ids=ids, units=found)
 
 
 def _identity(path: Path, declaration: Declaration, labels: bool | None) -> dict[str, Any]:
@@ -327,7 +388,7 @@ def _images(request: _Request, origin: Any) -> Images:
 
 def _read_folder(root: Path, request: _Request) -> Examples:
     declared = _images(request, root)
-    folder = images.list_folder(root)
+    folder = _listed(root, request)
     cells = None if folder.labels is None else frames.cells_of_objects(folder.labels, "The folder")
     absent = f"Training needs labels; put the images of {root} into one folder per class."
     y = request.numbered(cells, len(folder.names), lambda row: f"{root / folder.names[row]}", absent)
@@ -335,10 +396,66 @@ def _read_folder(root: Path, request: _Request) -> Examples:
     empty = [name for name in request.classes or () if name not in (folder.labels or ())]
     if empty and y is not None:
         notes.append(f"No images were found of the classes {listed(empty)}.")
+    units = _units_of_folder(folder, request)
     reading = ImageReading(folder, declared)
     store = ExampleStore.of(_identity(root, declared, None), reading.content) if reading.is_large else None
     x, _ = gathered(reading, store)
-    return request.examples(x, y, notes=tuple(notes), ids=folder.names)
+    return request.examples(x, y, notes=tuple(notes), ids=folder.names, units=units)
+
+
+def _listed(root: Path, request: _Request) -> images.Folder:
+    """The images of a folder; with one of each unit above those of the classes, where the units come from there."""
+    unit = None if request.declaration is None else request.declaration.unit
+    if unit is None or request.units is not None:
+        return images.list_folder(root)
+    if request.training:
+        return images.list_units(root, unit)
+    try:
+        return images.list_folder(root)
+    except ArtifactError:  # it has none there; those to predict may lie as those that were trained on do
+        with contextlib.suppress(ConfigError):
+            return images.list_units(root, unit)
+        raise
+
+
+def _units_of_folder(folder: images.Folder, request: _Request) -> Units | None:
+    if request.unit is None:
+        return None
+    if request.units is not None:
+        return _mapped(folder, request.units, request.unit)
+    assert folder.units is not None
+    place: Place = lambda row: f"{folder.root / folder.names[row]}"  # noqa: E731
+    return request.units_of(frames.cells_of_objects(folder.units, "The folder"), place, "")
+
+
+def _mapped(folder: images.Folder, path: Path, unit: str) -> Units:
+    """The units of the images of a folder, by a table of files and units."""
+    if path.suffix.lower() not in TABLE_FILES:
+        raise ConfigError(f"Cannot read {path} by its name; expected units as a table, in .csv, .tsv or .parquet.")
+    table, gathered = read_table(path), GatheredUnits(unit)
+    units = gathered.units(gathered.add(table.cells(unit), table.place))
+    rows, there = dict[str, int](), set(folder.names)
+    for row, cell in enumerate(table.cells(_FILE).tolist()):
+        file = "" if cell is None else str(cell).strip().removeprefix("./")
+        if file in rows:
+            raise ConfigError(f"{_line(table, row)} names the file {shown(file)} again; keep one line for each file.")
+        if file not in there:
+            raise ConfigError(
+                f"{_line(table, row)} names the file {shown(file)}, and there is no such image in {folder.root}; write "
+                "paths as they are from there, with forward slashes, or take the line out."
+            )
+        rows[file] = row
+    absent = next((name for name in folder.names if name not in rows), None)
+    if absent is not None:
+        raise ConfigError(
+            f"{path} has no line for {shown(absent)}, an image in {folder.root}; add it, or leave the image out."
+        )
+    return units.part(np.array([rows[name] for name in folder.names], dtype=np.int64))
+
+
+def _line(table: Frame, row: int) -> str:
+    """A row at the start of a sentence."""
+    return capitalised(table.place(row))
 
 
 def _read_image(path: Path, request: _Request) -> Examples:
@@ -385,8 +502,10 @@ def _read_pictures(source: Any, frame: Frame, columns: list[str], label: str | N
         raise ConfigError(f"The data set has several columns of images ({listed(columns)}); keep one of them.")
     cells = None if label is None or request.labels is False else frame.cells(label)
     y = request.numbered(cells, frame.rows, frame.place, "Training needs labels; name their column with label=....")
+    units = request.units_of(None if request.unit is None else frame.cells(request.unit), frame.place, "")
     pictures = (source[row][columns[0]] for row in range(frame.rows))
-    return request.examples(images.from_pictures(pictures, frame.rows, declared, "the data set"), y, ids=frame.ids)
+    x = images.from_pictures(pictures, frame.rows, declared, "the data set")
+    return request.examples(x, y, ids=frame.ids, units=units)
 
 
 def _read_items(source: Any, request: _Request) -> Examples:
@@ -409,7 +528,8 @@ def _read_items(source: Any, request: _Request) -> Examples:
     cells = frames.cells_of(found, "The list of labels") if found and request.labels is not False else None
     absent = "Training needs labels; give items (input, label)."
     y = request.numbered(cells, count, place, absent, are_numbers=_are_numbers(found))
-    return request.examples(_stacked(inputs, request), y)
+    units = request.units_of(None, place, _NO_ROOM.replace("arrays", "pairs (input, label)"))
+    return request.examples(_stacked(inputs, request), y, units=units)
 
 
 def _input(value: Any, row: int, request: _Request) -> Any:

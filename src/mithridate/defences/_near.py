@@ -79,7 +79,12 @@ class ExamplesDefence(Defence):
         if runtime.shards is not None:
             raise ConfigError(f"{self.name} trains nothing, and has no shards; leave them out.")
         examples = StoredExamples.of(
-            order.training, self.encoder, order.facts.classes, order.statements, sparse=self.sparse_rows
+            order.training,
+            self.encoder,
+            order.facts.classes,
+            order.statements,
+            sparse=self.sparse_rows,
+            data=order.training_data,
         )
         with place_for(runtime) if self.compares else nullcontext(HERE) as place:
             votes = self.votes(examples, order.test, runtime.progress, place)
@@ -116,6 +121,8 @@ class NearDefence(ExamplesDefence):
     Attributes:
         mirrored: for images: an example is as near as it is to the input or to its mirror image.
     """
+
+    takes_units = True
 
     mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)
 

@@ -19,10 +19,12 @@ import numpy.typing as npt
 
 from mithridate.core.mechanism import Deterministic
 from mithridate.core.provenance import Fingerprint, Hashes, TrainingData, in_digits, input_hashes
+from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.data.columns import Column
 from mithridate.data.declarations import Table, declaration_from_dict
 from mithridate.data.examples import Examples, Preparation, as_examples
+from mithridate.defences._voices import MOST_EXAMPLES
 from mithridate.defences._whole_rows import (
     UNIT_ROWS,
     IntArray,
@@ -69,6 +71,8 @@ class StoredExamples:
         statements: what is taken for granted.
         columns: of a table, as declared; None for other data.
         sparse: whether rows may be sparse.
+        unit: what radii count, where that is not single examples.
+        starts: where the examples of every unit start, and at last their number; None: each of them is a unit.
     """
 
     rows: Rows
@@ -80,6 +84,8 @@ class StoredExamples:
     statements: tuple[str, ...]
     columns: tuple[Column, ...] | None = None
     sparse: bool = True
+    unit: Unit | None = None
+    starts: IntArray | None = None
 
     @classmethod
     def of(
@@ -90,25 +96,28 @@ class StoredExamples:
         statements: Sequence[str] = (),
         *,
         sparse: bool = True,
+        data: Callable[[str | None], TrainingData] | None = None,
     ) -> StoredExamples:
         """Round the features of examples; without an encoder, of inputs as they are.
 
         Args:
-            training: the examples, checked.
+            training: the examples, checked; those of a unit lie side by side.
             encoder: the features.
             classes: number of labels.
             statements: what an order says of all this.
             sparse: whether rows may be sparse.
+            data: says of which data they are, by the fingerprint of what a trusted encoder made of them; None: of
+                these.
 
         Raises:
             ConfigError: the encoder does not suit the inputs, or features cannot be rounded.
         """
         x, y, kind = training.x, training.y, training.kind
         assert y is not None
-        if len(y) >= _MOST_EXAMPLES:
-            raise ConfigError(
-                f"Expected fewer than {_MOST_EXAMPLES:,} training examples, got {len(y):,}; leave some out."
-            )
+        unit, starts = _units_of(training)
+        most = _MOST_EXAMPLES if starts is None else MOST_EXAMPLES
+        if len(y) >= most:
+            raise ConfigError(f"Expected fewer than {most:,} training examples, got {len(y):,}; leave some out.")
         # `Preparation` says what text needs.
         chosen = UNIT_ROWS if encoder is None and kind != "text" else encoder
         prepare = Preparation(x.shape[1:], kind, encoder=chosen)
@@ -117,8 +126,10 @@ class StoredExamples:
         trusted = Fingerprint() if isinstance(chosen, Frozen) else None
         rows = rounded(_noted(prepare.compared(x, "training", sparse=sparse), trusted), len(x))
         columns = _columns(training.declaration)
-        found = TrainingData.of(x, y, None if trusted is None else trusted.digits())
-        return cls(rows, y, classes, prepare, scale_of(rows.shape[1]), found, tuple(statements), columns, sparse)
+        features = None if trusted is None else trusted.digits()
+        found = TrainingData.of(x, y, features) if data is None else data(features)
+        scale = scale_of(rows.shape[1])
+        return cls(rows, y, classes, prepare, scale, found, tuple(statements), columns, sparse, unit, starts)
 
     def as_run(self, votes: Votes) -> KeptRun:
         """What a run directory keeps of them."""
@@ -128,8 +139,13 @@ class StoredExamples:
             self.training,
             votes.assumptions,
             votes.size,
-            {**kept(self.rows), "labels": self.labels.astype(np.int32)},
+            {**kept(self.rows), "labels": self.labels.astype(np.int32), **self._kept_units},
+            votes.unit,
         )
+
+    @property
+    def _kept_units(self) -> dict[str, IntArray]:
+        return {} if self.starts is None else {"starts": self.starts}
 
     @classmethod
     def of_run(cls, run: KeptRun, features: Any = None, *, sparse: bool = True) -> StoredExamples:
@@ -155,8 +171,14 @@ class StoredExamples:
         preparation = Preparation(tuple(run.inputs["shape"]), run.inputs["kind"], encoder=encoder)
         declared = run.recipe.get("source", {}).get("declaration")
         columns = _columns(None if declared is None else declaration_from_dict(declared))
-        scale, found = scale_of(rows.shape[1]), run.training
-        return cls(rows, labels, classes, preparation, scale, found, run.statements, columns, sparse)
+        scale, found, starts = scale_of(rows.shape[1]), run.training, _checked_starts(run, len(labels))
+        said = run.statements
+        return cls(rows, labels, classes, preparation, scale, found, said, columns, sparse, run.unit, starts)
+
+    @property
+    def voters(self) -> int:
+        """How many there are of those that radii count: units, or examples."""
+        return len(self.labels) if self.starts is None else len(self.starts) - 1
 
     @property
     def encoder(self) -> Encoder:
@@ -213,6 +235,33 @@ def _noted(pieces: Iterator[tuple[slice, Any]], seen: Fingerprint | None) -> Ite
         yield part, features
 
 
+def _units_of(training: Examples) -> tuple[Unit | None, IntArray | None]:
+    """What a unit is, and where the examples of each start, if some have several."""
+    if training.units is None:
+        return None, None
+    unit, starts = training.units.unit, training.units.starts
+    return unit, None if unit.count == len(training.x) else starts
+
+
+def _checked_starts(run: KeptRun, examples: int) -> IntArray | None:
+    """Where the examples of every unit start, as a run kept it.
+
+    Raises:
+        ValueError: they are not of the units of the run.
+    """
+    starts = run.arrays.get("starts")
+    if starts is None:
+        if run.unit is not None and run.unit.count != examples:
+            raise ValueError("it does not say which examples belong to a unit")
+        return None
+    if run.unit is None or starts.dtype.kind != "i" or starts.shape != (run.unit.count + 1,):
+        raise ValueError("it is not as many units as it says")
+    starts = starts.astype(np.int64)
+    if starts[0] != 0 or starts[-1] != examples or (np.diff(starts) < 1).any() or examples >= MOST_EXAMPLES:
+        raise ValueError("the examples of its units are not where it says")
+    return starts
+
+
 def _columns(declaration: Any) -> tuple[Column, ...] | None:
     return tuple(declaration.columns) if isinstance(declaration, Table) else None
 
@@ -266,6 +315,7 @@ def votes_of(
         assumptions=examples.statements,
         recipe=recipe,
         evidence=evidence,
+        unit=examples.unit,
     )
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate.defences import _kernel_sums, _search
-from mithridate.defences._kernel_sums import Done, Weighing
+from mithridate.defences._kernel_sums import Done, WeighedUnits, Weighing
 from mithridate.defences._search import Search, Told
+from mithridate.defences._voices import Ranks
 from mithridate.defences._whole_rows import IntArray, Rows, require_exact_products
 from mithridate.errors import ConfigError
 from mithridate.training.order import Ray, RuntimeOptions
@@ -65,7 +66,7 @@ class _OnCluster:
 
     def fill_with_nearest(self, order: npt.NDArray[Any], asked: Search, told: Told | None) -> None:
         def compare(*common: Any) -> Iterator[tuple[int, Any]]:
-            return self._others.each(_search.keys_of_shard, common, (asked.rows, asked.ranks), len(asked.ranks))
+            return self._others.each(_search.keys_of_shard, common, (asked.rows, asked.ranks), asked.starts)
 
         _search.fill_with_nearest(order, asked, told, compare)
 
@@ -76,23 +77,31 @@ class _OnCluster:
         return self._added(_own_weights_of_shard, asked, predicted, done)
 
     def _added(self, work: Any, asked: Weighing, about: Any, done: Done) -> npt.NDArray[Any]:
-        total, sums = len(asked.labels), None
-        common = (replace(asked, rows=np.empty((0, 0), np.int16), labels=asked.labels[:0]), about)
-        for number, found in self._others.each(work, common, (asked.rows, asked.labels), total):
+        total, sums, units = asked.voters, None, asked.units
+        common = (replace(asked, rows=np.empty((0, 0), np.int16), labels=asked.labels[:0], units=None), about)
+        arrays = (asked.rows, asked.labels, *(() if units is None else (units.ranks,)))
+        for number, found in self._others.each(work, common, arrays, None if units is None else units.starts):
             sums = found if sums is None else sums + found
             done(number, total)
         assert sums is not None
         return sums
 
 
-def _label_sums_of_shard(asked: Weighing, classes: int, rows: Rows, labels: IntArray) -> IntArray:
+def _label_sums_of_shard(asked: Weighing, classes: int, *shard: Any) -> IntArray:
     require_exact_products()
-    return _kernel_sums.label_sums(replace(asked, rows=rows, labels=labels), classes)
+    return _kernel_sums.label_sums(_with_shard(asked, *shard), classes)
 
 
-def _own_weights_of_shard(asked: Weighing, predicted: IntArray, rows: Rows, labels: IntArray) -> npt.NDArray[np.uint32]:
+def _own_weights_of_shard(asked: Weighing, predicted: IntArray, *shard: Any) -> npt.NDArray[np.uint32]:
     require_exact_products()
-    return _kernel_sums.own_weights(replace(asked, rows=rows, labels=labels), predicted)
+    return _kernel_sums.own_weights(_with_shard(asked, *shard), predicted)
+
+
+def _with_shard(
+    asked: Weighing, rows: Rows, labels: IntArray, ranks: Ranks | None = None, starts: IntArray | None = None
+) -> Weighing:
+    units = None if ranks is None or starts is None else WeighedUnits.of(starts, ranks, labels)
+    return replace(asked, rows=rows, labels=labels, units=units)
 
 
 @contextmanager

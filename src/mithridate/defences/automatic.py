@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mithridate import _validate
+from mithridate.core.units import UnitWords
 from mithridate.core.votes import Votes
 from mithridate.defences.base import Defence, check_counts_units, check_declared
 from mithridate.defences.registry import defence, kind_of, methods_with
@@ -107,7 +108,8 @@ class Auto:
         return None
 
     def _nearest(self, facts: Facts) -> tuple[Defence, str]:
-        about = "examples near an input certify the most without any training"
+        counted = UnitWords.of(facts.unit)
+        about = f"{counted.many} near an input certify the most without any training"
         if self.radius is None or "neighbours" in self.constants:
             return self._built("nearest-neighbours"), about
         if (
@@ -120,14 +122,23 @@ class Auto:
                 f"a linear model of declared columns is the most accurate for a radius as small as {self.radius:,}"
             )
         voters = _VOTERS_FOR_A_RADIUS * self.radius
+        if facts.unit is not None:
+            return self._nearest_units(facts, voters), about
         if facts.num_train < enough_examples(self.radius, facts.classes):
             return self._built("kernel-vote"), (
-                f"a radius of {self.radius:,} is much for {facts.num_train:,} examples of {facts.classes} classes"
+                f"a radius of {self.radius:,} is much for {counted.counted(facts.num_train)} of {facts.classes} classes"
             )
         usual = defence("nearest-neighbours").choose(facts).defence.neighbours
         return self._built("nearest-neighbours", neighbours=max(usual, voters)), (
             f"{about}, and {max(usual, voters):,} of them can certify a radius of {self.radius:,}"
         )
+
+    def _nearest_units(self, facts: Facts, voters: int) -> Defence:
+        """So many nearest units at least. Unlike an example, a unit may have what is near to inputs of every class."""
+        usual = self._built("nearest-neighbours")
+        settled = usual.choose(facts).defence
+        most = max(settled.neighbours if isinstance(settled.neighbours, tuple) else (settled.neighbours,))
+        return usual if voters <= most else self._built("nearest-neighbours", neighbours=min(voters, facts.num_train))
 
     def _has(self, name: str) -> bool:
         """Whether a method has all constants that were given."""
@@ -157,8 +168,8 @@ def enough_examples(radius: int, classes: int) -> int:
     return 2 * _VOTERS_FOR_A_RADIUS * radius * max(2, classes)
 
 
-def too_few(radius: int, num_train: int, classes: int) -> str | None:
-    """That examples are few for a radius, and what to do; None where they may do.
+def too_few(radius: int, num_train: int, classes: int, many: str = "examples") -> str | None:
+    """That examples (or units, called `many`) are few for a radius, and what to do; None where they may do.
 
     >>> too_few(50, 400, 3)
     'A radius of 50 is much for 400 examples of 3 classes: about 900 would do, or a radius of up to 22.'
@@ -169,7 +180,7 @@ def too_few(radius: int, num_train: int, classes: int) -> str | None:
         return None
     largest = num_train // enough_examples(1, classes)
     less = f", or a radius of up to {largest:,}" if largest else ""
-    about = f"{num_train:,} examples of {classes} classes"
+    about = f"{num_train:,} {many} of {classes} classes"
     return f"A radius of {radius:,} is much for {about}: about {enough:,} would do{less}."
 
 

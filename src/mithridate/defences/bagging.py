@@ -55,6 +55,7 @@ import numpy as np
 from mithridate import _validate
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
 from mithridate.core.rule import Accountant, BoolArray, Margins, Method, Rule, Weighted
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
@@ -94,7 +95,7 @@ class Bagged(Random):
     words = Voters(
         "instances",
         "models",
-        "too many instances draw the same example. Let each draw fewer examples to raise the radius, at some cost in "
+        "too many instances draw the same {one}. Let each draw fewer {many} to raise the radius, at some cost in "
         "accuracy.",
         "instances = {}",
     )
@@ -107,9 +108,11 @@ class Bagged(Random):
         object.__setattr__(self, "num_train", int(self.num_train))
         object.__setattr__(self, "draws", int(self.draws))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        return f"bagging: each instance drew {self.draws:,} times one of the {self.num_train:,} training examples"
+        whole = ", with all that it holds" if counted.are_named else ""
+        number = f"{self.num_train:,} {counted.many_in_full}"
+        return f"bagging: each instance drew {self.draws:,} times one of the {number}{whole}"
 
 
 @dataclass(frozen=True)

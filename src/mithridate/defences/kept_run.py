@@ -127,7 +127,7 @@ class KeptRun:
 
     def votes_of_run(self, votes: Votes) -> Votes:
         """Votes on other inputs, with all that the run says of its own."""
-        kept = {name: self.recipe[name] for name in ("source", *_OF_METHOD) if name in self.recipe}
+        kept = {name: self.recipe[name] for name in ("source", "unit_cap", *_OF_METHOD) if name in self.recipe}
         recipe = {**(votes.recipe or {}), **kept}
         said = {"size": self.size, "unit": self.unit, "assumptions": self.statements, "training": self.training}
         return replace(votes, recipe=recipe, **said)

@@ -16,12 +16,13 @@ from mithridate.certifying.exact import IntArray, chunks, evidence_of, leads, me
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
-from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, Weighing
+from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, WeighedUnits, Weighing
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
 from mithridate.defences._places import HERE, Comparing
-from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray, ranks_of
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -40,6 +41,9 @@ class KernelSum(Deterministic):
     Weights are whole numbers from 0 to `full_weight`, so that sums are exact in any order. The score of a label is the
     sum of the weights of its examples, and `Votes.counts` holds the scores.
 
+    Where units are declared (`Votes.unit`), the voices of units are meant wherever examples are spoken of: of each unit
+    the example that is nearest to the input, which is a function of the input and of that unit.
+
     Args:
         full_weight: the largest weight, at least 1.
     """
@@ -49,8 +53,8 @@ class KernelSum(Deterministic):
     counts_voters = False
     words = Voters(
         "",
-        "training examples, each by its weight",
-        "one example can weigh as much as the label is ahead. Use a wider kernel, so that more examples count, or "
+        "{many_in_full}, each by its weight",
+        "one {one} can weigh as much as the label is ahead. Use a wider kernel, so that more {many} count, or "
         "features that bring examples of a class closer together.",
         share="weight for the label",
     )
@@ -61,9 +65,11 @@ class KernelSum(Deterministic):
         _validate.positive_integer(full_weight=self.full_weight)
         object.__setattr__(self, "full_weight", int(self.full_weight))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        return f"every training example votes for its label with a weight from 0 to {self.full_weight:,}"
+        voice = " as its nearest example does" if counted.are_named else ""
+        voter = f"every {counted.one_in_full} votes{voice}"
+        return f"{voter} for its label with a weight from 0 to {self.full_weight:,}"
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
@@ -210,7 +216,9 @@ def kernel_votes(
 
     Guarantee: `counts[x, l]` is the sum over the examples of label l of their weights on input x. A weight is a whole
     number from 0 to `FULL_WEIGHT` and a function of the input and that one example (its features), bit for bit,
-    whatever the other examples and inputs are and in whatever order they come; sums are exact.
+    whatever the other examples and inputs are and in whatever order they come; sums are exact. Where units are
+    declared, the examples that count are one of each unit: the nearest to x, of equally near ones the one whose content
+    (rounded features and label) has the smallest BLAKE2b hash.
 
     Assumes: features and kernel were fixed before anyone looked at the training set, and what `votes.assumptions`
     lists.
@@ -241,10 +249,10 @@ def kernel_votes(
     table = _table(kernel, examples.scale)
     scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
     histograms = scratch((len(inputs), FULL_WEIGHT + 1), np.uint32) if own else None
-    passes = 2 if own else 1
+    passes, units = 2 if own else 1, _weighed_units(examples)
     for part in chunks_of(len(inputs), _INPUTS, None):
         views, done = inputs.part(part), _told(progress, part, len(inputs), passes)
-        asked = Weighing(table, views, examples.rows, examples.labels)
+        asked = Weighing(table, views, examples.rows, examples.labels, units)
         scores[part] = place.label_sums(asked, examples.classes, done)
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
@@ -252,6 +260,12 @@ def kernel_votes(
     evidence = {} if histograms is None else {"own": histograms}
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
     return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
+
+
+def _weighed_units(examples: StoredExamples) -> WeighedUnits | None:
+    if examples.starts is None:
+        return None
+    return WeighedUnits.of(examples.starts, ranks_of(examples.rows, examples.labels), examples.labels)
 
 
 # --- kernel sums ----------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from mithridate.certifying.exact import (
 )
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Mechanism, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.data.partition import Hashes, IndexArray, canonical_order, parts
 from mithridate.defences._trained import PlainDefence
@@ -45,8 +46,8 @@ _FEW_LABELS = 100
 _PART_WORDS = Voters(
     "models",
     "models",
-    "too few models vote for the label rather than another. With more partitions one change spoils a smaller share of "
-    "the votes, at some cost in accuracy.",
+    "too few models vote for the label rather than another. With more partitions one {change} spoils a smaller share "
+    "of the votes, at some cost in accuracy.",
 )
 
 
@@ -76,9 +77,11 @@ class Partitioned(Deterministic):
         """Number of models, one for each part."""
         return self.partitions
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
-        return f"a model for each of {self.partitions:,} parts; its content says to which an example belongs"
+        return (
+            f"a model for each of {self.partitions:,} parts; its {counted.known_by} says to which {counted.a} belongs"
+        )
 
 
 @dataclass(frozen=True)
@@ -113,11 +116,11 @@ class SpreadPartitions(Deterministic):
         if min(self.offsets) < 0 or max(self.offsets) >= self.models:
             raise ConfigError(f"Expected offsets from 0 to {self.models - 1}, got {self.offsets!r}.")
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
         return (
-            f"{self.models:,} models on parts that overlap; its content says which {self.spread:,} of them see an "
-            f"example ({self.partitions:,} partitions, each spread over {self.spread:,})"
+            f"{self.models:,} models on parts that overlap; its {counted.known_by} says which {self.spread:,} of them "
+            f"see {counted.a} ({self.partitions:,} partitions, each spread over {self.spread:,})"
         )
 
     @property

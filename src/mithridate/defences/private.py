@@ -12,7 +12,7 @@ from mithridate import _validate
 from mithridate._text import fraction
 from mithridate.accounting import ADP, FDP, RDP, Method
 from mithridate.core.conditions import step_of
-from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
+from mithridate.core.mechanism import SampledGaussian, Subsampled
 from mithridate.core.rule import Rule
 from mithridate.defences._trained import TrainedDefence
 from mithridate.defences.base import option
@@ -20,7 +20,7 @@ from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.recipes import choosing, presets
 from mithridate.recipes.choosing import Recipe
-from mithridate.training.config import TrainConfig
+from mithridate.training.config import UNIT_ROWS, TrainConfig
 from mithridate.training.order import Choice, Facts
 
 METHODS: dict[str, FDP | RDP | ADP] = {
@@ -39,8 +39,6 @@ _TITLES = {
 }
 # What decides the mechanism and the first thing one would tune: a recipe that names all of these is complete.
 _ESSENTIAL = ("noise_multiplier", "sample_rate", "steps", "max_grad_norm", "learning_rate")
-# Examples of a unit that form its gradient, where nobody says how many.
-UNIT_ROWS = 16
 # What stands in for constants that are left open, while the others are checked.
 _PLACEHOLDERS = {
     "instances": 1,
@@ -144,7 +142,7 @@ class PrivateDefence(TrainedDefence):
             momentum=0.0 if self.optimizer == "adam" else self.momentum,
             keep=self.keep,
             unit_rows=self.unit_rows,
-            threat=Threat.SYMMETRIC_DIFFERENCE if facts.unit is None else Threat.EDIT,
+            unit=facts.unit,
             method=self.accounting(),
             **open_to_choice,
         )

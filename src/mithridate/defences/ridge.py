@@ -18,6 +18,7 @@ from mithridate._text import shown
 from mithridate.certifying.exact import IntArray, evidence_of, in_units, leads, mechanism_of, winners
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.data.columns import Column, highest
 from mithridate.defences._near import ExamplesDefence
@@ -89,9 +90,9 @@ class LeastSquares(Deterministic):
         _validate.positive_integer(one=self.one)
         object.__setattr__(self, "one", int(self.one))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data."""
-        return "a linear model of each label is fitted to all training examples by ridge regression"
+        return f"a linear model of each label is fitted to all {counted.many_in_full} by ridge regression"
 
 
 # --- rule -----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ from scipy import special
 from mithridate import _validate
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
 from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method, Rule
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
@@ -121,7 +122,7 @@ class NoisyLabels(Random):
                 "votes for all of them."
             )
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
         return (
             f"noisy labels: each instance replaced every training label with chance {self.flip_prob} by another one of "
@@ -157,7 +158,7 @@ class NoisyFeatures(Random):
         _validate.number_in(0, math.inf, low_open=True, noise=self.noise)
         object.__setattr__(self, "noise", float(self.noise))
 
-    def in_words(self) -> str:
+    def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
         return (
             f"noisy inputs: each instance added noise of standard deviation {self.noise} to every number of every "

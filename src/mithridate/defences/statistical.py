@@ -34,10 +34,12 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate.accounting import FDP
 from mithridate.accounting.rdp import one_example_epsilon
+from mithridate.certifying.certification import default_threat
 from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Size, in_json
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.rule import FloatArray, Rule
+from mithridate.core.units import Unit, unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.defences.base import check_votes, option
 from mithridate.defences.private import PrivateDefence
@@ -83,6 +85,7 @@ class StatisticalBound:
         mechanism: how one instance was trained.
         assumptions: what is taken for granted, a sentence each.
         size: see `Votes.size`; beyond its limit nothing is claimed.
+        unit: see `Votes.unit`; eps and delta are then those of one inserted or deleted unit.
 
     References: Ma, Zhu, Hsu 2019 (arXiv 1903.09860), the bound for bounded rewards.
     """
@@ -100,6 +103,7 @@ class StatisticalBound:
     mechanism: Private
     assumptions: tuple[str, ...]
     size: Size | None = None
+    unit: Unit | None = None
 
     def accuracy(self, radii: npt.ArrayLike) -> FloatArray:
         """The lower bound on accuracy at every radius.
@@ -118,6 +122,7 @@ class StatisticalBound:
         """The bound as plain JSON values; an infinite `epsilon` is left out as None."""
         return {
             "name": "statistical-dp",
+            **unit_in_json(self.unit),
             "per_prediction": self.per_prediction,
             "mean_accuracy": self.mean_accuracy,
             "accuracy_lower": self.accuracy_lower,
@@ -139,7 +144,7 @@ def statistical_dp(
     *,
     failure_prob: float = 1e-3,
     delta: float = 1e-5,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
 ) -> StatisticalBound:
     """Bound the accuracy of one instance under poisoning, from the same votes as the certificates.
 
@@ -149,12 +154,13 @@ def statistical_dp(
         votes: what private instances voted, with true labels.
         failure_prob: probability with which the claim may fail, over training, in (0, 1).
         delta: the delta of one example, in (0, 1).
-        threat: how the data may have been changed.
+        threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
 
     Raises:
         ConfigError: the votes carry no labels or were not trained privately, or an argument is outside its range.
     """
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob, delta=delta)
+    threat = default_threat(votes) if threat is None else threat
     _validate.one_of(tuple(Threat), threat=threat)
     if not isinstance(votes.mechanism, Private):
         raise ConfigError(
@@ -177,6 +183,7 @@ def statistical_dp(
         mechanism=votes.mechanism,
         assumptions=(*_ASSUMPTIONS, *votes.statements),
         size=votes.size,
+        unit=votes.unit,
     )
 
 
@@ -282,6 +289,4 @@ class StatisticalDP(PrivateDefence):
     ) -> StatisticalBound:
         """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified."""
         check_votes(votes, self)
-        return statistical_dp(
-            votes, failure_prob=failure_prob, delta=self.delta, threat=threat or Threat.SYMMETRIC_DIFFERENCE
-        )
+        return statistical_dp(votes, failure_prob=failure_prob, delta=self.delta, threat=threat)

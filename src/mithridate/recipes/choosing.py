@@ -28,7 +28,8 @@ from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import certify, default_bounds
 from mithridate.core.bounds import bound_votes
 from mithridate.core.conditions import Statement, next_step, tuned_constants
-from mithridate.core.mechanism import Private, Threat
+from mithridate.core.mechanism import OF_UNITS, Private, Threat
+from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.data.examples import check_channels
 from mithridate.errors import ConfigError
@@ -184,6 +185,7 @@ class Recipe:
         warnings: what would make the certificates weak, a sentence each that names the remedy.
         threat: how the data may have been changed.
         assumptions: what every certificate must say about how the recipe was chosen, a sentence each.
+        unit: what a unit is called, where radii count units of many examples; `num_train` is then their number.
     """
 
     model: Any
@@ -198,6 +200,7 @@ class Recipe:
     warnings: tuple[str, ...]
     threat: Threat
     assumptions: tuple[str, ...] = ()
+    unit: str | None = None
 
     def in_words(self, *, by_step: bool = False) -> str:
         """A few short lines, to be shown before training starts.
@@ -205,15 +208,15 @@ class Recipe:
         Args:
             by_step: whether nobody declared `num_train`, so that it is the step of a number that may be larger.
         """
-        config = self.config
+        config, counted = self.config, UnitWords.of(self.unit)
         number = f"{self.num_train:,} to {next_step(self.num_train) - 1:,}" if by_step else f"{self.num_train:,}"
         on = "the inputs as they are" if self.features is None else f"{self.features.name} features"
         lines = [
-            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {number} examples of "
+            f"{config.instances:,} instances of {_name(self.model)} on {on}, for {number} {counted.many} of "
             f"{self.classes} classes; {_duration(self.seconds)} on {self.device}.",
-            f"{config.steps:,} steps each; an example enters a step with probability {config.sample_rate:g}; "
+            f"{config.steps:,} steps each; {counted.a} enters a step with probability {config.sample_rate:g}; "
             f"noise {config.noise_multiplier:g} times the clipping norm of {config.max_grad_norm:g}.",
-            f"Radius that could be reached: {_reach_in_words(self.reach, self.threat)}.",
+            f"Radius that could be reached: {_reach_in_words(self.reach, self.threat, counted)}.",
         ]
         if _MIRRORED in self.reasons:  # of all reasons the one that a user may have to object to
             lines.append(_MIRRORED)
@@ -255,9 +258,10 @@ def choose(
     momentum: float | None = None,
     keep: float | None = None,
     unit_rows: int | None = None,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
     failure_prob: float = 1e-3,
     method: Method | None = None,
+    unit: str | None = None,
 ) -> Recipe:
     """A recipe for a task of this size; what is None or `auto` is chosen.
 
@@ -285,9 +289,11 @@ def choose(
         keep: each instance first keeps every example with this probability; the rest is chosen as if it kept all.
         unit_rows: where units are declared, and `num_train` counts these: examples of a unit whose mean gradient is
             clipped. Such means have less noise of their own, and are shorter.
-        threat: how the data may have been changed.
+        threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         failure_prob: probability with which a claim may fail.
         method: `FDP()` (default), `RDP(...)` or `ADP(...)`.
+        unit: what a unit is called, where an attacker controls more than one example at a time; all else here then
+            speaks of units wherever it says examples.
 
     Raises:
         ConfigError: an argument is not what it should be, or the model cannot take such inputs.
@@ -301,11 +307,14 @@ def choose(
     _validate.one_of(KINDS, kind=kind)
     _validate.number_in(0, math.inf, low_open=True, seconds=seconds)
     _validate.one_of(("cpu", "cuda", "mps"), device=device)
+    if threat is None:
+        threat = Threat.SYMMETRIC_DIFFERENCE if unit is None else OF_UNITS
     _validate.one_of(tuple(Threat), threat=threat)
     if isinstance(model, str):
         _validate.one_of(MODELS, model=model)
-    rows = 1 if unit_rows is None else int(unit_rows)
-    task = _Task(int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances), rows)
+    counted, rows = UnitWords.of(unit), 1 if unit_rows is None else int(unit_rows)
+    known = (int(num_train), int(classes), tuple(shape), kind, device, float(seconds), int(instances))
+    task = _Task(*known, rows, counted)
     chosen, reasons = features_for(model, features, task.shape, kind)
     network = "linear" if isinstance(model, str) and model == "auto" else model
     asked = {
@@ -337,11 +346,12 @@ def choose(
         reach=reach,
         reasons=(*reasons, *more),
         warnings=(
-            *_warnings(task, config, taken, reach, failure_prob),
+            *_warnings(task, config, taken, reach, threat, failure_prob),
             *(_too_noisy(task, config) if small is _OF_ROWS and chosen is not None else ()),
         ),
         threat=threat,
         assumptions=_tuned(small, task) if any(each is None for each in asked.values()) else (),
+        unit=unit,
     )
 
 
@@ -374,6 +384,7 @@ class _Task:
     seconds: float
     instances: int
     unit_rows: int = 1
+    counted: UnitWords = EXAMPLES
 
     @property
     def is_images(self) -> bool:
@@ -536,9 +547,10 @@ def _reach(mechanism: Private, task: _Task, method: Method, threat: Threat, fail
 
 
 def _warnings(
-    task: _Task, config: TrainConfig, taken: float, reach: dict[float, int], failure_prob: float
+    task: _Task, config: TrainConfig, taken: float, reach: dict[float, int], threat: Threat, failure_prob: float
 ) -> tuple[str, ...]:
     found: list[str] = []
+    one, many, declared = task.counted.one, task.counted.many, task.counted.declared_as
     if reach[1.0] < 0:
         found.append(f"{task.instances} instances certify nothing, whatever they vote; raise instances.")
     elif task.instances < _FEW_INSTANCES:
@@ -546,17 +558,17 @@ def _warnings(
         found.append(f"with instances={_USUAL_INSTANCES} radii would be about {usual / own:.1f} times as large.")
     if reach[1.0] == 0:
         found.append(
-            "not even one changed example is covered where all instances agree; raise noise_multiplier, or train on "
-            f"more examples{_enough(task, config, failure_prob, 1.0)}, declared as num_train."
+            f"not even one changed {one} is covered where all instances agree; raise noise_multiplier, or train on "
+            f"more {many}{_enough(task, config, threat, failure_prob, 1.0)}, declared as {declared}."
         )
     elif 0 <= reach[1.0] and reach[_SHARE] < 1:
         found.append(
             "only nearly unanimous predictions are covered against a change; raise instances or noise_multiplier, or "
-            f"train on more examples{_enough(task, config, failure_prob, _SHARE)}, declared as num_train."
+            f"train on more {many}{_enough(task, config, threat, failure_prob, _SHARE)}, declared as {declared}."
         )
     if task.num_train < _FEW_PER_CLASS * task.classes:
         found.append(
-            f"{task.num_train} examples of {task.classes} classes are few; expect low accuracy, and train on more."
+            f"{task.num_train} {many} of {task.classes} classes are few; expect low accuracy, and train on more."
         )
     if taken > 1.5 * task.seconds:
         found.append(
@@ -572,21 +584,22 @@ def _too_noisy(task: _Task, config: TrainConfig) -> tuple[str, ...]:
     if found >= needed * (1.0 - _ROUNDING):
         return ()
     quieter = float(f"{0.995 * config.noise_multiplier * found / needed:.2g}")
-    enough = needed_examples(config.mechanism, task.kind, task.classes)
+    enough, many = needed_examples(config.mechanism, task.kind, task.classes), task.counted.many
     return (
-        f"{task.num_train:,} examples are few for so much noise: it leaves a signal of {found:.2g}, and linear models "
-        f"need about {needed:.0f} to learn half of what they could. {enough:,} examples would do for the same radii, "
+        f"{task.num_train:,} {many} are few for so much noise: it leaves a signal of {found:.2g}, and linear models "
+        f"need about {needed:.0f} to learn half of what they could. {enough:,} {many} would do for the same radii, "
         f"noise_multiplier={quieter:g} for smaller ones; or use nearest-neighbours, which adds no noise.",
     )
 
 
-def _enough(task: _Task, config: TrainConfig, failure_prob: float, share: float) -> str:
+def _enough(task: _Task, config: TrainConfig, threat: Threat, failure_prob: float, share: float) -> str:
     """How many examples let this share of the votes cover one change, as the end of a sentence.
 
     Radii are in proportion to n / A, and A grows with the fourth root of n where there are few examples. Weak noise
     follows another law, and no number is named.
     """
-    radius = _margin(task.instances, task.classes, failure_prob, share) / 2 / signal_of(config.mechanism, 1)
+    apart = _margin(task.instances, task.classes, failure_prob, share) / 2
+    radius = apart / signal_of(config.mechanism, 1) / threat.changes(1)
     if radius <= 0 or config.noise_multiplier < _WEAK_NOISE:
         return ""
     return f" ({round_up(task.num_train * min(1.0, radius) ** (-4 / 3)):,} would do)"
@@ -616,9 +629,11 @@ def _duration(seconds: float) -> str:
     return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def _reach_in_words(reach: dict[float, int], threat: Threat) -> str:
+def _reach_in_words(reach: dict[float, int], threat: Threat, counted: UnitWords) -> str:
     if reach[1.0] < 0:
         return "none, with so few instances"
-    unit = {"add": "added", "remove": "removed", "replace": "changed"}.get(threat.value, "added or removed")
+    happened = {"add": "added", "remove": "removed", "replace": "changed"}.get(threat.value, "added or removed")
+    if counted.are_named and threat is OF_UNITS:
+        happened = "inserted, deleted or changed"
     less = f"{reach[_SHARE]} where 9 of 10 do" if reach[_SHARE] >= 0 else "none where 9 of 10 do"
-    return f"up to {reach[1.0]} examples {unit} where all instances agree, {less}"
+    return f"up to {reach[1.0]} {counted.many} {happened} where all instances agree, {less}"

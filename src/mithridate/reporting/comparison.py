@@ -21,7 +21,6 @@ from mithridate.comparing.result import Comparison, axis_ticks
 from mithridate.core.certificate import guaranteed_failure_prob
 from mithridate.core.conditions import explained
 from mithridate.reporting import rendering
-from mithridate.reporting import sentences as words
 from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape, Steps
 from mithridate.reporting.report_page import mean_of_shares
 
@@ -84,9 +83,9 @@ class ComparisonReport:
             styles=("style.css", "comparison.css"),
             title=comparison.title,
             headline=comparison.headline,
-            lead=f"Threat: {comparison.threat.in_words}.",
+            lead=f"Threat: {comparison.threat.of(comparison.unit_words)}.",
             remarks=(*_failures(comparison), *comparison.findings[1:]),
-            chart_lead=f"All methods on one axis; r counts {words.unit(comparison.threat)}.",
+            chart_lead=f"All methods on one axis; r counts {comparison.threat.counts(comparison.unit_words)}.",
             chart=draw(comparison).svg(),
             chart_note=_CHART_NOTE,
             header=header,
@@ -114,7 +113,7 @@ class ComparisonReport:
         parts = [
             f"# {rendering.plain_text(comparison.title)}",
             f"**{rendering.plain_text(comparison.headline)}**",
-            rendering.plain_text(f"Threat: {comparison.threat.in_words}."),
+            rendering.plain_text(f"Threat: {comparison.threat.of(comparison.unit_words)}."),
             rendering.bullets((*_failures(comparison), *comparison.findings[1:])),
             rendering.section("Certified accuracy against radius", rendering.rendered_table(header, rows)),
             rendering.plain_text(_TABLE_NOTE),
@@ -180,7 +179,7 @@ def duration(seconds: float) -> str:
 
 def _facts(entry: Entry, comparison: Comparison) -> list[str]:
     """Claim, confidence and cost of an entry, a sentence each."""
-    about = (f"Threat: {entry.threat.in_words}.", entry.confidence, *explained(entry.conditions), *entry.notes)
+    about = (f"Threat: {entry.threat_in_words}.", entry.confidence, *explained(entry.conditions), *entry.notes)
     cost = f"Training took {duration(entry.training_seconds)}, certification {duration(entry.certification_seconds)}."
     return [*about, *_balanced(entry, comparison), cost]
 
@@ -232,9 +231,8 @@ def draw(comparison: Comparison) -> Chart:
     lines = [_steps(entry, plane) for entry in comparison.entries]
     named = _baseline_box(comparison, lines, plane)
     scale = ", on a logarithmic scale" if plane.is_logarithmic else ""
-    shapes = plane.axes(
-        axis_ticks(plane.limit, 8, logarithmic=plane.is_logarithmic), f"{words.unit(comparison.threat)}{scale}"
-    )
+    counted = comparison.threat.counts(comparison.unit_words.short)
+    shapes = plane.axes(axis_ticks(plane.limit, 8, logarithmic=plane.is_logarithmic), f"{counted}{scale}")
     shapes += [plane.baseline(comparison.baseline.share), named.text(baseline_label(comparison), "baseline-name")]
     shapes += _leaders(comparison, plane)
     for which, entry in enumerate(comparison.entries):
@@ -267,7 +265,8 @@ def legend_text(entry: Entry) -> str:
 def description(comparison: Comparison) -> str:
     """The curves in words, for those who do not see them."""
     radii = axis_ticks(comparison.axis_limit, 4, logarithmic=comparison.is_logarithmic)
-    sentences = [f"Certified accuracy by radius ({words.unit(comparison.threat)}). {comparison.headline}"]
+    counted = comparison.threat.counts(comparison.unit_words)
+    sentences = [f"Certified accuracy by radius ({counted}). {comparison.headline}"]
     for entry in comparison.entries:
         listed = zip(radii, entry.shares(radii), strict=True)
         sentences.append(f"{legend_text(entry)}: {', '.join(f'{share} at {radius:,}' for radius, share in listed)}.")

@@ -33,7 +33,7 @@ def plot_curve(certificate: Certificate, ax: Any, style: dict[str, Any]) -> Any:
     if known is not None:
         _draw_baseline(ax, known, certificate.votes.shown_class_names[known.label])
     ax.set(
-        xlabel=f"radius r: {words.unit(certificate.threat)}",
+        xlabel=_inert(f"radius r: {certificate.threat.counts(certificate.votes.unit_words.short)}"),
         ylabel="certified" if known is None else "correct and certified",
         xlim=(0, max(axis_limit((certificate,)) + 1, farthest)),
         ylim=(0, 1),

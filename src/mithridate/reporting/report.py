@@ -28,6 +28,7 @@ from mithridate.core.certificate import (
     is_correct,
 )
 from mithridate.core.conditions import explained, in_json
+from mithridate.core.units import unit_in_json
 from mithridate.errors import ConfigError
 from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
@@ -164,7 +165,7 @@ claims holds with 99.9% confidence.'
         return {
             "schema": SCHEMA,
             "title": self.title,
-            "headline": {**asdict(found), "rule": words.HEADLINE_RULE},
+            "headline": {**asdict(found), "rule": words.headline_rule(certificate.votes.unit_words)},
             "warnings": list(self.warnings),
             "claim": self._claim(),
             "examples": certificate.votes.examples,
@@ -262,8 +263,9 @@ claims holds with 99.9% confidence.'
         return {
             "method": certificate.method.in_words(),
             "sound": certificate.method.is_sound,
+            **unit_in_json(certificate.votes.unit),
             "threat": certificate.threat.value,
-            "threat_in_words": certificate.threat.in_words,
+            "threat_in_words": certificate.threat.of(certificate.votes.unit_words),
             "failure_prob": certificate.failure_prob,
             "guaranteed_failure_prob": guaranteed_failure_prob(certificate),
             "confidence": confidence(certificate),

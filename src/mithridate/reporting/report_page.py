@@ -57,8 +57,8 @@ def html(report: Report) -> str:
         certificate=certificate,
         title=report.title,
         headline=_headline(words.headline(certificate, report.class_names), confidence(certificate)),
-        lead=[f"Threat: {certificate.threat.in_words}.", *words.limits(certificate)],
-        rule=words.HEADLINE_RULE,
+        lead=[f"Threat: {certificate.threat.of(certificate.votes.unit_words)}.", *words.limits(certificate)],
+        rule=words.headline_rule(certificate.votes.unit_words),
         figures=key_figures(report),
         start=_start(report),
         shown=axis_title(report),
@@ -94,9 +94,12 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
     """The numbers that a reader asks for first, with their names."""
     certificate, curve = report.certificate, report.curves[0]
     total = curve.total
-    kind = certificate.votes.mechanism.words
+    kind, units = certificate.votes.voters, certificate.votes.unit_words
     voters = (f"{kind.in_full} that voted", f"{certificate.votes.instances:,}")
-    figures = [("predictions", f"{total:,}"), voters if kind.voters else ("training examples voted, by weight", "all")]
+    weighed = (f"{units.many_in_full} voted, by weight", "all")
+    figures = [("predictions", f"{total:,}"), voters if kind.voters else weighed]
+    if certificate.votes.unit is not None:
+        figures.append((f"{units.short.many} in the training data", f"{certificate.votes.unit.count:,}"))
     correct = is_correct(certificate)
     if correct is not None:
         figures.append(("labels that are correct", percent(int(correct.sum()), total)))
@@ -112,9 +115,11 @@ def key_figures(report: Report) -> list[tuple[str, str]]:
         balanced = float(certificate.balanced_accuracy(None, start)[0])
         figures.append((f"the same as a mean over classes, at radius\u00a0{start:,}", mean_of_shares(balanced)))
     median = words.radius_reached_by(certificate, 0.5)
-    figures.append((f"radius to which half are {axis_title(report)}", _radius(median)))
+    figures.append((f"{units.radius()} to which half are {axis_title(report)}", _radius(median)))
     ended = certificate.status[certificate.radius.argmax()] == Status.SEARCH_LIMIT.value
-    figures.append(("largest radius" + (", or more" if ended else ""), _radius(int(certificate.radius.max()))))
+    figures.append(
+        (units.radius("largest radius") + (", or more" if ended else ""), _radius(int(certificate.radius.max())))
+    )
     return figures
 
 
@@ -133,7 +138,7 @@ def _curve(report: Report) -> dict[str, Any]:
         "curve_title": f"{what} against radius",
         "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
         "readout": readout(report, _start(report)),
-        "unit": f"r counts {words.unit(report.certificate.threat)}.",
+        "unit": f"r counts {_counted(report)}.",
         "chart": draw(report).svg(),
         "legend": _legend(report),
         "band_note": _BAND_NOTE,
@@ -178,7 +183,7 @@ def curve_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the curve at round radii: the certificate with its band, then the other methods."""
     radii = round_ticks(report.axis_limit, 12)
     own, total = report.curves[0], report.curves[0].total
-    header = ["radius", axis_title(report), "95% band"]
+    header = [report.certificate.votes.unit_words.radius(), axis_title(report), "95% band"]
     columns = [[f"{radius:,}" for radius in radii], _shares(own.at(own.shown, radii), total), _bands(own, radii)]
     if own.right is not None:
         header += ["mean over classes", "certified, correct or not"]
@@ -216,7 +221,8 @@ def _radii(report: Report) -> dict[str, Any]:
 
 def _radii_table(report: Report) -> tuple[list[str], list[list[str]]]:
     histogram, none, correct = report.histogram, report.certificate.radius < 0, is_correct(report.certificate)
-    header = ["radius", "points"] if correct is None else ["radius", "correct", "wrong"]
+    radius = report.certificate.votes.unit_words.radius()
+    header = [radius, "points"] if correct is None else [radius, "correct", "wrong"]
     counts = [none] if correct is None else [none & correct, none & ~correct]
     rows = [["not certified", *(f"{int(some.sum()):,}" for some in counts)]]
     for start, right, wrong in zip(histogram.start, histogram.right, histogram.wrong, strict=True):
@@ -267,7 +273,7 @@ def _class_header(report: Report) -> list[str]:
 
 def _points(report: Report) -> dict[str, Any]:
     known = report.certificate.votes.labels is not None
-    share = report.certificate.votes.mechanism.words.share
+    share = report.certificate.votes.voters.share
     voted = share if report.certificate.on == "votes" else "mean score of the label"
     named = report.point_names is not None
     columns = [
@@ -302,9 +308,10 @@ def facts(report: Report) -> list[tuple[str, str]]:
     budget = ", ".join(f"{name.replace('_', ' ')} {_brief(value)}" for name, value in certificate.error_budget.items())
     listed = [
         ("method", certificate.method.in_words()),
-        ("threat", f"{certificate.threat.value}: {certificate.threat.in_words}"),
+        ("threat", f"{certificate.threat.value}: {certificate.threat.of(votes.unit_words)}"),
+        ("units", "" if votes.unit is None else f"{votes.unit.counted(votes.unit.count)} in the training data"),
         *_confidence_facts(certificate),
-        ("mechanism", votes.mechanism.in_words()),
+        ("mechanism", votes.mechanism.in_words(votes.unit_words)),
         ("voters", votes.tally),
         ("data fingerprint", str(votes.data_fingerprint or "")),
         ("runs", ", ".join(map(str, votes.run_ids))),
@@ -340,7 +347,7 @@ def _data(report: Report) -> dict[str, Any]:
         "total": len(certificate.label),
         "limit": report.axis_limit,
         "start": _start(report),
-        "unit": words.unit(certificate.threat),
+        "unit": _counted(report, short=True),
         "chartTitle": f"{axis_title(report)}, against radius",
         "chartDescription": description(report),
         "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},
@@ -401,7 +408,7 @@ def markdown(report: Report) -> str:
     parts = [
         f"# {rendering.plain_text(report.title)}",
         f"**{rendering.plain_text(report.headline)}**",
-        rendering.plain_text(f"Threat: {certificate.threat.in_words}."),
+        rendering.plain_text(f"Threat: {certificate.threat.of(certificate.votes.unit_words)}."),
         rendering.bullets(tuple(words.limits(certificate))),
         rendering.section("Worth knowing", rendering.bullets(report.warnings)),
         rendering.rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
@@ -434,6 +441,12 @@ def axis_title(report: Report) -> str:
     return "correct and certified" if report.certificate.votes.labels is not None else "certified"
 
 
+def _counted(report: Report, *, short: bool = False) -> str:
+    """What radii count, and what happened to it; short, where an axis has little room."""
+    units = report.certificate.votes.unit_words
+    return report.certificate.threat.counts(units.short if short else units)
+
+
 def baseline_label(report: Report) -> str | None:
     """What stands beside the line of the baseline; None where true labels are unknown."""
     known = words.baseline(report.certificate)
@@ -442,7 +455,7 @@ def baseline_label(report: Report) -> str | None:
 
 def description(report: Report) -> str:
     """The curves in words, for those who do not see them."""
-    sentences = [f"Share of points that are {axis_title(report)}, by radius ({words.unit(report.certificate.threat)})."]
+    sentences = [f"Share of points that are {axis_title(report)}, by radius ({_counted(report)})."]
     for certificate, curve in zip(report.certificates, report.curves, strict=True):
         name = certificate.method.in_words()
         if not len(curve.radius):
@@ -462,7 +475,7 @@ def description(report: Report) -> str:
 def draw(report: Report) -> Chart:
     """The chart of a report."""
     plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, report.axis_limit)
-    shapes = plane.axes(round_ticks(report.axis_limit), words.unit(report.certificate.threat))
+    shapes = plane.axes(round_ticks(report.axis_limit), _counted(report, short=True))
     shapes += [*_baseline(report, plane), *_band(report.curves[0], plane)]
     for which in range(len(report.curves)):
         shapes += [*_line(report, which, plane), *_name(report, which, plane)]

@@ -15,6 +15,7 @@ from mithridate.core.conditions import before, conditions_of
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule
+from mithridate.core.units import UnitWords
 from mithridate.core.votes import Votes
 
 # From this share of all predictions on, a weakness is worth a sentence.
@@ -22,11 +23,11 @@ _MANY = 0.1
 # How many times the instances are asked for when they are too few.
 _MORE = 4
 
-HEADLINE_RULE = (
+_HEADLINE_RULE = (
     "The number in the headline is the largest radius to which 9 of 10 predictions are certified; where that is below "
-    "1, the largest for half of them; where that is below 1 too, it counts the predictions that withstand one change. "
-    "Where true labels are known, only correct predictions count. The baseline is what always saying the commonest of "
-    "these labels would score, at every radius."
+    "1, the largest for half of them; where that is below 1 too, it counts the predictions that withstand one "
+    "{change}. Where true labels are known, only correct predictions count. The baseline is what always saying the "
+    "commonest of these labels would score, at every radius."
 )
 
 _NOT_COVERED = (
@@ -34,10 +35,14 @@ _NOT_COVERED = (
     "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones.",
     "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
     "cleaning that compares examples, early stopping, an encoder trained on it.",
-    "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls.",
+)
+_NOT_COVERED_BY_TEST_POINTS = (
     "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that decide what is "
     "correct.",
     "Other test points. Shares are exact for the points in this report and an estimate for any others.",
+)
+_NOT_ROWS = (
+    "People rather than rows. The radius counts rows: divide it by the largest number of rows that one party controls."
 )
 # What could defeat a sample of models, but not a function of the data.
 _NOT_COVERED_BY_SAMPLES = (
@@ -47,24 +52,13 @@ _NOT_COVERED_BY_SAMPLES = (
 # What the narrower threats leave out.
 _NOT_COVERED_BY_THREAT = {
     Threat.LABELS: (
-        "Anything but changed labels: nothing is said about training examples that were added or removed, or whose "
+        "Anything but changed labels: nothing is said about {many} that were added or removed, or whose "
         "inputs were changed.",
     ),
     Threat.FEATURES: (
         "Anything but inputs that were changed by at most the declared distance: nothing is said about larger changes, "
-        "changed labels, and training examples that were added or removed.",
+        "changed labels, and {many} that were added or removed.",
     ),
-}
-
-# What one unit of a threat is about, and what happened to it.
-_UNITS = {
-    Threat.SYMMETRIC_DIFFERENCE: ("training example", "added or removed"),
-    Threat.ADD: ("training example", "added"),
-    Threat.REMOVE: ("training example", "removed"),
-    Threat.REPLACE: ("training example", "changed"),
-    Threat.EDIT: ("training example", "inserted, deleted or changed"),
-    Threat.LABELS: ("training label", "changed"),
-    Threat.FEATURES: ("training input", "changed by at most the declared distance"),
 }
 
 
@@ -86,8 +80,13 @@ class Headline:
     reached: int
 
 
+def headline_rule(counted: UnitWords) -> str:
+    """How the number in a headline is chosen."""
+    return _HEADLINE_RULE.format(change=counted.change)
+
+
 def headline(certificate: Certificate, names: Sequence[str] | None = None) -> Headline:
-    """The claim that says most about a certificate, chosen by `HEADLINE_RULE`, and what it is conditional on.
+    """The claim that says most about a certificate, chosen by `headline_rule`, and what it is conditional on.
 
     Args:
         certificate: what is claimed.
@@ -133,6 +132,7 @@ def radius_reached_by(certificate: Certificate, share: float) -> int:
 
 def _claim(certificate: Certificate, radius: int, reached: int) -> str:
     total, known = len(certificate.radius), certificate.votes.labels is not None
+    units = certificate.votes.unit_words
     # What is certified and wrong is no reason to speak of a correct prediction.
     which = "correct prediction" if known and certificate.radius.max() > radius else "prediction"
     if radius < 0 and certificate.radius.max() >= 0:
@@ -140,7 +140,8 @@ def _claim(certificate: Certificate, radius: int, reached: int) -> str:
     if radius < 0:
         return "Nothing is certified: the votes are not clear enough for any prediction"
     if radius == 0 and isinstance(certificate.method, ExactRule):
-        return f"No {which} is certified against a change of the training data: a single one may be too many"
+        single = f"single {units.change}" if units.are_named else "single one"
+        return f"No {which} is certified against a change of the training data: a {single} may be too many"
     verb = "is" if total == 1 or reached == 1 else "are"
     if radius == 0:
         who = _how_many(reached, total, lower=True)
@@ -148,7 +149,7 @@ def _claim(certificate: Certificate, radius: int, reached: int) -> str:
         if known:
             but = f"{who} {verb} correct, with a label that is shown to be the leading one on this very data"
         return f"No {which} is certified against a change of the training data, but {but}"
-    stay = f"stay the same if {changes(certificate.threat, radius)}"
+    stay = f"stay the same if {certificate.threat.changes_of(units, radius)}"
     if not known:
         return f"{_how_many(reached, total)} would {stay}"
     return f"{_how_many(reached, total)} {verb} correct and certified to {stay}"
@@ -223,24 +224,6 @@ def _quoted(names: Sequence[str], label: int) -> str:
     return f"'{shortened(names[label])}'" if 0 <= label < len(names) else str(label)
 
 
-def changes(threat: Threat, radius: int) -> str:
-    """What up to `radius` units of a threat do to the training data, as a clause.
-
-    >>> changes(Threat.SYMMETRIC_DIFFERENCE, 120)
-    'up to 120 training examples were added or removed'
-    """
-    what, happened = _UNITS[threat]
-    if radius == 1:
-        return f"one {what} was {happened}"
-    return f"up to {radius:,} {what}s were {happened}"
-
-
-def unit(threat: Threat) -> str:
-    """What the radius counts, for the axis of a chart."""
-    what, happened = _UNITS[threat]
-    return f"{what}s {happened}"
-
-
 def how(certificate: Certificate) -> str:
     """By which means the radii were found, as a clause."""
     name = f"By {certificate.method.in_words()}"
@@ -251,13 +234,13 @@ def how(certificate: Certificate) -> str:
 
 def precise_claim(certificate: Certificate) -> str:
     """What a radius means, without abbreviation."""
-    what, happened = _UNITS[certificate.threat]
-    changed = f"any r {what}s were {happened}, or fewer"
+    units = certificate.votes.unit_words
+    changed = certificate.threat.changes_of(units)
     if isinstance(certificate.method, ExactRule):
         return (
             f"A radius r says: this label is predicted from this data, and would also be if {changed}. "
-            f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single change "
-            "may be too many."
+            f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single "
+            f"{units.change} may be too many."
         )
     most = "more often than any other" if certificate.on == "votes" else "a larger score on average than any other"
     if certificate.method.choice:
@@ -271,7 +254,7 @@ def precise_claim(certificate: Certificate) -> str:
 
 def _chosen(certificate: Certificate) -> str:
     """How a label is predicted."""
-    kind = certificate.votes.mechanism.words
+    kind = certificate.votes.voters
     if not kind.voters:
         times = " x class weight" if certificate.method.choice else ""
         return f"the one with the largest sum{times} over all {kind.in_full}"
@@ -285,7 +268,20 @@ def _chosen(certificate: Certificate) -> str:
 def not_covered(certificate: Certificate) -> tuple[str, ...]:
     """What a certificate of this kind says nothing about, a sentence or two each."""
     samples = () if isinstance(certificate.method, ExactRule) else _NOT_COVERED_BY_SAMPLES
-    return (*_NOT_COVERED_BY_THREAT.get(certificate.threat, ()), *_NOT_COVERED, *samples)
+    many = certificate.votes.unit_words.many_in_full
+    narrower = (each.format(many=many) for each in _NOT_COVERED_BY_THREAT.get(certificate.threat, ()))
+    return (*narrower, *_NOT_COVERED, _parties(certificate), *_NOT_COVERED_BY_TEST_POINTS, *samples)
+
+
+def _parties(certificate: Certificate) -> str:
+    """How many of what radii count one party may have."""
+    units = certificate.votes.unit_words
+    if not units.are_named:
+        return _NOT_ROWS
+    return (
+        f"Parties rather than names. The radius counts {units.many} by their names: divide it by the largest number of "
+        "names that one party controls."
+    )
 
 
 def particular_assumptions(certificate: Certificate) -> tuple[str, ...]:
@@ -310,9 +306,10 @@ def limits(certificate: Certificate) -> list[str]:
     """A sentence for every reason other than the votes for which radii may end too early."""
     early = [status for status in Status if status not in (Status.CERTIFIED, Status.NOT_SEPARATED)]
     numbers = [int((certificate.status == status.value).sum()) for status in early]
+    sentences = [status.sentence_of(certificate.votes.unit_words) for status in early]
     return [
-        f"{capitalised(_out_of(number, len(certificate.status)))}: {status.sentence[0].lower()}{status.sentence[1:]}"
-        for status, number in zip(early, numbers, strict=True)
+        f"{capitalised(_out_of(number, len(certificate.status)))}: {said[0].lower()}{said[1:]}"
+        for said, number in zip(sentences, numbers, strict=True)
         if number
     ]
 
@@ -381,8 +378,8 @@ def _easily_changed(certificate: Certificate) -> list[str]:
     if not certified.any() or np.median(certificate.radius[certified]) >= 1:
         return []
     return [
-        "At least half of the certified predictions are not shown to withstand a single change: "
-        f"{certificate.votes.mechanism.words.remedy}"
+        "At least half of the certified predictions are not shown to withstand a single "
+        f"{certificate.votes.unit_words.change}: {certificate.votes.voters.remedy}"
     ]
 
 

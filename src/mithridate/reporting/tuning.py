@@ -9,8 +9,8 @@ from typing import Any
 
 from mithridate._text import counted, shortened
 from mithridate._version import VERSION
+from mithridate.core.units import EXAMPLES
 from mithridate.reporting import rendering
-from mithridate.reporting import sentences as words
 from mithridate.reporting.comparison import COLOURS, duration
 from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape
 from mithridate.tuning.result import FINISHED, Trial, Tuning
@@ -61,7 +61,7 @@ def _lead(tuning: Tuning) -> str:
     return (
         f"{counted(len(tuning.trials), 'trial')} in {spent}, each on {tuning.identity['folds']} folds of "
         f"{tuning.examples:,} trusted examples. The choice is the trial with the largest mean over the radii. r counts "
-        f"{words.unit(tuning.threat)}. Baseline: {tuning.baseline_words}."
+        f"{tuning.threat.counts(EXAMPLES)}. Baseline: {tuning.baseline_words}."
     )
 
 

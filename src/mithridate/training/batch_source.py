@@ -364,13 +364,13 @@ class Sent:
         for entries in self.table.entries(block):
             yield self.table.take(*entries)
 
-    def look_up(self, *sent: Tensor) -> list[Looked]:
+    def look_up(self, *sent: Tensor) -> list[TakenExamples]:
         """What was sent, or a piece of it, in memory of its own."""
         return self.table.looked(*(each.clone(memory_format=torch.contiguous_format) for each in sent))
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class TakenExamples:
     """Examples of a batch.
 
     Attributes:
@@ -407,11 +407,11 @@ class _WholeSet:
         """Inputs and labels; entries are indices."""
         return self.inputs.take(chosen), self.labels.index_select(0, chosen.flatten()).unflatten(0, chosen.shape)
 
-    def looked(self, inputs: Tensor, labels: Tensor) -> list[Looked]:
+    def looked(self, inputs: Tensor, labels: Tensor) -> list[TakenExamples]:
         """What was taken, as the engine wants it."""
-        return [Looked(inputs, labels)]
+        return [TakenExamples(inputs, labels)]
 
-    def look_up(self, *entries: Tensor) -> list[Looked]:
+    def look_up(self, *entries: Tensor) -> list[TakenExamples]:
         """The examples of some entries."""
         return self.looked(*self.take(*entries))
 
@@ -450,14 +450,14 @@ class _UnitSet:
         taken = (*self.whole.take(rows.long()), counts)
         return taken if not alone else (*taken, *self.whole.take(alone[0].long()), alone[1])
 
-    def looked(self, inputs: Tensor, labels: Tensor, counts: Tensor, *alone: Tensor) -> list[Looked]:
+    def looked(self, inputs: Tensor, labels: Tensor, counts: Tensor, *alone: Tensor) -> list[TakenExamples]:
         """What was taken, as the engine wants it."""
         places = torch.arange(labels.shape[2], device=counts.device)
         shares = torch.where(places < counts.unsqueeze(2), 1.0 / counts.clamp_min(1).unsqueeze(2), 0.0)
-        several = Looked(inputs, labels, counts > 0, shares)
-        return [several] if not alone else [several, Looked(alone[0], alone[1], alone[2] > 0)]
+        several = TakenExamples(inputs, labels, counts > 0, shares)
+        return [several] if not alone else [several, TakenExamples(alone[0], alone[1], alone[2] > 0)]
 
-    def look_up(self, *entries: Tensor) -> list[Looked]:
+    def look_up(self, *entries: Tensor) -> list[TakenExamples]:
         """The examples of some entries."""
         return self.looked(*self.take(*entries))
 
@@ -666,11 +666,11 @@ class Views:
             inputs = moved(inputs.flatten(0, 1), way.flatten(), self.shift).unflatten(0, (models, width))
         return inputs, labels
 
-    def looked(self, inputs: Tensor, labels: Tensor) -> list[Looked]:
+    def looked(self, inputs: Tensor, labels: Tensor) -> list[TakenExamples]:
         """What was taken, as the engine wants it."""
-        return [Looked(inputs, labels)]
+        return [TakenExamples(inputs, labels)]
 
-    def look_up(self, *entries: Tensor) -> list[Looked]:
+    def look_up(self, *entries: Tensor) -> list[TakenExamples]:
         """The examples of some entries."""
         return self.looked(*self.take(*entries))
 

@@ -52,6 +52,9 @@ class Clipping:
       sqrt(d) |a| |g| in |G|. They are taken in double precision or, under TF32, from operands that are cut first, whose
       products are exact, with a bound on d added under the root (`library_convolutions.ghost_norms`).
 
+    * A unit of several examples is one example here: the mean of their gradients is formed from these alone, with as
+      many places for every unit, and stored. That is the first case.
+
     `margin` covers the first two, the rounding of f, and that of N where it is summed in single precision, with room to
     spare. All of this is relative. Numbers below 2^-126 are rounded absolutely, by 2^-137 or less, and may then be
     multiplied by an operand. Examples whose |a| or |g| is above 2^60 are left out (`without_giants`), and so are those

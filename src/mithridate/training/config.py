@@ -30,6 +30,8 @@ _LARGEST = 1e30  # single precision ends at 3e38
 _SHORTEST_NORM, _LONGEST_NORM = 1e-12, 1e12
 _LIGHTEST, _HEAVIEST = 1e-6, 1e6
 PRECISIONS = ("auto", "float32", "tf32")
+# Examples of a unit that form its gradient, where nobody says how many.
+UNIT_ROWS = 16
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class TrainConfig(Learning):
         loss_weights: what the loss of an example is multiplied by, from 1e-6 to 1e6, one number for each label, for
             labels that are rare; before its gradient is clipped. By default 1.
         unit_rows: where units are declared: how many examples of a unit that enters a batch are drawn from it at most,
-            without replacement, to form the mean gradient that is clipped; None where an example is a unit.
+            without replacement, to form the mean gradient that is clipped; by default 16.
     """
 
     instances: int

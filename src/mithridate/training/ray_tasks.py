@@ -10,8 +10,11 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import ray
 from ray import exceptions
 
@@ -22,6 +25,8 @@ from mithridate.training.order import Ray
 from mithridate.training.ray_connection import KEPT, asking, connected, first_line
 
 _log = logging.getLogger(__name__)
+
+IntArray = npt.NDArray[np.int64]
 
 # Seconds after which the cluster is looked at again: it may have grown.
 _LOOK_AGAIN = 2.0
@@ -258,7 +263,7 @@ def compared_by(backend: Ray) -> Iterator[Comparers]:
 class Comparers:
     """Workers that are sent some of the examples each, and say what became of them.
 
-    Guarantee: every example is in exactly one result, whatever workers and nodes are lost.
+    Guarantee: every example is in exactly one result, whatever workers and nodes are lost, and with it all of its unit.
     """
 
     def __init__(self, backend: Ray) -> None:
@@ -272,7 +277,7 @@ class Comparers:
             explain_lack(self._sight, backend)
 
     def each(
-        self, work: Callable[..., Any], common: Sequence[Any], arrays: Sequence[Any], total: int
+        self, work: Callable[..., Any], common: Sequence[Any], arrays: Sequence[Any], starts: IntArray | None = None
     ) -> Iterator[tuple[int, Any]]:
         """What `work(*common, *shards)` gives for every shard of the examples, with their number, in any order.
 
@@ -280,7 +285,8 @@ class Comparers:
             work: a function of a module that all workers have.
             common: what is the same for all shards; it is sent to a node once.
             arrays: an entry for every example each; the shards are slices of them.
-            total: number of examples.
+            starts: where the examples of every unit start, and at last their number: shards then are whole units, whose
+                number it is, and `work` gets their own starts behind the slices. None: an example is a unit.
 
         Raises:
             ClusterError: a shard failed again and again.
@@ -289,12 +295,11 @@ class Comparers:
             place = [ray.put(tuple(common))]
 
         def submit(shard: range) -> Any:
-            part = slice(shard.start, shard.stop)
-            return self._task.remote(work, place, tuple(array[part] for array in arrays), common_versions())
+            return self._task.remote(work, place, _slices(arrays, starts, shard), common_versions())
 
-        missing = [range(at, min(at + _SHARD_EXAMPLES, total)) for at in range(0, total, _SHARD_EXAMPLES)]
+        missing = _shards(arrays[0].shape[0], starts)
         while missing:
-            trouble = Trouble(self._backend.retries, "examples", "compared again")
+            trouble = Trouble(self._backend.retries, "examples" if starts is None else "units", "compared again")
             with contextlib.closing(carry_out(tuple(missing), submit, trouble, self._window)) as results:
                 for shard, found in results:
                     missing.remove(shard)
@@ -305,6 +310,23 @@ class Comparers:
     def _window(self) -> int:
         self._sight.refresh()
         return min(self._sight.slots + 1, self._backend.workers or 2**31)
+
+
+def _shards(examples: int, starts: IntArray | None) -> list[range]:
+    """Examples, or units, so many at a time that they have about `_SHARD_EXAMPLES` examples."""
+    if starts is None:
+        return [range(at, min(at + _SHARD_EXAMPLES, examples)) for at in range(0, examples, _SHARD_EXAMPLES)]
+    firsts = np.flatnonzero(np.diff(starts[:-1] // _SHARD_EXAMPLES, prepend=-1)).tolist()
+    return [range(first, end) for first, end in pairwise([*firsts, len(starts) - 1])]
+
+
+def _slices(arrays: Sequence[Any], starts: IntArray | None, shard: range) -> tuple[Any, ...]:
+    """The examples of a shard, and where those of its units start."""
+    if starts is None:
+        return tuple(array[shard.start : shard.stop] for array in arrays)
+    of_shard = starts[shard.start : shard.stop + 1]
+    part = slice(int(of_shard[0]), int(of_shard[-1]))
+    return (*(array[part] for array in arrays), of_shard - of_shard[0])
 
 
 def _compare(work: Callable[..., Any], place: Sequence[Any], shards: Sequence[Any], versions: Mapping[str, str]) -> Any:
@@ -320,9 +342,11 @@ def _halved(shards: Sequence[range], size: int) -> list[range]:
     """Shards of at most half this size.
 
     Raises:
-        ClusterError: they are single examples.
+        ClusterError: they are single examples, or units.
     """
     if size == 1:
-        raise ClusterError("A worker has too little memory for the inputs and a single example. Use larger workers.")
+        raise ClusterError(
+            "A worker has too little memory for the inputs and a single example, or unit. Use larger workers."
+        )
     half = size // 2
     return [each[at : at + half] for each in shards for at in range(0, len(each), half)]

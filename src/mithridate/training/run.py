@@ -29,7 +29,7 @@ from mithridate.data.examples import Dataset, Examples, Preparation, as_examples
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Encoder, Frozen, from_dict, is_same, pick_encoder
 from mithridate.training.batch_source import TrainingRecipe
-from mithridate.training.config import PRECISIONS, TrainConfig, recipe_from_dict
+from mithridate.training.config import PRECISIONS, UNIT_ROWS, TrainConfig, recipe_from_dict
 from mithridate.training.devices import (
     computer_of,
     is_out_of_memory,
@@ -97,17 +97,10 @@ class ByHand:
         return getattr(self.config, "unit_rows", None)
 
     def for_units(self) -> ByHand:
-        """The configuration speaks of units where it says examples.
-
-        Raises:
-            ConfigError: it is of private training, and does not say how many examples of a unit form a gradient.
-        """
-        if isinstance(self.config, TrainConfig) and self.config.unit_rows is None:
-            raise ConfigError(
-                "Units are declared, and config does not say how many examples of a unit form its gradient; set "
-                "unit_rows, such as unit_rows=8."
-            )
-        return self
+        """The configuration speaks of units where it says examples."""
+        if not isinstance(self.config, TrainConfig) or self.config.unit_rows is not None:
+            return self
+        return replace(self, config=replace(self.config, unit_rows=UNIT_ROWS))
 
     @property
     def classes(self) -> int | None:

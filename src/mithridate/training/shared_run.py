@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import TEXT_BYTES, PathLike, read_file, write_atomically, write_once
+from mithridate.core.units import words_of
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.training.randomness import Seeds, new_root_seed
@@ -219,7 +220,7 @@ class SharedRun(RunDirectory):
         check_in_flight(self.path, self.manifest, wanted.in_flight_asked)
         sentences = wanted.assumptions
         if wanted.size is not None and self.manifest.size is None:
-            said = wanted.size.sentence if wanted.unit is None else wanted.size.sentence_of(wanted.unit.many)
+            said = wanted.size.sentence_of(words_of(wanted.unit))
             sentences = (*sentences, said)
         for sentence in sentences:
             if sentence not in self.manifest.assumptions:

@@ -19,6 +19,7 @@ from mithridate.core.conditions import Statement
 from mithridate.core.labels import Commonest
 from mithridate.core.mechanism import Threat
 from mithridate.core.registry import hook
+from mithridate.core.units import Unit
 from mithridate.defences import Defence
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.tuning.space import Candidate, Options
@@ -103,13 +104,24 @@ class Tuning:
 
     @property
     def num_train(self) -> int:
-        """The number of training examples that constants and radii are for: as declared, else its size step."""
+        """The number of training examples (or units) that constants and radii are for: declared, else its step."""
         return self.identity["num_train"]
 
     @property
     def size(self) -> dict[str, int]:
         """The same as a constant of a configuration."""
-        return {"size_step" if self.identity["is_step"] else "num_train": self.num_train}
+        declared = "num_train" if self.unit is None else "num_units"
+        return {"size_step" if self.identity["is_step"] else declared: self.num_train}
+
+    @property
+    def unit(self) -> str | None:
+        """What a unit is called, where the examples have some."""
+        return self.identity.get("unit")
+
+    @property
+    def many(self) -> str:
+        """What radii count."""
+        return "examples" if self.unit is None else Unit(self.unit, 1).many
 
     @property
     def is_balanced(self) -> bool:
@@ -165,7 +177,7 @@ class Tuning:
     def defence(self) -> Defence:
         """The choice as a defence, to be trained on the training data; the number of labels is that of the search."""
         made = self.chosen.candidate.defence(classes=self.identity["classes"])
-        return replace(made, num_train=None, **self.size) if self.identity["is_step"] else made
+        return replace(made, num_train=None, num_units=None, **self.size) if self.identity["is_step"] else made
 
     @property
     def statement(self) -> Statement:
@@ -200,10 +212,10 @@ class Tuning:
         said = [
             "The figures of the chosen trial are the best of many, and so a little too good: expect somewhat less on "
             "other examples. The certificates of the chosen configuration are computed anew and owe nothing to them.",
-            f"Radii are changes of a training set of {self.num_train:,} examples. A fold trains on about "
+            f"Radii are changes of a training set of {self.num_train:,} {self.many}. A fold trains on about "
             f"{self.trained_on:,} trusted ones, so radii are scaled to as large a share of these and rounded up: "
             + ", ".join(f"{r:,} is {small:,}" for r, small in zip(self.at, self.scaled, strict=True))
-            + ". Constants that follow the number of examples are scaled alike.",
+            + f". Constants that follow the number of {self.many} are scaled alike.",
         ]
         if self.chosen.value <= self.baseline_accuracy:
             said.insert(
@@ -270,6 +282,8 @@ _WORDS = {
     "given": "what [train] of the configuration decides",
     "num_train": "num_train",
     "is_step": "whether num_train is declared",
+    "unit": "what a unit is called",
+    "units": "the units of the trusted examples",
     "classes": "the declared classes",
     "methods": "the methods",
     "at": "the radii (--at)",

@@ -24,9 +24,8 @@ from mithridate.core.labels import commonest
 from mithridate.core.mechanism import Deterministic, Threat
 from mithridate.core.provenance import fingerprint
 from mithridate.data.examples import Examples, as_examples
-from mithridate.data.ids import as_ids
-from mithridate.data.partition import canonical_order, content_hashes, folds_by_hash, shared_with
-from mithridate.defences.base import check_declared, kind_of_device
+from mithridate.data.partition import canonical_order, content_hashes, folds_of, shared_with, unit_hashes
+from mithridate.defences.base import check_counts_units, check_declared, kind_of_device
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.training.order import RuntimeOptions, compose, facts_of
 from mithridate.training.run_directory import locked
@@ -64,6 +63,7 @@ def tune(
     training: Any = None,
     *,
     num_train: int | None = None,
+    num_units: int | None = None,
     size_step: int | None = None,
     classes: int | None = None,
     given: Mapping[str, Any] | None = None,
@@ -72,7 +72,7 @@ def tune(
     minutes: float | None = 10.0,
     trials: int | None = None,
     balanced: bool = False,
-    threat: Threat | str = Threat.SYMMETRIC_DIFFERENCE,
+    threat: Threat | str | None = None,
     failure_prob: float = 1e-3,
     folds: int = 5,
     seed: int = 0,
@@ -92,16 +92,19 @@ def tune(
     sentence (`Tuning.statement`). Examples that are in the training data as well were probably taken from it, where an
     attacker could have put or picked them: this is why more than 1% of them is refused.
 
-    The trusted examples are split into folds, by a hash of each input. Every trial trains on all folds but one and
-    certifies that one, in turn. Radii count changes of the training set; on the folds they are the same share of fewer
-    examples, rounded up. The search (Optuna, TPE) raises the mean of certified accuracy over all radii.
+    The trusted examples are split into folds, by a hash of each input, or of the name of its unit. Every trial trains
+    on all folds but one and certifies that one, in turn. Radii count changes of the training set; on the folds they are
+    the same share of fewer examples, rounded up. The search (Optuna, TPE) raises the mean of certified accuracy over
+    all radii.
 
     Args:
         trusted: `data.Examples`, or a pair of inputs and labels.
         training: the training data, likewise, to be compared with the trusted examples; None: not compared.
         num_train: the number of training examples, declared and not counted; what follows it is chosen for as many.
-        size_step: in its place, the step of a number that is not declared (`core.conditions.step_of`): what follows it
-            is chosen for that step, and certificates of the choice end with it.
+        num_units: in its place the number of units, where the examples have some. Folds are then by the name of each
+            unit, and radii and shares of the training set count units.
+        size_step: in the place of both, the step of a number that is not declared (`core.conditions.step_of`): what
+            follows it is chosen for that step, and certificates of the choice end with it.
         classes: the number of labels, where it is known.
         given: constants that are decided already, by the names of flags, and not searched.
         methods: those that are searched; None: `nearest-neighbours`, `kernel-vote`, `ridge` and, where torch and
@@ -112,7 +115,7 @@ def tune(
         trials: how many trials there are in all; None: as many as there is time for.
         balanced: raise certified accuracy as a mean over classes, and search weights of labels (if `classes` or their
             names are declared).
-        threat: how the training data may have been changed.
+        threat: how the training data may have been changed (`symmetric-difference`, with units `edit`).
         failure_prob: probability with which a claim may fail, over training.
         folds: into how many parts the trusted examples are split, at least 2.
         seed: of sampler and folds: the same one gives the same trials, resumed or not.
@@ -130,23 +133,31 @@ def tune(
     >>> found.method, len(found.trials), found.statement.id is None
     ('ridge', 2, True)
     """
+    known = as_examples(trusted, "trusted", need_labels=True, classes=classes)
+    other = None if training is None else as_examples(training, "training", need_labels=False)
+    if other is not None and (known.units is None) != (other.units is None):
+        raise ConfigError(
+            "The training data has units and the trusted examples have none, or the other way round; name the units of "
+            "both, or of neither."
+        )
     search = _Search.of(
-        _sorted(as_examples(trusted, "trusted", need_labels=True, classes=classes)),
+        _sorted(known),
         given={} if given is None else given,
         methods=methods,
         num_train=num_train,
+        num_units=num_units,
         size_step=size_step,
         classes=classes,
         at=at,
         balanced=balanced,
-        threat=threat,
+        threat=threat or (Threat.SYMMETRIC_DIFFERENCE if known.units is None else Threat.EDIT),
         failure_prob=failure_prob,
         folds=folds,
         seed=seed,
         device=device,
     )
     limit = _Limit.of(minutes, trials)
-    notes = () if training is None else _overlap(search.examples, as_examples(training, "training", need_labels=False))
+    notes = () if other is None else _overlap(search.examples, other)
     _optuna()  # before a folder is made that stays empty
     with _folder(out) as folder:
         found = search.run(limit, folder, progress or (lambda trial: None))
@@ -156,12 +167,16 @@ def tune(
     return result
 
 
+def number_of(examples: Examples) -> int:
+    """How many there are of what radii count: units, where they are declared."""
+    return len(examples.x) if examples.units is None else examples.units.unit.count
+
+
 def _sorted(examples: Examples) -> Examples:
     """In an order that follows from what they are: no trial depends on how the file was sorted."""
     assert examples.y is not None
-    order = canonical_order(content_hashes(examples.x, examples.y))
-    ids = None if examples.ids is None else as_ids(examples.ids)[order]
-    return dataclasses.replace(examples, x=examples.x[order], y=examples.y[order], ids=ids)
+    hashes = content_hashes(examples.x, examples.y)
+    return examples.part(canonical_order(hashes if examples.units is None else unit_hashes(examples.units, hashes)))
 
 
 def _overlap(trusted: Examples, training: Examples) -> tuple[str, ...]:
@@ -279,6 +294,7 @@ class _Search:
         given: Mapping[str, Any],
         methods: Sequence[str] | None,
         num_train: int | None,
+        num_units: int | None,
         size_step: int | None,
         classes: int | None,
         at: Sequence[float],
@@ -289,11 +305,16 @@ class _Search:
         seed: int,
         device: str,
     ) -> _Search:
-        check_declared(num_train, classes, size_step)
-        number = num_train or size_step
+        check_declared(num_train, classes, size_step, num_units)
+        if examples.units is not None:
+            check_counts_units(num_train)
+        elif num_units is not None:
+            raise ConfigError("num_units is about units, and the trusted examples have none; declare num_train.")
+        number = num_train or num_units or size_step
         if number is None:
+            many, name = ("examples", "num_train") if examples.units is None else ("units", "num_units")
             raise ConfigError(
-                "A search is for a number of training examples: declare num_train, or give size_step, the step of a "
+                f"A search is for a number of training {many}: declare {name}, or give size_step, the step of a "
                 "number that is not declared."
             )
         _validate.one_of(tuple(Threat), threat=threat)
@@ -302,7 +323,8 @@ class _Search:
         _check_whole(0, 1 << 32, seed=seed)
         asked = radii_for(at, number)
         declared = classes if classes is not None else _declared_classes(examples)
-        constants = {name: value for name, value in given.items() if name not in ("num_train", "size_step", "classes")}
+        sizes = ("num_train", "num_units", "size_step", "classes")
+        constants = {name: value for name, value in given.items() if name not in sizes}
         facts, _ = facts_of(_Declared(number, declared), examples)
         known = Known.of(examples, facts, constants, methods, weigh_labels=balanced and declared is not None)
         identity = {
@@ -310,7 +332,7 @@ class _Search:
             "declaration": None if examples.declaration is None else examples.declaration.to_dict(),
             "given": _plain(constants),
             "num_train": number,
-            "is_step": num_train is None,
+            "is_step": size_step is not None,
             "classes": facts.classes,
             "labels": len(np.unique(np.asarray(examples.y))),
             "methods": list(known.methods),
@@ -321,6 +343,8 @@ class _Search:
             "folds": folds,
             "seed": seed,
         }
+        if examples.units is not None:
+            identity |= {"unit": examples.units.name, "units": examples.units.fingerprint()}
         return cls(examples, known, _folds(examples, folds, seed, asked, number), asked, identity, device)
 
     def result(self, found: Sequence[Trial]) -> Tuning:
@@ -333,7 +357,7 @@ class _Search:
             self.at,
             tuple(np.max([fold.radii for fold in self.folds], axis=0).tolist()),
             examples=len(self.examples.x),
-            trained_on=round(float(np.mean([len(fold.training.x) for fold in self.folds]))),
+            trained_on=round(float(np.mean([number_of(fold.training) for fold in self.folds]))),
             fingerprint=self.identity["trusted"],
             baseline=baseline,
             label=str(baseline.label if names is None else names[baseline.label]),
@@ -443,7 +467,7 @@ class _Search:
 
     def _shown(self, fold: _Fold, candidate: Candidate, root_seed: bytes, check: Callable[..., None]) -> BoolArray:
         """Whether each example is correct and certified, examples x radii."""
-        defence = candidate.defence(len(fold.training.x), self.known.facts.classes)
+        defence = candidate.defence(number_of(fold.training), self.known.facts.classes)
         device = kind_of_device(self.device) if defence.needs_torch else "cpu"
         is_random = not all(issubclass(each, Deterministic) for each in defence.mechanisms)
         seed = root_seed if is_random else None
@@ -519,19 +543,20 @@ def _folds(examples: Examples, count: int, seed: int, at: Sequence[int], num_tra
     Raises:
         ConfigError: there are too few of them, or of their labels.
     """
-    numbers = folds_by_hash(examples.x, count, seed)
-    sizes = np.bincount(numbers, minlength=count)
-    if sizes.min() < _FEWEST_IN_A_FOLD:
+    numbers, units = folds_of(examples, count, seed), examples.units
+    of_each = numbers if units is None else numbers[np.unique(units.of_example, return_index=True)[1]]
+    if np.bincount(of_each, minlength=count).min() < _FEWEST_IN_A_FOLD:
+        few = counted(len(numbers), "trusted example") if units is None else units.unit.counted(len(of_each))
         raise ConfigError(
-            f"{counted(len(numbers), 'trusted example')} are too few for {count} folds of different inputs; give at "
-            f"least {4 * _FEWEST_IN_A_FOLD * count}, or use fewer folds."
+            f"{few} are too few for {count} folds of different {'inputs' if units is None else units.unit.many}; give "
+            f"at least {4 * _FEWEST_IN_A_FOLD * count}, or use fewer folds."
         )
     found: list[_Fold] = []
     for number in range(count):
         training, scored = examples.part(numbers != number), examples.part(numbers == number)
         if len(np.unique(np.asarray(training.y))) < 2:
             raise ConfigError("The trusted examples have one label only; give some of every class.")
-        share = len(training.x) / num_train
+        share = number_of(training) / num_train
         radii = np.array([math.ceil(radius * share - 1e-9) for radius in at], dtype=np.int64)
         found.append(_Fold(training, scored, radii))
     return tuple(found)

@@ -83,7 +83,7 @@ class Known:
         assert trusted.y is not None
         counts = tuple(np.bincount(trusted.y, minlength=facts.classes).tolist()) if weigh_labels else None
         columns = None if facts.is_table else _scale_of(trusted.x)
-        return cls(facts, dict(given), _methods(given, methods), counts, columns)
+        return cls(facts, dict(given), _methods(given, methods, facts.unit is not None), counts, columns)
 
     @property
     def is_image(self) -> bool:
@@ -119,12 +119,14 @@ class Candidate:
         num_train: the declared number of training examples.
         options: its constants for as many examples, as a configuration has them.
         signal: of private training: what noise and rate are computed from at every size; see `recipes.signal`.
+        counts_units: whether that is the number of units.
     """
 
     method: str
     num_train: int
     options: Options
     signal: float | None = None
+    counts_units: bool = False
 
     def scaled(self, number: int) -> Options:
         """Its constants for so many examples: those that follow their number are the same share of it."""
@@ -142,7 +144,8 @@ class Candidate:
         """The defence, for so many examples; for the declared number where none is given."""
         size = self.num_train if number is None else number
         declared = {} if classes is None else {"classes": classes}
-        return defence(self.method, **{**self.scaled(size), **declared, "num_train": size})
+        counted = "num_units" if self.counts_units else "num_train"
+        return defence(self.method, **{**self.scaled(size), **declared, counted: size})
 
 
 def candidate_of(asked: Asked, known: Known) -> Candidate:
@@ -160,7 +163,7 @@ def candidate_of(asked: Asked, known: Known) -> Candidate:
     if known.label_counts is not None and "class_weights" not in options and _weighs_labels(method, options):
         options["class_weights"] = _weights(within, known.label_counts)
     shown = {name: value for name, value in options.items() if value not in (None, False)}
-    made = Candidate(method, known.facts.num_train, shown, signal)
+    made = Candidate(method, known.facts.num_train, shown, signal, known.facts.unit is not None)
     return made if signal is None else replace(made, options=made.scaled(known.facts.num_train))
 
 
@@ -307,15 +310,16 @@ _SPACES = {
 METHODS = tuple(_SPACES)
 
 
-def _methods(given: Mapping[str, Any], asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The methods that are searched: those asked for, else those that are quick and have all that was decided."""
+def _methods(given: Mapping[str, Any], asked: Sequence[str] | None, has_units: bool) -> tuple[str, ...]:
+    """The methods that are searched: those asked for, else the quick ones that suit and have all that was decided."""
     for name in asked or ():
         if name not in _SPACES:
             raise ConfigError(f"tune does not search {name!r}; {did_you_mean(name, METHODS)}")
         if not _SPACES[name].is_installed:
             needs = " and ".join(_SPACES[name].needs)
             raise ConfigError(f"{name} needs {needs}; install them with: pip install 'mithridate[train]'")
-    wanted = tuple(dict.fromkeys(asked)) if asked else tuple(n for n, s in _SPACES.items() if s.by_default)
+    usual = (n for n, s in _SPACES.items() if s.by_default and (kind_of(n).takes_units or not has_units))
+    wanted = tuple(dict.fromkeys(asked or usual))
     fits = tuple(n for n in wanted if _SPACES[n].is_installed and all(one in kind_of(n).options() for one in given))
     if not fits:
         raise ConfigError(
