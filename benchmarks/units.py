@@ -6,8 +6,8 @@
 The data is random: 6,000 rows, each a unit by itself or in 600 units of ten. A model of either kind sees as many rows:
 a part is of as many, a draw of bagging is one row or a unit of ten, and a batch of private training holds 240 rows on
 average, of which a unit contributes eight. Private training should take at most 1.3 times as long with units. Each time
-is the least of several, taken in turns: on a CPU that of this process on all cores, which other programs do not stretch,
-else that of the clock.
+is the least of several, taken in turns: on a CPU that of this process on all cores, which others do not stretch, else
+that of the clock.
 """
 
 from __future__ import annotations
