@@ -23,6 +23,8 @@ from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
 from embeddings.tables import Embeddings
 from embeddings.tables import blocks as encoder_blocks
+from sources.tables import Sources
+from sources.tables import blocks as source_blocks
 
 from mithridate.accounting import RDP
 from mithridate.reporting.comparison import COLOURS
@@ -241,7 +243,8 @@ def everything() -> tuple[list[Figure], dict[str, str]]:
     beyond = Beyond(results)
     drawn = [*figures(results), *([beyond_figure(beyond)] if beyond.tasks else [])]
     encoders = encoder_blocks(Embeddings(), beyond)
-    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **encoders, **pictures(drawn)}
+    sources = source_blocks(Sources())
+    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **pictures(drawn)}
 
 
 def main() -> None:

@@ -210,6 +210,41 @@ def test_raw_files_together_are_small() -> None:
     assert sum(path.stat().st_size for path in ALL) < 20 * MEBIBYTE
 
 
+# --- sources ----------------------------------------------------------------------------------------------------------
+
+OF_SOURCES = sorted((EXPERIMENTS / "sources").glob("re*/*.npz"))
+
+
+@pytest.mark.parametrize("path", OF_SOURCES, ids=[path.stem for path in OF_SOURCES])
+def test_a_note_of_sources_says_what_its_radii_give(path: Path) -> None:
+    note = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    with np.load(path, allow_pickle=False) as raw:
+        radius = raw["radius"]
+    assert radius.min() >= -1
+    assert note["threat"] == "edit"
+    assert note["median"] == int(np.floor(np.median(radius)))
+    for asked, share in note["accuracy"].items():
+        assert share == pytest.approx(np.mean(radius >= int(asked)), abs=6e-5)
+    assert path.stat().st_size < MEBIBYTE // 10
+
+
+def test_images_are_dealt_as_the_arrangements_say() -> None:
+    dealt = module("sources.arrangements")
+    labels = np.random.default_rng(5).permutation(np.arange(60_000) % 10)
+    of_source = {way: dealt._NUMBERS[way](labels, dealt.SOURCES) for way in dealt.ARRANGEMENTS}
+    for way, numbers in of_source.items():
+        assert sorted(set(numbers.tolist())) == list(range(dealt.SOURCES)), way
+    for way in ("random", "two-classes"):
+        assert set(np.bincount(of_source[way]).tolist()) == {60}
+    classes = [len(set(labels[of_source["two-classes"] == number].tolist())) for number in range(dealt.SOURCES)]
+    assert max(classes) <= 4
+    assert np.mean(np.array(classes) == 2) > 0.8
+    sizes = np.bincount(of_source["power-law"])
+    assert (np.diff(sizes) <= 1).all()  # in the order of ranks, up to rounding
+    assert sizes[0] / sizes[9] == pytest.approx(10, rel=0.02)
+    assert len(set(labels[of_source["power-law"] == 0].tolist())) == 10
+
+
 # --- the paper's rules ----------------------------------------------------------------------------------------------
 
 # See test_paper.py.

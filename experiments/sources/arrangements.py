@@ -11,10 +11,12 @@ from mithridate.data.examples import Examples
 from mithridate.data.units import Units
 
 SOURCES = 1000
+# `two-classes` deals two shards of 30 images each, of images sorted by label: a few sources hold one class, or three.
+# By the power law the source of rank k holds a share of the images in proportion to 1/k, and no source is empty.
 ARRANGEMENTS = {
-    "random": "dealt at random, 60 images each",
-    "two-classes": "two shards of 30 images each, of images sorted by label (most sources hold two classes)",
-    "power-law": "dealt at random, the source of rank k holding a share of 1/k of the images",
+    "random": "dealt at random",
+    "two-classes": "two classes each",
+    "power-law": "sizes by a power law",
 }
 _SEED = 0
 
@@ -24,6 +26,11 @@ def in_sources(examples: Examples, arrangement: str, count: int = SOURCES) -> Ex
     assert examples.y is not None
     numbers = _NUMBERS[arrangement](examples.y, count)
     return replace(examples, units=Units.of([f"source {number}" for number in numbers.tolist()], "source"))
+
+
+def sizes(arrangement: str, images: int, count: int = SOURCES) -> npt.NDArray[np.int64]:
+    """How many images each source has, where that does not follow from their labels."""
+    return np.bincount(_NUMBERS[arrangement](np.zeros(images, dtype=np.int64), count), minlength=count)
 
 
 def _random(labels: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
