@@ -570,7 +570,7 @@ def test_numbers_that_were_chosen_on_a_data_set_say_so() -> None:
 
     def ids(examples: Examples, **constants: Any) -> set[str | None]:
         order = defence("nearest-neighbours", classes=10, features="none", **constants).order(examples, x[:2])
-        return {each.id for each in order.statements if "numbers of neighbours" in each}
+        return {cast("Any", each).id for each in order.statements if "numbers of neighbours" in each}
 
     assert ids(Examples(x, y, units=units)) == {"tuned-on-training-data"}
     assert ids(Examples(x, y, units=units), neighbours=5, leads=()) == set()

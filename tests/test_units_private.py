@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -25,12 +26,13 @@ from scipy import stats
 from torch import Tensor, nn
 
 from mithridate import ConfigError, TrainConfig, Votes, train
-from mithridate.accounting.privacy_loss import compose
+from mithridate.accounting.privacy_loss import compose as composed_curve
 from mithridate.core.units import Unit
 from mithridate.data import Dataset
 from mithridate.data.examples import Examples
 from mithridate.data.units import Units
 from mithridate.defences import defence
+from mithridate.defences.automatic import named
 from mithridate.training import engine as engine_module
 from mithridate.training.batch_source import BlockOfUnits, PoissonSamples, Sent, _UnitSet, rows_of_units
 from mithridate.training.config import recipe_from_dict
@@ -38,6 +40,7 @@ from mithridate.training.devices import ReplayedStep
 from mithridate.training.engine import Engine
 from mithridate.training.general import GeneralNetwork
 from mithridate.training.network import FastNetwork
+from mithridate.training.order import compose
 from mithridate.training.randomness import Seeds
 
 ZOO = zoo()
@@ -342,7 +345,7 @@ def test_no_threshold_on_canaries_beats_the_curve_of_as_many_units() -> None:
     """Hoeffding's bound at 1e-6 for each of the comparisons, whose number is 6: false alarm below 1e-5."""
     instances = 2000
     poisoned, config = directions([ROWS_OF_A_CANARY] * CANARIES, instances)
-    curve = compose(config.noise_multiplier, config.sample_rate, config.steps, CANARIES, 0)
+    curve = composed_curve(config.noise_multiplier, config.sample_rate, config.steps, CANARIES, 0)
     slack = math.sqrt(math.log(1e6) / (2 * instances))
     spread = config.noise_multiplier * math.sqrt(config.steps)
     for event in (0.01, 0.05, 0.1, 0.3, 0.5, 0.8):
@@ -482,3 +485,15 @@ def test_units_of_one_example_that_outnumber_larger_ones_are_sent_whole(
     sent = Engine(nn.Linear(5, CLASSES), data, config, device=CPU)
     assert isinstance(sent._source.table(1), Sent)
     torch.testing.assert_close(sent.train(SEEDS, range(4)), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("constants", [{"private": True}, {"instances": 20}, {"model": "mlp", "instances": 5}])
+@pytest.mark.parametrize("declared", [{}, {"num_units": 40}, {"unit_cap": 4}])
+def test_the_private_method_that_auto_takes_knows_units(constants: dict[str, Any], declared: dict[str, int]) -> None:
+    examples = many_rows()
+    asked = {**constants, **declared, "classes": 2}
+    order = compose(named("auto", asked, private=bool(asked.pop("private", False))), examples, examples.x[:4])
+    assert order.defence.config.unit_rows == (4 if "unit_cap" in declared else 16)
+    assert replace(order, choice=replace(order.choice, defence=replace(order.defence, instances=3))).run().unit == Unit(
+        "vendor", 40
+    )

@@ -110,6 +110,12 @@ class Auto:
     def _nearest(self, facts: Facts) -> tuple[Defence, str]:
         counted = UnitWords.of(facts.unit)
         about = f"{counted.many} near an input certify the most without any training"
+        if facts.unit is not None:
+            about = f"{counted.many} near an input certify much without any training"
+            if facts.is_table and "neighbours" not in self.constants and self._has("kernel-vote"):
+                return self._built("kernel-vote"), (
+                    f"all {counted.many} vote, the more the nearer they are, which certifies most on tables"
+                )
         if self.radius is None or "neighbours" in self.constants:
             return self._built("nearest-neighbours"), about
         if (

@@ -93,11 +93,6 @@ class PrivateDefence(TrainedDefence):
         """How every instance is trained, of a defence with nothing left open."""
         return self._config({})
 
-    def for_units(self) -> Self:
-        """With a number of examples of a unit, which a cap may lower: of both the smaller one, a constant."""
-        rows = self.unit_rows or UNIT_ROWS
-        return replace(super().for_units(), unit_rows=rows if self.unit_cap is None else min(rows, self.unit_cap))
-
     @property
     def training_key(self) -> dict[str, Any]:
         """How it trains: alike for all that account for the same models."""
@@ -110,6 +105,16 @@ class PrivateDefence(TrainedDefence):
         Constants that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing
         else is changed from the defaults of `TrainConfig`. Those of a preset hold where no other is given.
         """
+        if facts.unit is not None:
+            return self._with_rows()._chosen(facts)
+        return self._chosen(facts)
+
+    def _with_rows(self) -> Self:
+        """With a number of examples of a unit, which a cap may lower: of both the smaller one, a constant."""
+        rows = self.unit_rows or UNIT_ROWS
+        return replace(self, unit_rows=rows if self.unit_cap is None else min(rows, self.unit_cap))
+
+    def _chosen(self, facts: Facts) -> Choice:
         if self.recipe is not None:
             return self._by_preset(facts)
         complete = all(getattr(self, name) is not None for name in _ESSENTIAL)
@@ -159,7 +164,7 @@ class PrivateDefence(TrainedDefence):
         decided = preset.options(number)
         left_open = {name: value for name, value in decided.items() if getattr(self, name, None) in (None, "auto")}
         settled = replace(self, recipe=None, **{**left_open, "num_train": self.num_train})
-        choice = settled.choose(replace(facts, num_train=number))
+        choice = settled._chosen(replace(facts, num_train=number))
         said = preset.assumption(facts.shape, facts.classes)
         reason = f"The constants are those of the recipe {preset.name}. {preset.description}"
         details = {**choice.details, "reasons": [*choice.details["reasons"], reason]}
