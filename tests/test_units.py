@@ -452,3 +452,9 @@ def test_spread_partitions_know_units() -> None:
     of_units = certify(replace(votes, unit=Unit("vendor", 50)), threat="edit").radius[0]
     assert of_units == certify(votes, threat="symmetric-difference").radius[0] > 0
     assert certify(votes, threat="edit").radius[0] < of_units
+
+
+def test_one_unit_alone_is_refused() -> None:
+    examples = Examples(*TABLE, units=Units.of(["a"] * 6, "vendor"))
+    with pytest.raises(ConfigError, match="All training examples are of one vendor"):
+        defence("dpa", classes=2).order(examples, TABLE[0])

@@ -20,6 +20,7 @@ from test_cli import refused, run, run_json
 from mithridate import Certificate, SampledGaussian, Subsampled, Votes, certify, verify
 from mithridate.certifying.certification import default_threat
 from mithridate.certifying.planning import plan
+from mithridate.cli import main
 from mithridate.comparing.entry import Entry
 from mithridate.comparing.result import Comparison
 from mithridate.comparing.running import compare
@@ -27,6 +28,7 @@ from mithridate.core.conditions import Size, conditions_of
 from mithridate.core.mechanism import Threat
 from mithridate.core.units import EXAMPLES, Unit, UnitWords
 from mithridate.data.examples import Examples
+from mithridate.data.partition import split_by_hash
 from mithridate.data.units import Units
 from mithridate.defences import defence
 from mithridate.defences.automatic import named
@@ -474,3 +476,28 @@ def test_words_for_examples_and_units() -> None:
     assert UnitWords.of("company").changes == "changed companies"
     assert UnitWords.of(LONG).short.many == "w" * 23 + "…"
     assert Unit("two\nlines", 1).one == "two lines"
+
+
+def test_training_says_what_does_not_enter_of_large_units_and_whose_inputs_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(300, 3)), random.integers(0, 2, 300)
+    np.savez("train.npz", x=x, y=y, unit=[f"v{n % 30}" for n in range(300)])
+    Path("project.toml").write_text(
+        '[data]\ntrain = "train.npz"\nunit = "vendor"\nholdout = 0.3\n\n'
+        '[train]\nmethod = "nearest-neighbours"\nunit_cap = 4\n'
+    )
+    assert main(["train", "project.toml"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    train, test = split_by_hash(Examples(x, y, units=Units.of([f"v{n % 30}" for n in range(300)])), 0.3)
+    assert train.units is not None
+    assert test.units is not None
+    left = len(train.units.names)
+    assert f"The {len(test.x)} inputs are those of {len(test.units.names)} vendors." in said
+    assert f"{left} vendors have more than 4 examples" in said
+    assert f"{left * 6} do not (--unit-cap)" in said
+    votes = Votes.load("runs/project/votes.npz")
+    correct = float(np.mean(np.asarray(certify(votes).label) == votes.labels))
+    assert f"The prediction is correct on {correct:.2%}" in said

@@ -118,11 +118,17 @@ def own_rule(votes: Votes) -> Rule:
     return rule_from_dict(cast("dict[str, Any]", recorded))
 
 
-def most_voted(votes: Votes) -> IntArray:
-    """The label with most votes on each example, by the class weights that the votes record; ties to the smaller."""
+def predicted(votes: Votes) -> IntArray:
+    """The label that each example gets: what an exact rule decides, else that with most votes, ties to the smaller.
+
+    Votes count by the class weights that they record.
+    """
     try:
-        return own_rule(votes).weighed(votes.counts).argmax(axis=1)
-    except MithridateError:  # a rule that needs what only the user knows has no weights
+        rule = own_rule(votes)
+        if isinstance(rule, ExactRule):
+            return rule.decide(votes, default_threat(votes)).label
+        return rule.weighed(votes.counts).argmax(axis=1)
+    except MithridateError:  # a rule that needs what only the user knows, or votes of some models alone
         return votes.counts.argmax(axis=1)
 
 

@@ -25,7 +25,7 @@ from mithridate.certifying.certification import certify, own_rule
 from mithridate.certifying.planning import Plan, plan
 from mithridate.cli import _shared
 from mithridate.cli._flags import CONFIG
-from mithridate.cli.train import accuracy, accuracy_summary
+from mithridate.cli.train import accuracy, accuracy_sentence, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status, confidence, is_correct
 from mithridate.core.conditions import in_json
@@ -680,7 +680,7 @@ def _print_predictions(
         console.print(f"The first {_SHOWN} of {len(rows):,}; --out predictions.csv writes all.")
     console.print(words.headline(certificate).text)
     if certificate.votes.labels is not None:
-        console.print(f"The majority is correct on {_shared.percent(accuracy(certificate.votes) or 0.0)} of them.")
+        console.print(accuracy_sentence(certificate.votes, accuracy(certificate.votes) or 0.0))
     said = (*(f"Note: {note}" for note in notes), *words.particular_assumptions(certificate))
     for sentence in (*map(printable, said), *_advice(certificate)):
         console.print(sentence)

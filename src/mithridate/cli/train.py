@@ -16,12 +16,13 @@ import mithridate
 from mithridate._io.artifacts import write_npz
 from mithridate._io.files import read_file, write_atomically
 from mithridate._progress import Clock, progress_bar, shown
-from mithridate._text import capitalised
-from mithridate.certifying.certification import most_voted
+from mithridate._text import capitalised, counted
+from mithridate.certifying.certification import predicted
 from mithridate.cli import _ending, _shared
 from mithridate.cli._flags import CONFIG, as_typed
 from mithridate.core.conditions import in_json
 from mithridate.core.labels import commonest, single_label
+from mithridate.core.mechanism import Deterministic
 from mithridate.core.units import unit_in_json, words_of
 from mithridate.core.votes import Votes
 from mithridate.data import Examples
@@ -33,7 +34,7 @@ from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_projec
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.config import PRECISIONS
-from mithridate.training.order import Order, Ray, RuntimeOptions, compose
+from mithridate.training.order import Order, Ray, RuntimeOptions, cap_of, compose
 from mithridate.training.run_directory import Manifest, is_handed_out, missing_shards, path_of
 from mithridate.training.shared_run import in_words, parse_shards, stretches
 
@@ -160,6 +161,8 @@ def run_train(arguments: argparse.Namespace) -> int:
     options = project.runtime()
     device = device_type(options.get("device", "auto"), options["backend"])
     order = compose(defence, training, test, device=device, root_seed=root_seed)
+    for sentence in _about_units(order):
+        console.print(f"Note: {sentence}")
     console.print(as_typed(order.choice.words, arguments.flags))
     run_dir = project.run_dir or Path("run")
     runtime = runtime_for(order, run_dir, options, shards)
@@ -181,14 +184,31 @@ def run_train(arguments: argparse.Namespace) -> int:
 def _about_number(options: Mapping[str, Any], training: Examples) -> tuple[str, ...]:
     """That the declared number of examples is far from theirs: the claim holds, but perhaps a digit is missing."""
     unit = None if training.units is None else training.units.unit
-    counted = words_of(unit)
-    declared, found = options.get(counted.declared_as), len(training.x) if unit is None else unit.count
+    counts = words_of(unit)
+    declared, found = options.get(counts.declared_as), len(training.x) if unit is None else unit.count
     if declared is None or found <= 2 * declared <= 4 * found:
         return ()
     return (
-        f"{counted.declared_as} is declared as {declared:,}, but there are {counted.counted(found)} to train on; what "
+        f"{counts.declared_as} is declared as {declared:,}, but there are {counts.counted(found)} to train on; what "
         f"follows their number is chosen for {declared:,}.",
     )
+
+
+def _about_units(order: Order) -> Iterator[str]:
+    """How many units the inputs come from, and what does not enter of large ones."""
+    units, asked = order.given.units, order.test.units
+    if units is None:
+        return
+    if asked is not None:
+        yield f"The {counted(len(asked), 'input')} are those of {asked.unit.counted(len(asked.names))}."
+    cap, sizes = cap_of(order.defence), units.sizes
+    large = int((sizes > cap).sum())
+    if large:
+        have = f"{units.unit.counted(large)} {'has' if large == 1 else 'have'}"
+        yield (
+            f"{have} more than {counted(cap, 'example')}; of each as many enter, those with the smallest hashes, and "
+            f"{int((sizes - cap).clip(0).sum()):,} do not (--unit-cap)."
+        )
 
 
 def _prepared(run_dir: Path, manifest: Manifest, console: Console, arguments: argparse.Namespace) -> int:
@@ -381,22 +401,28 @@ def _print(console: Console, votes: Votes, run_dir: Path, clock: Clock, part: _P
 
 
 def accuracy(votes: Votes) -> float | None:
-    """Share of the examples whose majority label is the true one, None where it is not known."""
-    return None if votes.labels is None else float(np.mean(most_voted(votes) == votes.labels))
+    """Share of the examples whose predicted label is the true one, None where it is not known."""
+    return None if votes.labels is None else float(np.mean(predicted(votes) == votes.labels))
 
 
 def accuracy_summary(votes: Votes) -> dict[str, Any]:
-    """Accuracy of the majority and what it is measured by, as JSON values."""
+    """Accuracy of the predictions and what it is measured by, as JSON values."""
     return {
         "accuracy": accuracy(votes),
         "baseline": None if votes.labels is None else commonest(votes.labels).share,
-        "single_label": single_label(most_voted(votes)) is not None,
+        "single_label": single_label(predicted(votes)) is not None,
     }
 
 
+def accuracy_sentence(votes: Votes, correct: float) -> str:
+    """The same in words, by what decides."""
+    who = "prediction" if isinstance(votes.mechanism, Deterministic) else "majority"
+    return f"The {who} is correct on {_shared.percent(correct)} of them."
+
+
 def accuracy_sentences(votes: Votes) -> list[str]:
-    """The same in words: that there is but one label first, where that is so."""
+    """All of it in words: that there is but one label first, where that is so."""
     correct = accuracy(votes)
-    said = [] if correct is None else [f"The majority is correct on {_shared.percent(correct)} of them."]
-    opening = words.one_label(votes, most_voted(votes))  # with the baseline
+    said = [] if correct is None else [accuracy_sentence(votes, correct)]
+    opening = words.one_label(votes, predicted(votes))  # with the baseline
     return [*opening, *said] if opening else [*said, *words.baseline_sentence(votes)]

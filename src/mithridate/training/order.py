@@ -249,6 +249,12 @@ def compose(
     _validate.sentences(assumptions=assumptions)
     given = as_examples(training, "training", need_labels=True, classes=defence.classes)
     defence = _for_units(defence, given)
+    if given.units is not None and given.units.unit.count < 2:
+        unit = given.units.unit
+        raise ConfigError(
+            f"All training examples are of one {unit.one}, and whoever controls it controls all of them; name units of "
+            "which there are several, or leave the unit out."
+        )
     training = given if given.units is None else by_unit(given, cap_of(defence))
     facts, looks = facts_of(defence, training, device)
     test = as_examples(test, "test", need_labels=False, classes=facts.classes)
