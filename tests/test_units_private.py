@@ -497,3 +497,57 @@ def test_the_private_method_that_auto_takes_knows_units(constants: dict[str, Any
     assert replace(order, choice=replace(order.choice, defence=replace(order.defence, instances=3))).run().unit == Unit(
         "vendor", 40
     )
+
+
+# --- whole networks in compiled code ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("units", "places"), [(3, 1), (4, 5), (3, 16), (2, 37), (140, 2)])
+def test_compiled_means_are_those_of_layer_by_layer(units: int, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, shape = ZOO["model-lenet5"]
+    network = fast_network(module, shape)
+    if network._compiled(CPU, units) is None:
+        pytest.skip("there is no compiler")
+    weights = random_weights(module, 2, seed=1)
+    inputs = random_inputs(module, (2, units, places, *shape), 3)
+    generator = torch.Generator().manual_seed(4)
+    labels = torch.randint(CLASSES, (2, units, places), generator=generator)
+    counts = torch.randint(0, places + 1, (2, units), generator=generator)
+    shares = torch.where(torch.arange(places) < counts.unsqueeze(2), 1.0 / counts.clamp_min(1).unsqueeze(2), 0.0)
+    present = torch.rand(2, units, generator=generator) < 0.9
+    network.loss_weights = torch.linspace(0.5, 2.0, CLASSES)
+    bounds = (0.05, NO_CLIPPING)
+    compiled = [network.clipped_sums(weights, inputs, labels, present, bound, shares=shares) for bound in bounds]
+    monkeypatch.setattr(network, "_compiled", lambda device, batch: None)
+    plain = [network.clipped_sums(weights, inputs, labels, present, bound, shares=shares) for bound in bounds]
+    for one, other in zip(compiled, plain, strict=True):
+        assert one.dtype == other.dtype == (torch.float64 if units > 128 else torch.float32)
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_broken_example_leaves_every_bit_of_other_units_in_compiled_code(value: float) -> None:
+    module, shape = ZOO["model-lenet5"]
+    network = fast_network(module, shape)
+    weights = random_weights(module, 1, seed=1)
+    inputs, labels, counts = random_units(module, shape, 1, 5, seed=3)
+    broken, without = inputs.clone(), counts > 0
+    broken[0, 0, 1] = value
+    without[0, 0] = False
+    expected = network.clipped_sums(weights, inputs, labels, without, 0.5, shares=shares_of(counts))
+    found = network.clipped_sums(weights, broken, labels, counts > 0, 0.5, shares=shares_of(counts))
+    assert torch.equal(found, expected)
+
+
+def test_labels_and_shapes_that_do_not_fit_are_refused_by_compiled_code() -> None:
+    module, shape = ZOO["model-lenet5"]
+    network = fast_network(module, shape)
+    if network._compiled(CPU, 2) is None:
+        pytest.skip("there is no compiler")
+    weights = random_weights(module, 1, seed=1)
+    inputs, labels, counts = random_units(module, shape, 1, 2, seed=3)
+    shares = shares_of(counts)
+    with pytest.raises(ValueError, match="labels from 0 to"):
+        network.clipped_sums(weights, inputs, labels + CLASSES, counts > 0, 0.5, shares=shares)
+    with pytest.raises(ValueError, match="do not fit"):
+        network.clipped_sums(weights, inputs, labels[:, :, :1], counts > 0, 0.5, shares=shares)

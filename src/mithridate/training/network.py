@@ -116,18 +116,22 @@ class FastNetwork:
         models, batch = present.shape
         if batch == 0:
             return new_sums(weights, self.clipping.accumulator(whole or batch))
-        if shares is not None:
-            return self._clipped_means(weights, inputs, labels, present, max_grad_norm, whole, shares)
         compiled = self._compiled(weights.device, whole or batch)
         if compiled is not None:
             chain, library = compiled
             places = [self._slices[name].start for name in chain.names]
-            in_single = self.clipping.accumulator(whole or batch) == torch.float32
-            together = 0 if in_single else examples_together(whole or batch)
+            limits, precision = self.clipping.limits(max_grad_norm), self.clipping.accumulator(whole or batch)
+            if shares is not None:
+                shares = torch.where(present.unsqueeze(2), shares, 0.0)
+                return library.clipped_means(
+                    chain, places, weights, inputs, labels, shares, self.loss_weights, limits, precision
+                )
+            together = 0 if precision == torch.float32 else examples_together(whole or batch)
             return library.clipped_sums(
-                chain, places, weights, inputs, labels, present, self.loss_weights,
-                self.clipping.limits(max_grad_norm), together,
-            )  # fmt: skip
+                chain, places, weights, inputs, labels, present, self.loss_weights, limits, together
+            )
+        if shares is not None:
+            return self._clipped_means(weights, inputs, labels, present, max_grad_norm, whole, shares)
         frame = self._frame(models, _extents(present), recording=True, whole=whole)
         parts = self._parts(weights, inputs.flatten(0, 1), labels.flatten(), present.flatten(), frame)
         with torch.no_grad():

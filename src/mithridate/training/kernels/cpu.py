@@ -55,7 +55,7 @@ _SECONDS_TO_COMPILE = 120
 # Half of what `keep_freed_memory` asks the C library to keep.
 _SAVED_BYTES = 2**24
 # As in native.c.
-_MOST_STAGES, _MOST_LAYERS, _TOGETHER = 16, 16, 16
+_MOST_STAGES, _MOST_LAYERS, _TOGETHER, _LANES = 16, 16, 16, 8
 # A wrong kernel is off by far more; rounding of the few terms of the self-check by far less.
 _TOLERANCE = 1e-4
 # Of <malloc.h>: how large an allocation must be to come straight from the kernel, and how much free memory goes back.
@@ -94,6 +94,8 @@ class Library:
         self._network_floats = _declared(loaded.mithridate_network_floats, [pointer, number, pointer, number], number)
         arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number]
         self._clipped_sums = _declared(loaded.mithridate_clipped_sums, [*arguments, *[pointer] * 5], number)
+        arguments = [pointer, number, pointer, number, pointer, pointer, number, number, *[pointer] * 3, number, number]
+        self._clipped_means = _declared(loaded.mithridate_clipped_means, [*arguments, *[pointer] * 6], number)
         arguments = [pointer, number, number, ctypes.c_double, number, pointer, number]
         self._add_normals = _declared(loaded.mithridate_add_normals, arguments, None)
         self._plan = functools.lru_cache(maxsize=64)(self._new_plan)
@@ -266,6 +268,61 @@ class Library:
         if failed:
             raise ValueError(f"Expected labels from 0 to {classes - 1}.")
         return out if wide is None else wide
+
+    def clipped_means(
+        self,
+        chain: Chain,
+        places: Sequence[int],
+        weights: Tensor,
+        inputs: Tensor,
+        labels: Tensor,
+        shares: Tensor,
+        loss_weights: Tensor | None,
+        limits: tuple[float, float, float],
+        accumulator: torch.dtype,
+    ) -> Tensor:
+        """For each model, the sum over its units of the mean gradients of their examples, each clipped.
+
+        Guarantee: a mean is formed from the examples of its unit alone, in their order, and scaled as a whole; that of
+        a unit in which a gradient is not finite, or too large, is left out.
+
+        Args:
+            chain: the network.
+            places: where each of `chain.names` begins in a row of the weights.
+            weights: models x parameters.
+            inputs: models x batch x examples of a unit x input.
+            labels: models x batch x examples of a unit, int64.
+            shares: likewise, float32: what each counts; 0 where there is none.
+            loss_weights: as in `clipped_sums`.
+            limits: likewise.
+            accumulator: the precision in which units are added up.
+
+        Returns:
+            models x parameters, in that precision.
+
+        Raises:
+            ValueError: the shapes do not fit each other, or a label is not among the classes.
+        """
+        plan = self._network_plan(chain, tuple(places), weights.shape[1])
+        models, batch, rows = shares.shape
+        first, classes = chain.stages[0], chain.layers[-1].outputs
+        weights, shares = _checked(weights, (models, weights.shape[1])), _checked(shares, (models, batch, rows))
+        inputs = _checked(inputs, (models, batch, rows, first.channels, first.height, first.width))
+        scale = _checked(torch.ones(classes) if loss_weights is None else loss_weights, (classes,))
+        if labels.shape != shares.shape or labels.dtype != torch.int64:
+            raise ValueError(f"Labels {labels.shape} of {labels.dtype} do not fit {shares.shape}.")
+        labels, sums = labels.contiguous(), torch.zeros_like(weights, dtype=accumulator)
+        scratch, mean = weights.new_empty(plan.scratch), weights.new_zeros(-(-weights.shape[1] // _LANES) * _LANES)
+        in_single = accumulator == torch.float32
+        failed = self._clipped_means(
+            plan.stages, len(chain.stages), plan.layers, len(chain.layers), plan.places, weights.data_ptr(), models,
+            weights.shape[1], inputs.data_ptr(), labels.data_ptr(), shares.data_ptr(), batch, rows, scale.data_ptr(),
+            (ctypes.c_double * 3)(*limits), scratch.data_ptr(), mean.data_ptr(),
+            sums.data_ptr() if in_single else None, None if in_single else sums.data_ptr(),
+        )  # fmt: skip
+        if failed:
+            raise ValueError(f"Expected labels from 0 to {classes - 1}.")
+        return sums
 
     def add_normals(self, sums: Tensor, keys: Sequence[int], step: int, scale: float) -> None:
         """What `add_noise` does, for sums on the CPU that are contiguous.
@@ -569,7 +626,12 @@ def _networks_are_right(found: Library) -> bool:
             loss = F.cross_entropy(F.linear(hidden, three.view(3, 9), four), labels[0, example : example + 1])
             gradient = torch.autograd.grad(loss, row)[0]
         expected += gradient * (longest / gradient.norm()).clamp_max(1.0)
-    return bool((sums[0] - expected).norm() <= _TOLERANCE * expected.norm())
+    # The same as units of one example, with two places each.
+    shares = torch.stack([present.float(), torch.zeros(1, 21)], dim=2)
+    twice, both = (each.unsqueeze(2).expand(-1, -1, 2, *each.shape[2:]) for each in (images, labels))
+    limits = (longest, 0.0, math.inf)
+    means = found.clipped_means(chain, places, weights, twice, both, shares, None, limits, torch.float64)
+    return all(bool((each[0] - expected).norm() <= _TOLERANCE * expected.norm()) for each in (sums, means))
 
 
 def _normals_are_right(found: Library) -> bool:

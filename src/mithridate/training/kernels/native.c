@@ -1076,10 +1076,13 @@ static void give_sums(const Network *network, const int64_t *places, float *out)
     }
 }
 
-/* Adds up to SOME examples, given by their inputs and labels. */
-static void add_some(Network *network, const float *weights, const int64_t *places, const float *const *inputs,
-                     const int64_t *labels, int64_t count, const float *loss_weights, const Limits *limits)
+/* Adds up to SOME examples, given by their inputs and labels: each clipped, or, where there are shares, each times its
+ * share. Returns 1 if a share was asked of a gradient that is not finite, and then adds nothing of it. */
+static int add_some(Network *network, const float *weights, const int64_t *places, const float *const *inputs,
+                    const int64_t *labels, int64_t count, const float *loss_weights, const Limits *limits,
+                    const float *shares)
 {
+    int is_broken = 0;
     const Chain *chain = &network->chain;
     double squares[SOME] = {0.0};
     float factors[SOME] = {0.0f};
@@ -1095,10 +1098,49 @@ static void add_some(Network *network, const float *weights, const int64_t *plac
                  network->by_example + e * network->layers->features);
         for (int64_t i = 0; i < chain->count; i++)
             squares[e] += sum_of_squares(chain->gradients[i], gradient_floats(chain->sizes + i));
-        factors[e] = clipping_factor(squares[e], limits);
+        int is_finite = squares[e] <= 0x1p1023;
+        if (shares == NULL)
+            factors[e] = clipping_factor(squares[e], limits);
+        else
+            factors[e] = is_finite ? shares[e] : 0.0f;
+        is_broken |= shares != NULL && !is_finite;
         if (factors[e] > 0.0f) add_stages(network, factors[e]);
     }
     add_layers(network, factors);
+    return is_broken;
+}
+
+static void forget_sums(const Network *network)
+{
+    memset(network->stage_sums[0], 0, (size_t)network->sums_floats * sizeof(float));
+}
+
+/* Puts the mean gradient of one unit, of which `rows` examples with a share above 0 count, into `mean`. Returns 0; 1 if
+ * a label is none; -1 if the unit has no examples, or one whose gradient is not finite. */
+static int unit_mean(Network *network, const float *weights, const int64_t *places, const float *inputs, int64_t input,
+                     const int64_t *labels, const float *shares, int64_t rows, const float *loss_weights,
+                     const Limits *limits, float *mean)
+{
+    const float *some[SOME];
+    float some_shares[SOME];
+    int64_t some_labels[SOME] = {0}, count = 0, all = 0;
+    int is_broken = 0;
+    forget_sums(network);
+    for (int64_t row = 0; row < rows; row++) {
+        if (shares[row] > 0.0f) {
+            if (labels[row] < 0 || labels[row] >= network->classes) return 1;
+            some[count] = inputs + row * input;
+            some_shares[count] = shares[row];
+            some_labels[count++] = labels[row];
+            all++;
+        }
+        if (count == 0 || (count < SOME && row + 1 < rows)) continue;
+        is_broken |= add_some(network, weights, places, some, some_labels, count, loss_weights, limits, some_shares);
+        count = 0;
+    }
+    if (all == 0 || is_broken) return -1;
+    give_sums(network, places, mean);
+    return 0;
 }
 
 /* --- noise: see `normals.py` -------------------------------------------------------------------------------------- */
@@ -1286,15 +1328,56 @@ int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const 
                 some_labels[count++] = labels[e];
             }
             if (count == 0 || (count < SOME && e + 1 < end)) continue;
-            add_some(&network, weights, places, some, some_labels, count, loss_weights, limits);
+            add_some(&network, weights, places, some, some_labels, count, loss_weights, limits, NULL);
             count = 0;
             if (wide != NULL) {
                 give_sums(&network, places, out);
-                memset(network.stage_sums[0], 0, (size_t)network.sums_floats * sizeof(float));
+                forget_sums(&network);
                 for (int64_t i = 0; i < parameters; i++) wide[model * parameters + i] += (double)out[i];
             }
         }
         if (wide == NULL) give_sums(&network, places, out + model * parameters);
+    }
+    return 0;
+}
+
+/* For each model the sum over its units of the mean gradients of their examples, each clipped: `shares` is models x batch
+ * x rows, 0 where an example does not count. `mean` has room for one model, up to a multiple of LANES, and starts as
+ * zeros; so do the sums, of which there are those in single precision (`out`) or those in double precision (`wide`).
+ * Returns 0, or 1 if a label is none. */
+int64_t mithridate_clipped_means(const Stage *stages, int64_t stage_count, const Layer *layers, int64_t layer_count,
+                                 const int64_t *places, const float *weights, int64_t models, int64_t parameters,
+                                 const float *inputs, const int64_t *labels, const float *shares, int64_t batch,
+                                 int64_t rows, const float *loss_weights, const Limits *limits, float *scratch,
+                                 float *mean, float *out, double *wide)
+{
+    Network network;
+    const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES];
+    int64_t input = stages->channels * stages->height * stages->width;
+    for (int64_t model = 0; model < models; model++, weights += parameters) {
+        lay_out_network(&network, stages, stage_count, layers, layer_count, scratch);
+        for (int64_t i = 0; i < stage_count; i++) {
+            stage_weights[i] = weights + places[2 * i];
+            stage_biases[i] = weights + places[2 * i + 1];
+        }
+        take_weights(&network.chain, stage_weights, stage_biases);
+        take_weights_back(&network.chain, stage_weights);
+        for (int64_t unit = model * batch; unit < (model + 1) * batch; unit++) {
+            int64_t first = unit * rows;
+            int found = unit_mean(&network, weights, places, inputs + first * input, input, labels + first,
+                                  shares + first, rows, loss_weights, limits, mean);
+            if (found == 1) return 1;
+            if (found == -1) continue;
+            float factor = clipping_factor(sum_of_squares(mean, rounded(parameters, LANES)), limits);
+            if (factor == 0.0f) continue;
+            for (int64_t i = 0; i < parameters; i++) {
+                float part = factor * mean[i];
+                if (wide != NULL)
+                    wide[model * parameters + i] += (double)part;
+                else
+                    out[model * parameters + i] += part;
+            }
+        }
     }
     return 0;
 }
