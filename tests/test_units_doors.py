@@ -22,7 +22,7 @@ from mithridate import Certificate, CertifiedClassifier, Votes, verify
 from mithridate.cli import main
 from mithridate.core.conditions import conditions_of, step_of
 from mithridate.core.mechanism import Threat
-from mithridate.core.units import Unit
+from mithridate.core.units import Unit, UnitWords
 from mithridate.data import Arrays, Date, Images, Number, Table, Text, look, propose, read
 from mithridate.data.partition import folds_of, split_by_hash
 from mithridate.data.reading import TableReading
@@ -427,6 +427,21 @@ def test_trusted_examples_have_units_and_stay_on_the_side_of_their_name() -> Non
     assert any("known" not in note and "held out" in note for note in training.notes)
 
 
+def test_a_fingerprint_asks_for_the_units_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    sources().to_csv("train.csv", index=False)
+    sources(9).drop(columns=["vendor", "kind"]).to_csv("new.csv", index=False)
+    config = str(project("train.csv"))
+    assert main(["fingerprint", "train.csv", "--project", config, "--unit", "vendor"]) == 0
+    assert main(["fingerprint", "new.csv", "--project", config]) == 0
+    assert "no training data" in " ".join(capsys.readouterr().out.split())
+    misspelt = "has no column 'vendr'"
+    assert misspelt in refusal(capsys, "fingerprint", "train.csv", "--project", config, "--unit", "vendr")
+    config = str(project("train.csv", 'unit = "vendr"'))
+    assert misspelt in refusal(capsys, "fingerprint", "train.csv", "--project", config)
+    config = str(project("train.csv", 'unit = "vendor"'))
+    assert main(["fingerprint", "new.csv", "--project", config]) == 0  # inputs have no units
+
+
 def test_trusted_examples_without_units_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     sources().to_csv("train.csv", index=False)
     sources(60, seed=8).drop(columns="vendor").to_csv("known.csv", index=False)
@@ -483,6 +498,10 @@ def test_a_search_counts_vendors_and_what_it_chooses_can_be_trained(capsys: pyte
     assert (found["identity"]["unit"], found["identity"]["threat"]) == ("vendor", "edit")
     assert 60 <= found["trained_on"] <= 90
     assert any("vendors" in remark for remark in found["remarks"])
+    page = " ".join(Path("project-tuned/trials.html").read_text().split())
+    assert f"r counts {Threat.EDIT.counts(UnitWords.of('vendor'))}." in page
+    assert f"Constants are for {found['options']['size_step']:,} vendors." in page
+    assert "training examples" not in page
     assert main(["train", "project-tuned/tuned.toml", "--device", "cpu"]) == 0
     path.write_text(path.read_text() + "[train]\nnum_units = 100\n")
     assert main(["tune", str(path), *search, "-o", "declared", "--json"]) == 0
