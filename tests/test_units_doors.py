@@ -698,8 +698,24 @@ def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Pat
     units = read(path, replace(DATED, unit="month"), labels=True).units
     assert units is not None
     assert units.names == ("may", "june")
-    with pytest.raises(ConfigError, match="no column 'year'"):
+    with pytest.raises(ConfigError, match="no column 'year', and a year needs exactly one declared date; none is"):
         read(path, replace(DATED, columns=DATED.columns[:1], unit="year"), labels=True)
     path.write_text("sent,length,stars\n2023-01-30,1,few\n,2,many\n")
-    with pytest.raises(ConfigError, match=r"The month of line 3 of .* is missing"):
+    with pytest.raises(ConfigError, match=r"The month of line 3 of .* is missing, as its date 'sent' is"):
         read(path, replace(DATED, unit="month"), labels=True)
+    path.write_text("sent,received,length,stars\n2023-01-30,2023-02-01,1,few\n2023-02-01,2023-02-02,2,many\n")
+    both = replace(DATED, columns=(*DATED.columns, Date("received", 2020, 2025)), unit="month")
+    with pytest.raises(ConfigError, match="needs exactly one declared date; sent, received are declared"):
+        read(path, both, labels=True)
+
+
+def test_init_says_of_which_date_the_units_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "dated.csv"
+    path.write_text("\n".join(["sent,length,stars", *LINES]) + "\n")
+    assert main(["init", str(path), "--label", "stars", "--unit", "month", "-o", "dated.toml"]) == 0
+    said = "The month of 'sent' is the unit."
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert f"# {said}" in Path("dated.toml").read_text()
+    training, _ = read_project("dated.toml").examples()
+    assert training.units is not None
+    assert training.units.name == "month"

@@ -34,6 +34,7 @@ KINDS = {
     "duplicate": "Columns that repeat another one are left out",
     "unreadable-date": "Columns of dates with the day or the month first are left out; write the year first",
     "date": "Columns read as dates",
+    "unit": "Dates that units are made of",
     "decimal-comma": "Columns read with decimal commas",
     "thousands": "Columns of numbers with commas between thousands are read as categories; write them without commas",
     "two-values": "Columns of 0 and 1 are read as categories",

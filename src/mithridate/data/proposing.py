@@ -25,7 +25,7 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
-from mithridate.data.periods import unit_cells
+from mithridate.data.periods import date_of_units, unit_cells
 from mithridate.data.sources import TABLE_FILES, has_arrays, is_folder, picture_columns, read
 from mithridate.data.table_files import read_table
 from mithridate.errors import ConfigError
@@ -200,6 +200,8 @@ def _of_columns(frame: Frame, label: str | None, labels: Cells | None, unit: str
     table = Table(label, usable, classes, proposed=True, unit=unit)
     if unit is not None:
         unit_cells(frame, table)  # which must be there
+        date = date_of_units(frame, table)
+        remarks += [] if date is None else [Remark("unit", f"The {unit} of {shown(date)} is the unit.", date)]
     return Proposal(table, tuple(remarks), left_out)
 
 
