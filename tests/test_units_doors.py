@@ -634,7 +634,9 @@ def test_estimators_refuse_units_that_do_not_fit() -> None:
     frame = sources()
     x, y = frame[["a", "b"]], frame.kind
     for inputs, units, said in (
-        (frame, frame.vendor, "so is an input"),
+        (frame, frame.vendor, r"units\.rename\('month'\); else give units='vendor'"),
+        (frame, Units.of(frame.vendor, "vendor"), r"Units\.of\(names, 'month'\); else give units='vendor'"),
+        (x, Units.of(frame.vendor[:9], "vendor"), "400 training inputs but 9 names"),
         (frame, "seller", "no column 'seller'"),
         (x, frame.vendor[:9], "400 training inputs but 9 names"),
         (x.to_numpy(), "vendor", "X is no data frame"),
@@ -643,6 +645,18 @@ def test_estimators_refuse_units_that_do_not_fit() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             CertifiedClassifier("dpa", **CONSTANTS, device="cpu").fit(inputs, y, units=units)
+    for schema in (None, Table("kind", TABLE.columns)):
+        estimator = CertifiedClassifier("dpa", **CONSTANTS, device="cpu", schema=schema)
+        with pytest.raises(ConfigError, match="'kind' cannot be both label and unit"):
+            estimator.fit(frame, "kind" if schema is None else None, units="kind")
+
+
+def test_an_estimator_takes_units_as_they_are() -> None:
+    frame = sources()
+    x, estimator = frame[["a", "b"]], CertifiedClassifier("dpa", **CONSTANTS, device="cpu")
+    found = estimator.fit(x, frame.kind, units=Units.of(frame.vendor, "site")).votes(x[:9])
+    assert found.unit == Unit("site", frame.vendor.nunique())
+    assert np.array_equal(found.counts, estimator.fit(x, frame.kind, units=frame.vendor).votes(x[:9]).counts)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -690,6 +704,10 @@ def test_a_declared_date_names_the_day_week_month_quarter_or_year(
     assert of_frame is not None
     assert of_frame.fingerprint() == units.fingerprint()
     assert propose(path, label="stars", unit=unit).unit == unit  # pyright: ignore[reportAttributeAccessIssue]
+    for schema, named in ((declared, None), (DATED, unit)):
+        estimator = CertifiedClassifier("dpa", partitions=2, learner="logistic", device="cpu", schema=schema)
+        fitted = estimator.fit(pd.read_csv(path), units=named)
+        assert fitted.votes(pd.read_csv(path)[:2]).training.units == units.fingerprint()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Path) -> None:
