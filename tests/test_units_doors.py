@@ -217,13 +217,60 @@ def test_init_proposes_folders_of_vendors(here: Path) -> None:
         assert not set(training.units.names) & set(test.units.names)
 
 
+def test_init_says_where_images_of_units_lie_without_a_word_for_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw(here / "levels", "{}/".format)
+    said = refusal(capsys, "init", "levels", "-o", "p.toml")
+    assert "such as 'v0/bright/v0-0.png'" in said
+    assert "--unit vendor" in said
+    (here / "empty" / "a" / "b").mkdir(parents=True)
+    said = refusal(capsys, "init", "empty", "-o", "p.toml")
+    assert "holds no images" in said
+    assert "unit" not in said
+
+
+def test_init_writes_constants_of_units_for_arrays_that_have_some(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = sources()
+    x, y, names = frame[["a", "b"]].to_numpy(), (frame.kind == "yes").to_numpy(), frame.vendor.to_numpy(dtype=np.str_)
+    np.savez("units.npz", x=x, y=y.astype(np.int64), unit=names)
+    np.savez("named.npz", x=x, y=y.astype(np.int64), vendor=names)
+    assert main(["init", "units.npz", "-o", "units.toml"]) == 0
+    written = Path("units.toml").read_text()
+    assert "# num_units = " in written
+    assert "# unit_cap = " in written
+    assert "num_train" not in written
+    Path("units.toml").write_text(written.replace("# num_units = 1000", "num_units = 45  "))
+    votes = trained("units.toml", "--run-dir", "run", **CONSTANTS)
+    assert votes.unit == Unit("unit", len(read_project("units.toml").examples()[0].units.names))  # pyright: ignore[reportOptionalMemberAccess]
+    capsys.readouterr()
+    assert main(["init", "named.npz", "-o", "named.toml"]) == 0
+    assert "not used: vendor; one that names sources can be unit" in " ".join(capsys.readouterr().out.split())
+    assert "# num_train = " in Path("named.toml").read_text()
+    assert main(["init", "named.npz", "--unit", "vendor", "-o", "vendors.toml"]) == 0
+    assert "not used" not in capsys.readouterr().out
+
+
+def test_the_example_of_plan_works_with_what_init_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    sources().to_csv("train.csv", index=False)
+    assert main(["init", "train.csv", "--label", "kind", "--unit", "vendor", "-o", "shops.toml"]) == 0
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    example = next(line for line in capsys.readouterr().out.splitlines() if "plan shops.toml" in line)
+    assert main([*example.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == {"name": "vendor", "count": 1000}
+
+
 # --- what is left out of the inputs -----------------------------------------------------------------------------------
 
 
 def test_the_column_of_units_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
     sources().to_csv("train.csv", index=False)
     assert main(["init", "train.csv", "--label", "kind", "-o", "plain.toml", "--json"]) == 0
-    assert "source" in {each["kind"] for each in json.loads(capsys.readouterr().out)["seen"]}
+    seen = {each["kind"]: each["sentence"] for each in json.loads(capsys.readouterr().out)["seen"]}
+    assert seen["source"].endswith("run init again with --unit vendor.")
     assert main(["init", "train.csv", "--label", "kind", "--unit", "vendor", "-o", "p.toml", "--json"]) == 0
     assert "source" not in {each["kind"] for each in json.loads(capsys.readouterr().out)["seen"]}
     declared = read_project("p.toml").declaration
@@ -362,7 +409,7 @@ def test_a_certificate_of_the_command_line_is_verified_and_names_its_unit() -> N
     sources(50, seed=1).to_csv("test.csv", index=False)
     path = str(project("train.csv", 'unit = "vendor"'))
     trained(path, **CONSTANTS, num_units=45, unit_cap=5)
-    assert main(["certify", "run", "--json"]) == 0
+    assert main(["certify", "run", "--at", "0,1", "--json"]) == 0
     found = Certificate.load("run/certificate.json")
     assert found.votes.unit == Unit("vendor", sources().vendor.nunique())
     assert found.votes.size is None

@@ -409,8 +409,9 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             return X, None
         frame, name = frames.as_frame(X), getattr(given, "name", None)
         if self._unit is not None:
-            if self._unit == (y if isinstance(y, str) else None if y is not None or schema is None else schema.label):
-                raise ConfigError(f"The column {self._unit!r} cannot be both label and unit; name another one as units.")
+            label = schema.label if y is None and schema is not None else y
+            if isinstance(label, str) and label == self._unit:
+                raise ConfigError(f"The column {label!r} cannot be both label and unit; name another one as units.")
             if frame is None:
                 raise ConfigError(
                     f"The units are named as the column {self._unit!r}, but X is no data frame ({type(X).__name__}); "

@@ -249,7 +249,8 @@ def source(column: Looked) -> Remark | None:
     return Remark(
         "source",
         f"{shown(column.name)} may name sources: {different:,} in {counted(len(present), 'row')}. Where whoever "
-        f"controls one controls all of its rows, certify against that: --unit {shlex.quote(column.name)}.",
+        f"controls one controls all of its rows, certify against that: run init again with --unit "
+        f"{shlex.quote(column.name)}.",
         column.name,
     )
 

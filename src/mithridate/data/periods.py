@@ -70,7 +70,7 @@ def date_of_units(frame: Frame, table: Table) -> str | None:
     if len(dates) != 1:
         raise ConfigError(
             f"{frame.subject} has no column {unit!r}, and a {unit} needs exactly one declared date; "
-            f"{listed(dates) or 'none'} {'are' if len(dates) > 1 else 'is'} declared. Make a column {unit!r}, or declare "
-            "the one date that counts."
+            f"{listed(dates) or 'none'} {'are' if len(dates) > 1 else 'is'} declared. Make a column {unit!r}, or "
+            "declare the one date that counts."
         )
     return dates[0]

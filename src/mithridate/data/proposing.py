@@ -106,6 +106,8 @@ def look(source: Any, *, label: str | None = None, unit: str | None = None, unit
     found = _proposal(source, label, unit, has_levels=units is None)
     examples = read(source, found.declaration, labels=True, units=units)
     assert examples.y is not None  # which reading made sure of
+    if examples.units is not None:  # an array may be there without a word for it
+        found = replace(found, declaration=replace(found.declaration, unit=examples.units.name))
     names = examples.class_names or tuple(map(str, range(int(examples.y.max()) + 1)))
     rare = looking.rare_labels(examples.y, names)
     encoder = _encoder_for(examples)
