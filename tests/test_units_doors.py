@@ -22,7 +22,7 @@ from mithridate import Certificate, CertifiedClassifier, Votes, verify
 from mithridate.cli import main
 from mithridate.core.conditions import conditions_of, step_of
 from mithridate.core.mechanism import Threat
-from mithridate.core.units import Unit
+from mithridate.core.units import Unit, UnitWords
 from mithridate.data import Arrays, Date, Images, Number, Table, Text, look, propose, read
 from mithridate.data.partition import folds_of, split_by_hash
 from mithridate.data.reading import TableReading
@@ -217,13 +217,60 @@ def test_init_proposes_folders_of_vendors(here: Path) -> None:
         assert not set(training.units.names) & set(test.units.names)
 
 
+def test_init_says_where_images_of_units_lie_without_a_word_for_them(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw(here / "levels", "{}/".format)
+    said = refusal(capsys, "init", "levels", "-o", "p.toml")
+    assert "such as 'v0/bright/v0-0.png'" in said
+    assert "--unit vendor" in said
+    (here / "empty" / "a" / "b").mkdir(parents=True)
+    said = refusal(capsys, "init", "empty", "-o", "p.toml")
+    assert "holds no images" in said
+    assert "unit" not in said
+
+
+def test_init_writes_constants_of_units_for_arrays_that_have_some(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = sources()
+    x, y, names = frame[["a", "b"]].to_numpy(), (frame.kind == "yes").to_numpy(), frame.vendor.to_numpy(dtype=np.str_)
+    np.savez("units.npz", x=x, y=y.astype(np.int64), unit=names)
+    np.savez("named.npz", x=x, y=y.astype(np.int64), vendor=names)
+    assert main(["init", "units.npz", "-o", "units.toml"]) == 0
+    written = Path("units.toml").read_text()
+    assert "# num_units = " in written
+    assert "# unit_cap = " in written
+    assert "num_train" not in written
+    Path("units.toml").write_text(written.replace("# num_units = 1000", "num_units = 45  "))
+    votes = trained("units.toml", "--run-dir", "run", **CONSTANTS)
+    assert votes.unit == Unit("unit", len(read_project("units.toml").examples()[0].units.names))  # pyright: ignore[reportOptionalMemberAccess]
+    capsys.readouterr()
+    assert main(["init", "named.npz", "-o", "named.toml"]) == 0
+    assert "not used: vendor; one that names sources can be unit" in " ".join(capsys.readouterr().out.split())
+    assert "# num_train = " in Path("named.toml").read_text()
+    assert main(["init", "named.npz", "--unit", "vendor", "-o", "vendors.toml"]) == 0
+    assert "not used" not in capsys.readouterr().out
+
+
+def test_the_example_of_plan_works_with_what_init_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    sources().to_csv("train.csv", index=False)
+    assert main(["init", "train.csv", "--label", "kind", "--unit", "vendor", "-o", "shops.toml"]) == 0
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    example = next(line for line in capsys.readouterr().out.splitlines() if "plan shops.toml" in line)
+    assert main([*example.split()[1:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unit"] == {"name": "vendor", "count": 1000}
+
+
 # --- what is left out of the inputs -----------------------------------------------------------------------------------
 
 
 def test_the_column_of_units_is_no_input(capsys: pytest.CaptureFixture[str]) -> None:
     sources().to_csv("train.csv", index=False)
     assert main(["init", "train.csv", "--label", "kind", "-o", "plain.toml", "--json"]) == 0
-    assert "source" in {each["kind"] for each in json.loads(capsys.readouterr().out)["seen"]}
+    seen = {each["kind"]: each["sentence"] for each in json.loads(capsys.readouterr().out)["seen"]}
+    assert seen["source"].endswith("run init again with --unit vendor.")
     assert main(["init", "train.csv", "--label", "kind", "--unit", "vendor", "-o", "p.toml", "--json"]) == 0
     assert "source" not in {each["kind"] for each in json.loads(capsys.readouterr().out)["seen"]}
     declared = read_project("p.toml").declaration
@@ -362,7 +409,7 @@ def test_a_certificate_of_the_command_line_is_verified_and_names_its_unit() -> N
     sources(50, seed=1).to_csv("test.csv", index=False)
     path = str(project("train.csv", 'unit = "vendor"'))
     trained(path, **CONSTANTS, num_units=45, unit_cap=5)
-    assert main(["certify", "run", "--json"]) == 0
+    assert main(["certify", "run", "--at", "0,1", "--json"]) == 0
     found = Certificate.load("run/certificate.json")
     assert found.votes.unit == Unit("vendor", sources().vendor.nunique())
     assert found.votes.size is None
@@ -427,6 +474,21 @@ def test_trusted_examples_have_units_and_stay_on_the_side_of_their_name() -> Non
     assert any("known" not in note and "held out" in note for note in training.notes)
 
 
+def test_a_fingerprint_asks_for_the_units_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    sources().to_csv("train.csv", index=False)
+    sources(9).drop(columns=["vendor", "kind"]).to_csv("new.csv", index=False)
+    config = str(project("train.csv"))
+    assert main(["fingerprint", "train.csv", "--project", config, "--unit", "vendor"]) == 0
+    assert main(["fingerprint", "new.csv", "--project", config]) == 0
+    assert "no training data" in " ".join(capsys.readouterr().out.split())
+    misspelt = "has no column 'vendr'"
+    assert misspelt in refusal(capsys, "fingerprint", "train.csv", "--project", config, "--unit", "vendr")
+    config = str(project("train.csv", 'unit = "vendr"'))
+    assert misspelt in refusal(capsys, "fingerprint", "train.csv", "--project", config)
+    config = str(project("train.csv", 'unit = "vendor"'))
+    assert main(["fingerprint", "new.csv", "--project", config]) == 0  # inputs have no units
+
+
 def test_trusted_examples_without_units_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     sources().to_csv("train.csv", index=False)
     sources(60, seed=8).drop(columns="vendor").to_csv("known.csv", index=False)
@@ -483,6 +545,10 @@ def test_a_search_counts_vendors_and_what_it_chooses_can_be_trained(capsys: pyte
     assert (found["identity"]["unit"], found["identity"]["threat"]) == ("vendor", "edit")
     assert 60 <= found["trained_on"] <= 90
     assert any("vendors" in remark for remark in found["remarks"])
+    page = " ".join(Path("project-tuned/trials.html").read_text().split())
+    assert f"r counts {Threat.EDIT.counts(UnitWords.of('vendor'))}." in page
+    assert f"Constants are for {found['options']['size_step']:,} vendors." in page
+    assert "training examples" not in page
     assert main(["train", "project-tuned/tuned.toml", "--device", "cpu"]) == 0
     path.write_text(path.read_text() + "[train]\nnum_units = 100\n")
     assert main(["tune", str(path), *search, "-o", "declared", "--json"]) == 0
@@ -615,7 +681,9 @@ def test_estimators_refuse_units_that_do_not_fit() -> None:
     frame = sources()
     x, y = frame[["a", "b"]], frame.kind
     for inputs, units, said in (
-        (frame, frame.vendor, "so is an input"),
+        (frame, frame.vendor, r"units\.rename\('month'\); else give units='vendor'"),
+        (frame, Units.of(frame.vendor, "vendor"), r"Units\.of\(names, 'month'\); else give units='vendor'"),
+        (x, Units.of(frame.vendor[:9], "vendor"), "400 training inputs but 9 names"),
         (frame, "seller", "no column 'seller'"),
         (x, frame.vendor[:9], "400 training inputs but 9 names"),
         (x.to_numpy(), "vendor", "X is no data frame"),
@@ -624,6 +692,18 @@ def test_estimators_refuse_units_that_do_not_fit() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             CertifiedClassifier("dpa", **CONSTANTS, device="cpu").fit(inputs, y, units=units)
+    for schema in (None, Table("kind", TABLE.columns)):
+        estimator = CertifiedClassifier("dpa", **CONSTANTS, device="cpu", schema=schema)
+        with pytest.raises(ConfigError, match="'kind' cannot be both label and unit"):
+            estimator.fit(frame, "kind" if schema is None else None, units="kind")
+
+
+def test_an_estimator_takes_units_as_they_are() -> None:
+    frame = sources()
+    x, estimator = frame[["a", "b"]], CertifiedClassifier("dpa", **CONSTANTS, device="cpu")
+    found = estimator.fit(x, frame.kind, units=Units.of(frame.vendor, "site")).votes(x[:9])
+    assert found.unit == Unit("site", frame.vendor.nunique())
+    assert np.array_equal(found.counts, estimator.fit(x, frame.kind, units=frame.vendor).votes(x[:9]).counts)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -671,6 +751,10 @@ def test_a_declared_date_names_the_day_week_month_quarter_or_year(
     assert of_frame is not None
     assert of_frame.fingerprint() == units.fingerprint()
     assert propose(path, label="stars", unit=unit).unit == unit  # pyright: ignore[reportAttributeAccessIssue]
+    for schema, named in ((declared, None), (DATED, unit)):
+        estimator = CertifiedClassifier("dpa", partitions=2, learner="logistic", device="cpu", schema=schema)
+        fitted = estimator.fit(pd.read_csv(path), units=named)
+        assert fitted.votes(pd.read_csv(path)[:2]).training.units == units.fingerprint()  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Path) -> None:
@@ -679,8 +763,24 @@ def test_a_column_of_that_name_goes_first_and_a_date_must_be_there(tmp_path: Pat
     units = read(path, replace(DATED, unit="month"), labels=True).units
     assert units is not None
     assert units.names == ("may", "june")
-    with pytest.raises(ConfigError, match="no column 'year'"):
+    with pytest.raises(ConfigError, match="no column 'year', and a year needs exactly one declared date; none is"):
         read(path, replace(DATED, columns=DATED.columns[:1], unit="year"), labels=True)
     path.write_text("sent,length,stars\n2023-01-30,1,few\n,2,many\n")
-    with pytest.raises(ConfigError, match=r"The month of line 3 of .* is missing"):
+    with pytest.raises(ConfigError, match=r"The month of line 3 of .* is missing, as its date 'sent' is"):
         read(path, replace(DATED, unit="month"), labels=True)
+    path.write_text("sent,received,length,stars\n2023-01-30,2023-02-01,1,few\n2023-02-01,2023-02-02,2,many\n")
+    both = replace(DATED, columns=(*DATED.columns, Date("received", 2020, 2025)), unit="month")
+    with pytest.raises(ConfigError, match="needs exactly one declared date; sent, received are declared"):
+        read(path, both, labels=True)
+
+
+def test_init_says_of_which_date_the_units_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "dated.csv"
+    path.write_text("\n".join(["sent,length,stars", *LINES]) + "\n")
+    assert main(["init", str(path), "--label", "stars", "--unit", "month", "-o", "dated.toml"]) == 0
+    said = "The month of 'sent' is the unit."
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert f"# {said}" in Path("dated.toml").read_text()
+    training, _ = read_project("dated.toml").examples()
+    assert training.units is not None
+    assert training.units.name == "month"

@@ -493,7 +493,7 @@ def test_a_run_without_units_has_no_starts(tmp_path: Path) -> None:
 
 
 def test_more_neighbours_than_units_are_refused() -> None:
-    with pytest.raises(ConfigError, match="5 vendors, fewer than neighbours=6"):
+    with pytest.raises(ConfigError, match=r"5 vendors, fewer than neighbours=6; .* num_units, declare a smaller"):
         made("one scale", neighbours=6).train(data(0, 70, 5), images(1, 3))
 
 

@@ -42,6 +42,7 @@ from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data import Examples, Table, frames, propose, read
 from mithridate.data.examples import fitted_preprocessing
+from mithridate.data.periods import unit_cells
 from mithridate.data.units import Units
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import decided, named
@@ -224,8 +225,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
             X: training inputs.
             y: their labels, or the name of the column of `X` that holds them; None where `schema` names it.
             units: who sent each of them, such as a vendor: a name for every input, or the name of the column of `X`
-                that holds them, which is no input. Radii then count vendors with all their inputs, and no single
-                inputs. None: `schema` names the column, or there are no units.
+                that holds them, which is no input; or `Units`. Radii then count vendors with all their inputs, and no
+                single inputs. None: `schema` names the column, or there are no units.
 
         Raises:
             ValueError: the inputs or labels are not what they should be (as scikit-learn words it), or a parameter is
@@ -236,7 +237,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         fitted = copy.copy(self)
         for name in _OF_INPUTS:  # of earlier inputs
             vars(fitted).pop(name, None)
-        X, owners = fitted._units_apart(X, units)
+        X, owners = fitted._units_apart(X, y, units)
         training, classes = fitted._training(X, y)
         training = replace(training, units=owners)
         looks = _looks_of_callers()
@@ -399,26 +400,39 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         X, y = _apart(self._without_units(X), y, self._label)
         return float(super().score(X, y, sample_weight))
 
-    def _units_apart(self, X: Any, units: Any) -> tuple[Any, Units | None]:
+    def _units_apart(self, X: Any, y: Any, units: Any) -> tuple[Any, Units | None]:
         """Training inputs without the column of units, and the units."""
-        given = self.schema.unit if units is None and self.schema is not None else units
+        schema = self.schema
+        given = schema.unit if units is None and schema is not None else units
         self._unit = given if isinstance(given, str) else None
         if given is None:
             return X, None
         frame, name = frames.as_frame(X), getattr(given, "name", None)
         if self._unit is not None:
+            label = schema.label if y is None and schema is not None else y
+            if isinstance(label, str) and label == self._unit:
+                raise ConfigError(f"The column {label!r} cannot be both label and unit; name another one as units.")
             if frame is None:
                 raise ConfigError(
                     f"The units are named as the column {self._unit!r}, but X is no data frame ({type(X).__name__}); "
                     "give one, or a name for every input."
                 )
-            name, given = self._unit, frames.column_of(frame, self._unit)
-            X = frames.without_column(frame, self._unit)
-        elif frame is not None and name in frames.column_names(frame) and self.schema is None:
+            name = self._unit
+            if schema is not None and name not in frames.column_names(frame):
+                rows = frames.frame_of(frame)
+                assert rows is not None
+                return X, Units.of(unit_cells(rows, replace(schema, unit=name)), name, "input")
+            given = frames.column_of(frame, name)
+            X = frames.without_column(frame, name)
+        elif frame is not None and name in frames.column_names(frame) and schema is None:
+            renamed = "Units.of(names, 'month')" if isinstance(given, Units) else "units.rename('month')"
             raise ConfigError(
-                f"The units are called {name}, and so is an input, which is none: new inputs have other units. Give "
-                f"units={name!r}, which leaves that column out."
+                f"The units are called {name}, and so is an input. If they are another thing than that column, rename "
+                f"them, as in {renamed}; else give units={name!r}, which leaves the column out: new inputs have other "
+                "units."
             )
+        if isinstance(given, Units):
+            return X, given
         return X, Units.of(given, name if isinstance(name, str) and name.strip() else "unit", "input")
 
     def _without_units(self, X: Any) -> Any:

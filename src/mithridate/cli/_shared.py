@@ -131,7 +131,8 @@ def add_units(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None
     parser.add_argument(
         "--unit",
         metavar="NAME",
-        help="certify against poisoned sources: the column, array or level of folders that names them, e.g. vendor",
+        help="certify against poisoned sources: the column, array or level of folders that names them, e.g. vendor; or "
+        "day, week, month, quarter or year of the declared date",
     )
     parser.add_argument(
         "--units", type=Path, metavar="FILE", help="of images: a table with the columns file and NAME of --unit"

@@ -49,11 +49,12 @@ from mithridate.reporting.report import top_share
 
 _PLAN_EXAMPLES = """examples:
   mithridate plan --noise-multiplier 3 --sample-rate 0.001 --steps 1000 --instances 1000 --classes 10 --radius 250
-  mithridate plan shops.toml --num-units 1000 --radius 20
+  mithridate plan shops.toml --noise-multiplier 8 --sample-rate 0.1 --steps 100 --instances 1000 --num-units 1000
   mithridate plan --noise-multiplier 8 --sample-rate 0.1 --steps 100 --instances 1000 --classes 2 \\
       --unit vendor --num-units 1000
 
-With a project file, whatever its [train] decides need not be repeated, and flags take precedence.
+With a project file, whatever it decides (such as unit, classes and [train]) need not be repeated, and flags take
+precedence.
 """
 _CERTIFY_EXAMPLES = """examples:
   mithridate certify runs/mnist
@@ -373,7 +374,9 @@ def add_certify(command: _shared.NewCommand) -> None:
         "only); scores: empirical-bernstein (default), hoeffding, betting (needs histograms)",
     )
     parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
-    parser.add_argument("--radii", type=radii_of, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100")
+    parser.add_argument(
+        "--radii", "--at", type=radii_of, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100"
+    )
     parser.add_argument(
         "--out",
         type=Path,

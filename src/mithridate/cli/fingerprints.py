@@ -68,17 +68,21 @@ def _examples(path: Path, config: Path | None, flags: argparse.Namespace) -> tup
     if path.suffix == ".toml" and config is None:
         return read_project(path).with_units(flags.unit, flags.units).examples()
     project = (Project() if config is None else read_project(config)).with_units(flags.unit, flags.units)
-    whole = _whole(path, project)
+    # What is said to be training data has to be.
+    is_training = flags.unit is not None or flags.units is not None or _shared.is_same(path, project.train)
+    whole = _whole(path, project, is_training=is_training)
     if project.test is None and _shared.is_same(path, project.train) and whole.y is not None:
         return split_by_hash(whole, project.holdout)
     return whole, whole
 
 
-def _whole(path: Path, project: Project) -> Examples:
+def _whole(path: Path, project: Project, *, is_training: bool) -> Examples:
     """All that a file holds: with labels if it can be trained on, else the inputs alone, and why."""
     try:
         return read(path, project.declaration, labels=True, units=project.units)
     except MithridateError as error:
+        if is_training:
+            raise
         inputs = read(path, project.declaration, labels=False)
         return replace(inputs, notes=(f"This is no training data. {error}",))
 

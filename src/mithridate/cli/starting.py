@@ -163,7 +163,10 @@ def add_init(command: _shared.NewCommand) -> None:
     _shared.add_units(parser)
     parser.add_argument("--test", metavar="FILE", type=Path, help="inputs to vote on; else some of DATA are held out")
     parser.add_argument(
-        "--radius", type=int, metavar="R", help="how many changed examples predictions should withstand"
+        "--radius",
+        type=int,
+        metavar="R",
+        help="how many changed examples, or units where they are declared, predictions should withstand",
     )
     parser.add_argument(
         "-o",

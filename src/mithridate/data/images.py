@@ -74,10 +74,24 @@ def list_folder(root: Path) -> Folder:
     """
     names, labels, ignored = _listing(root)
     if not names:
+        deeper = _below_classes(root)
         raise ArtifactError(
             f"{root} holds no images ({', '.join(SUFFIXES)}); give a folder of them, or one with a folder per class."
+            if deeper is None
+            else f"{root} holds images one level deeper than those of classes, such as {deeper!r}; if its folders are "
+            "units, such as vendors, say what one is called: unit='vendor'."
         )
     return Folder(root, names, labels, ignored)
+
+
+def _below_classes(root: Path) -> str | None:
+    """An image that lies as those of units do, if there is one."""
+    with contextlib.suppress(OSError):
+        for unit in sorted(_entries(root)[2]):
+            for label in sorted(_entries(root / unit)[2]):
+                for name in sorted(_entries(root / unit / label)[0]):
+                    return f"{unit}/{label}/{name}"
+    return None
 
 
 def list_units(root: Path, unit: str) -> Folder:

@@ -34,6 +34,7 @@ KINDS = {
     "duplicate": "Columns that repeat another one are left out",
     "unreadable-date": "Columns of dates with the day or the month first are left out; write the year first",
     "date": "Columns read as dates",
+    "unit": "Dates that units are made of",
     "decimal-comma": "Columns read with decimal commas",
     "thousands": "Columns of numbers with commas between thousands are read as categories; write them without commas",
     "two-values": "Columns of 0 and 1 are read as categories",
@@ -248,7 +249,8 @@ def source(column: Looked) -> Remark | None:
     return Remark(
         "source",
         f"{shown(column.name)} may name sources: {different:,} in {counted(len(present), 'row')}. Where whoever "
-        f"controls one controls all of its rows, certify against that: --unit {shlex.quote(column.name)}.",
+        f"controls one controls all of its rows, certify against that: run init again with --unit "
+        f"{shlex.quote(column.name)}.",
         column.name,
     )
 

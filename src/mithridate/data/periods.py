@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mithridate._text import listed
 from mithridate.data import frames
 from mithridate.data.columns import Date
 from mithridate.data.declarations import Table
 from mithridate.data.frames import Cells, Frame
+from mithridate.errors import ConfigError
 
 _Name = Callable[[datetime.datetime], str]
 
@@ -28,10 +30,10 @@ def unit_cells(frame: Frame, table: Table) -> Cells:
     """The name of the unit of every row: the cell of its column, or a stretch of time that its date lies in.
 
     Guarantee: what a row belongs to is a function of that row and of the declaration alone. Where the unit is called
-    after a stretch of time, no column has that name, and one date is declared, it is that of the date.
+    after a stretch of time, and no column has that name, it is that of the one date that is declared.
 
     Raises:
-        ConfigError: there is no such column, or a cell is no date.
+        ConfigError: there is neither such a column nor such a date, or a cell is no date.
 
     >>> import pandas as pd
     >>> from mithridate.data.frames import frame_of
@@ -41,10 +43,34 @@ def unit_cells(frame: Frame, table: Table) -> Cells:
     """
     unit = table.unit
     assert unit is not None
-    dates = [column.name for column in table.columns if isinstance(column, Date)]
-    if unit in frame.names or unit not in _NAMES or len(dates) != 1:
+    date = date_of_units(frame, table)
+    if date is None:
         return frame.cells(unit)
-    moments = frames.moments(frame.cells(dates[0]), dates[0], frame.place)
+    moments = frames.moments(frame.cells(date), date, frame.place)
+    if None in moments:
+        raise ConfigError(
+            f"The {unit} of {frame.place(moments.index(None))} is missing, as its date {date!r} is; an example without "
+            "one has no bounded influence. Give the date, or leave the example out."
+        )
     cells = np.empty(len(moments), dtype=object)
-    cells[:] = [None if moment is None else _NAMES[unit](moment) for moment in moments]
+    cells[:] = [_NAMES[unit](moment) for moment in moments if moment is not None]
     return cells
+
+
+def date_of_units(frame: Frame, table: Table) -> str | None:
+    """The declared date whose stretches of time are the units; None where a column names them.
+
+    Raises:
+        ConfigError: the unit is called after a stretch of time, and it is not clear of which date.
+    """
+    unit = table.unit
+    if unit is None or unit in frame.names or unit not in _NAMES:
+        return None
+    dates = [column.name for column in table.columns if isinstance(column, Date)]
+    if len(dates) != 1:
+        raise ConfigError(
+            f"{frame.subject} has no column {unit!r}, and a {unit} needs exactly one declared date; "
+            f"{listed(dates) or 'none'} {'are' if len(dates) > 1 else 'is'} declared. Make a column {unit!r}, or "
+            "declare the one date that counts."
+        )
+    return dates[0]

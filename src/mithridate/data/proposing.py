@@ -25,7 +25,7 @@ from mithridate.data.declarations import Arrays, Declaration, Images, Table
 from mithridate.data.examples import Examples
 from mithridate.data.frames import Cells, FloatArray, Frame
 from mithridate.data.looking import Looked, Remark
-from mithridate.data.periods import unit_cells
+from mithridate.data.periods import date_of_units, unit_cells
 from mithridate.data.sources import TABLE_FILES, has_arrays, is_folder, picture_columns, read
 from mithridate.data.table_files import read_table
 from mithridate.errors import ConfigError
@@ -106,6 +106,8 @@ def look(source: Any, *, label: str | None = None, unit: str | None = None, unit
     found = _proposal(source, label, unit, has_levels=units is None)
     examples = read(source, found.declaration, labels=True, units=units)
     assert examples.y is not None  # which reading made sure of
+    if examples.units is not None:  # an array may be there without a word for it
+        found = replace(found, declaration=replace(found.declaration, unit=examples.units.name))
     names = examples.class_names or tuple(map(str, range(int(examples.y.max()) + 1)))
     rare = looking.rare_labels(examples.y, names)
     encoder = _encoder_for(examples)
@@ -200,6 +202,8 @@ def _of_columns(frame: Frame, label: str | None, labels: Cells | None, unit: str
     table = Table(label, usable, classes, proposed=True, unit=unit)
     if unit is not None:
         unit_cells(frame, table)  # which must be there
+        date = date_of_units(frame, table)
+        remarks += [] if date is None else [Remark("unit", f"The {unit} of {shown(date)} is the unit.", date)]
     return Proposal(table, tuple(remarks), left_out)
 
 

@@ -229,7 +229,13 @@ def _read_npz(path: Path, request: _Request) -> Examples:
     own = None if request.unit is None else arrays.get(request.unit)
     units = (arrays.get(_UNIT) if own is None else own) if request.training else None
     absent = f"{path} has no array {shown(_UNIT)}; save the unit of every example in one, or leave unit out."
-    return _read_pair((arrays["x"], arrays.get("y")), request, units, absent)
+    examples = _read_pair((arrays["x"], arrays.get("y")), request, units, absent)
+    texts = [name for name, each in arrays.items() if each.dtype.kind == "U" and each.shape == (len(examples.x),)]
+    unused = [name for name in texts if name not in ("x", "y")]
+    if not unused or not request.training or units is not None:
+        return examples
+    note = f"Arrays with a text for every example are not used: {listed(unused)}; one that names sources can be unit."
+    return replace(examples, notes=(*examples.notes, note))
 
 
 def _read_npy(path: Path, request: _Request) -> Examples:

@@ -28,7 +28,7 @@ from mithridate.certifying.exact import (
 from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
-from mithridate.core.units import EXAMPLES, UnitWords
+from mithridate.core.units import EXAMPLES, UnitWords, words_of
 from mithridate.core.votes import Votes
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, votes_of
@@ -262,7 +262,11 @@ def neighbour_votes(
         number = (
             f"{examples.voters} training examples" if examples.unit is None else examples.unit.counted(examples.voters)
         )
-        raise ConfigError(f"There are {number}, fewer than neighbours={voters.most}; ask for fewer.")
+        declared = words_of(examples.unit).declared_as
+        raise ConfigError(
+            f"There are {number}, fewer than neighbours={voters.most}; ask for fewer or, where that follows a declared "
+            f"{declared}, declare a smaller one."
+        )
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=examples.voters)
     ranks = ranks_of(examples.rows, examples.labels)

@@ -9,7 +9,6 @@ from typing import Any
 
 from mithridate._text import counted, shortened
 from mithridate._version import VERSION
-from mithridate.core.units import EXAMPLES
 from mithridate.reporting import rendering
 from mithridate.reporting.comparison import COLOURS, duration
 from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Point, Shape
@@ -19,10 +18,6 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 420, 52, 842, 20, 330
 _LEGEND, _LEGEND_STEP = 400, 190
 # More lines would be a grey mass.
 _MOST_LINES = 300
-_TABLE_NOTE = (
-    "Certified accuracy is the share of trusted examples whose label is correct and certified at least to r, by models "
-    "that were trained on other trusted examples. Constants are for the declared number of training examples."
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +45,7 @@ class TuningReport:
             numbers=len(tuning.at) + 1,
             frontier=[*(_row(trial, tuning) for trial in _best_first(tuning.frontier)), _baseline_row(tuning)],
             rows=[_row(trial, tuning) for trial in tuning.finished],
-            table_note=_TABLE_NOTE,
+            table_note=_table_note(tuning),
             unfinished=[_unfinished_row(trial) for trial in unfinished],
             footer=f"Written by mithridate {VERSION}.",
         )
@@ -61,7 +56,15 @@ def _lead(tuning: Tuning) -> str:
     return (
         f"{counted(len(tuning.trials), 'trial')} in {spent}, each on {tuning.identity['folds']} folds of "
         f"{tuning.examples:,} trusted examples. The choice is the trial with the largest mean over the radii. r counts "
-        f"{tuning.threat.counts(EXAMPLES)}. Baseline: {tuning.baseline_words}."
+        f"{tuning.threat.counts(tuning.unit_words)}. Baseline: {tuning.baseline_words}."
+    )
+
+
+def _table_note(tuning: Tuning) -> str:
+    return (
+        "Certified accuracy is the share of trusted examples whose label is correct and certified at least to r, by "
+        "models that were trained on other trusted examples. Constants are for "
+        f"{tuning.num_train:,} {tuning.unit_words.many_in_full}."
     )
 
 

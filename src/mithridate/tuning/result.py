@@ -19,7 +19,7 @@ from mithridate.core.conditions import Statement
 from mithridate.core.labels import Commonest
 from mithridate.core.mechanism import Threat
 from mithridate.core.registry import hook
-from mithridate.core.units import Unit
+from mithridate.core.units import UnitWords
 from mithridate.defences import Defence
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.tuning.space import Candidate, Options
@@ -110,8 +110,7 @@ class Tuning:
     @property
     def size(self) -> dict[str, int]:
         """The same as a constant of a configuration."""
-        declared = "num_train" if self.unit is None else "num_units"
-        return {"size_step" if self.identity["is_step"] else declared: self.num_train}
+        return {"size_step" if self.identity["is_step"] else self.unit_words.declared_as: self.num_train}
 
     @property
     def unit(self) -> str | None:
@@ -119,9 +118,14 @@ class Tuning:
         return self.identity.get("unit")
 
     @property
+    def unit_words(self) -> UnitWords:
+        """How people speak of what radii count."""
+        return UnitWords.of(self.unit)
+
+    @property
     def many(self) -> str:
         """What radii count."""
-        return "examples" if self.unit is None else Unit(self.unit, 1).many
+        return self.unit_words.many
 
     @property
     def is_balanced(self) -> bool:
