@@ -501,3 +501,12 @@ def test_training_says_what_does_not_enter_of_large_units_and_whose_inputs_are_a
     votes = Votes.load("runs/project/votes.npz")
     correct = float(np.mean(np.asarray(certify(votes).label) == votes.labels))
     assert f"The prediction is correct on {correct:.2%}" in said
+
+
+def test_the_json_of_a_report_names_the_unit_where_every_other_output_does() -> None:
+    votes = Votes.from_counts([[9, 1]], labels=[0], mechanism=Partitioned(10))
+    assert certify(replace(votes, unit=Unit("vendor", 50))).report().to_dict()["unit"] == {
+        "name": "vendor",
+        "count": 50,
+    }
+    assert "unit" not in certify(votes).report().to_dict()

@@ -165,6 +165,7 @@ claims holds with 99.9% confidence.'
         return {
             "schema": SCHEMA,
             "title": self.title,
+            **unit_in_json(certificate.votes.unit),
             "headline": {**asdict(found), "rule": words.headline_rule(certificate.votes.unit_words)},
             "warnings": list(self.warnings),
             "claim": self._claim(),
