@@ -1076,6 +1076,20 @@ static void give_sums(const Network *network, const int64_t *places, float *out)
     }
 }
 
+/* Makes ready for the examples of a model, whose weights and biases are at these places. */
+static void take_model(Network *network, const Stage *stages, int64_t stage_count, const Layer *layers,
+                       int64_t layer_count, const int64_t *places, const float *weights, float *scratch)
+{
+    const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES];
+    lay_out_network(network, stages, stage_count, layers, layer_count, scratch);
+    for (int64_t i = 0; i < stage_count; i++) {
+        stage_weights[i] = weights + places[2 * i];
+        stage_biases[i] = weights + places[2 * i + 1];
+    }
+    take_weights(&network->chain, stage_weights, stage_biases);
+    take_weights_back(&network->chain, stage_weights);
+}
+
 /* Adds up to SOME examples, given by their inputs and labels: each clipped, or, where there are shares, each times its
  * share. Returns 1 if a share was asked of a gradient that is not finite, and then adds nothing of it. */
 static int add_some(Network *network, const float *weights, const int64_t *places, const float *const *inputs,
@@ -1310,16 +1324,10 @@ int64_t mithridate_clipped_sums(const Stage *stages, int64_t stage_count, const 
                                 double *wide)
 {
     Network network;
-    const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES], *some[SOME];
+    const float *some[SOME];
     int64_t input = stages->channels * stages->height * stages->width, some_labels[SOME] = {0};
     for (int64_t model = 0; model < models; model++, weights += parameters) {
-        lay_out_network(&network, stages, stage_count, layers, layer_count, scratch);
-        for (int64_t i = 0; i < stage_count; i++) {
-            stage_weights[i] = weights + places[2 * i];
-            stage_biases[i] = weights + places[2 * i + 1];
-        }
-        take_weights(&network.chain, stage_weights, stage_biases);
-        take_weights_back(&network.chain, stage_weights);
+        take_model(&network, stages, stage_count, layers, layer_count, places, weights, scratch);
         int64_t count = 0, end = (model + 1) * batch;
         for (int64_t e = model * batch; e < end; e++) {
             if (present[e]) {
@@ -1352,16 +1360,9 @@ int64_t mithridate_clipped_means(const Stage *stages, int64_t stage_count, const
                                  float *mean, float *out, double *wide)
 {
     Network network;
-    const float *stage_weights[MOST_STAGES], *stage_biases[MOST_STAGES];
     int64_t input = stages->channels * stages->height * stages->width;
     for (int64_t model = 0; model < models; model++, weights += parameters) {
-        lay_out_network(&network, stages, stage_count, layers, layer_count, scratch);
-        for (int64_t i = 0; i < stage_count; i++) {
-            stage_weights[i] = weights + places[2 * i];
-            stage_biases[i] = weights + places[2 * i + 1];
-        }
-        take_weights(&network.chain, stage_weights, stage_biases);
-        take_weights_back(&network.chain, stage_weights);
+        take_model(&network, stages, stage_count, layers, layer_count, places, weights, scratch);
         for (int64_t unit = model * batch; unit < (model + 1) * batch; unit++) {
             int64_t first = unit * rows;
             int found = unit_mean(&network, weights, places, inputs + first * input, input, labels + first,
