@@ -113,12 +113,12 @@ _IN_WORDS_OF_UNITS = {
         "one, and a renamed {one} two)"
     ),
     Threat.LABELS: (
-        "labels in my data may have been changed, all inputs kept (however many of its labels changed, each of the "
-        "{many} counts one)"
+        "labels in my data may have been changed, all inputs kept (each {one} counts one, however many of its labels "
+        "changed)"
     ),
     Threat.FEATURES: (
-        "inputs in my data may have been changed by a bounded distance each, all labels kept (however many of its "
-        "inputs changed, each of the {many} counts one)"
+        "inputs in my data may have been changed by a bounded distance each, all labels kept (each {one} counts one, "
+        "however many of its inputs changed)"
     ),
 }
 # What one unit of a threat is about, and what happened to it.

@@ -6,7 +6,7 @@ One ensemble, several ways to account for it: `fdp`, `rdp` (with `rdp-standard` 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any
 
 from mithridate import _validate
 from mithridate._text import fraction
@@ -105,16 +105,8 @@ class PrivateDefence(TrainedDefence):
         Constants that name the noise, the rate, the steps, the clipping norm and the step size are complete: nothing
         else is changed from the defaults of `TrainConfig`. Those of a preset hold where no other is given.
         """
-        if facts.unit is not None:
-            return self._with_rows()._chosen(facts)
-        return self._chosen(facts)
-
-    def _with_rows(self) -> Self:
-        """With a number of examples of a unit, which a cap may lower: of both the smaller one, a constant."""
-        rows = self.unit_rows or UNIT_ROWS
-        return replace(self, unit_rows=rows if self.unit_cap is None else min(rows, self.unit_cap))
-
-    def _chosen(self, facts: Facts) -> Choice:
+        if facts.unit is not None and self.unit_rows != self._rows_of_units:
+            return replace(self, unit_rows=self._rows_of_units).choose(facts)
         if self.recipe is not None:
             return self._by_preset(facts)
         complete = all(getattr(self, name) is not None for name in _ESSENTIAL)
@@ -126,6 +118,12 @@ class PrivateDefence(TrainedDefence):
         follows = not complete or self.divisor is None
         words = recipe.in_words(by_step=self.num_train is None and step_of(facts.num_train) == facts.num_train)
         return Choice(settled, follows, recipe.assumptions, words, recipe.warnings, recipe.to_dict())
+
+    @property
+    def _rows_of_units(self) -> int:
+        """How many examples of a unit form its gradient: no more than may enter, which is a constant, too."""
+        rows = self.unit_rows or UNIT_ROWS
+        return rows if self.unit_cap is None else min(rows, self.unit_cap)
 
     def _recipe_for(self, facts: Facts, *, complete: bool) -> Recipe:
         """What `choosing.choose` makes of the constants that are given; nothing that matters is open if complete."""
@@ -164,7 +162,7 @@ class PrivateDefence(TrainedDefence):
         decided = preset.options(number)
         left_open = {name: value for name, value in decided.items() if getattr(self, name, None) in (None, "auto")}
         settled = replace(self, recipe=None, **{**left_open, "num_train": self.num_train})
-        choice = settled._chosen(replace(facts, num_train=number))
+        choice = settled.choose(replace(facts, num_train=number))
         said = preset.assumption(facts.shape, facts.classes)
         reason = f"The constants are those of the recipe {preset.name}. {preset.description}"
         details = {**choice.details, "reasons": [*choice.details["reasons"], reason]}
