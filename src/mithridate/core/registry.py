@@ -18,6 +18,7 @@ _GROUP = "mithridate.defences"
 _HOOKS = {
     "advise": "mithridate.certifying.advice",
     "Report": "mithridate.reporting.report",
+    "AuditReport": "mithridate.reporting.audit",
     "ComparisonReport": "mithridate.reporting.comparison",
     "TuningReport": "mithridate.reporting.tuning",
     "plot_curve": "mithridate.reporting.plotting",

@@ -27,7 +27,7 @@ from mithridate.data.ids import joined as joined_ids
 from mithridate.data.units import Units
 from mithridate.data.units import joined as joined_units
 from mithridate.errors import ConfigError
-from mithridate.features import BadRow, Encoder
+from mithridate.features import BadRow, Encoder, encoded
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]
@@ -355,7 +355,7 @@ class Preparation:
                 yield part, self._prepared(piece, part.start, what)
                 continue
             with _numbered_from(part.start):
-                rows = self.encoder.compared(piece)
+                rows = encoded(self.encoder, piece, compared=True)
             yield part, rows if isinstance(rows, csr_array) else self._checked(rows, len(piece), part.start, what)
 
     def _prepared(self, x: Array, start: int, what: str) -> FloatArray | IntArray:
@@ -363,7 +363,7 @@ class Preparation:
         if self.tokens:
             return self._checked_tokens(x, start, what)
         with _numbered_from(start):
-            made = self._scaled(x) if self.encoder is None else self.encoder.transform(x)
+            made = self._scaled(x) if self.encoder is None else encoded(self.encoder, x)
         return self._checked(made, len(x), start, what)
 
     def _check_alike(self, x: Array, what: str) -> None:

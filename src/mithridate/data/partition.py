@@ -187,6 +187,11 @@ def unit_hashes(units: Units, contents: Hashes) -> Hashes:
     return np.concatenate([units.hashes[units.of_example], contents], axis=1)
 
 
+def name_hashes(names: list[str]) -> Hashes:
+    """For examples of units of these names, what decides on the part of each; see `unit_hashes`."""
+    return np.frombuffer(b"".join(map(name_hash, names)), dtype="<u8").reshape(len(names), -1).astype(np.uint64)
+
+
 def canonical_order(hashes: Hashes) -> IndexArray:
     """Indices of all examples, sorted by their hashes: an order that is the same however the data was ordered.
 

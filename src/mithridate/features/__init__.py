@@ -23,6 +23,7 @@ from mithridate.features._encoder import (
     is_same,
     pick_encoder,
 )
+from mithridate.features._memory import encoded, remembered
 from mithridate.features.efficientnet import EfficientNetLite0, EfficientNetLite2
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
@@ -58,9 +59,11 @@ __all__ = [
     "WordLlama",
     "about_encoder",
     "beside",
+    "encoded",
     "encoder",
     "from_dict",
     "is_installed",
     "is_same",
     "pick_encoder",
+    "remembered",
 ]

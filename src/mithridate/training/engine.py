@@ -217,7 +217,7 @@ class Engine:
 
     # --- training -------------------------------------------------------------------------------------------------
 
-    def train(self, seeds: Seeds, instances: range, on_step: OnStep | None = None) -> Tensor:
+    def train(self, seeds: Seeds, instances: Sequence[int], on_step: OnStep | None = None) -> Tensor:
         """The weights that vote, models x parameters, on the device.
 
         Args:

@@ -29,6 +29,8 @@ from mithridate.features import about_encoder
 if TYPE_CHECKING:
     import torch
 
+    from mithridate.training.known_models import KnownModels
+
 # --- where instances are trained --------------------------------------------------------------------------------------
 
 
@@ -94,6 +96,7 @@ class RuntimeOptions:
         backend: who trains: this process (None), or the workers of a Ray cluster.
         shards: train these shards of the run alone; None: all.
         progress: called with how much is done, and of how much.
+        known: models of parts that were trained before, which are not trained again; on a CPU, without a `run_dir`.
     """
 
     run_dir: PathLike | None = None
@@ -104,6 +107,7 @@ class RuntimeOptions:
     backend: Ray | None = None
     shards: int | range | slice | None = None
     progress: Progress | None = None
+    known: KnownModels | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -36,6 +36,7 @@ from mithridate.training.devices import (
     shown,
 )
 from mithridate.training.engine import Engine
+from mithridate.training.known_models import KnownModels
 from mithridate.training.learners import LearnerMachine, learnt_again
 from mithridate.training.models import MODELS, Model, describe, pick_model
 from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions, compose
@@ -328,10 +329,12 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
         return
     target = pick_device(runtime.device)
     build = partial(task.job.trainer.machine, task.job, target, runtime.precision)
-    is_new = task.job.config.is_deterministic and stored is None
+    known = runtime.known if task.job.config.is_deterministic and target.type == "cpu" else None
+    is_new = task.job.config.is_deterministic and stored is None and not (known is not None and known.is_rehearsed)
     machine = rehearsed(build, runtime.in_flight) if is_new else build(in_flight)
     manifest = manifest_of(task, machine, target, runtime.in_flight)
-    yield _Work(task.job, runtime.run_dir, seed, manifest, partial(train_missing, machine, target))
+    fill = partial(train_missing, machine, target) if known is None else partial(_train_unknown, machine, known)
+    yield _Work(task.job, runtime.run_dir, seed, manifest, fill)
 
 
 def _stored_in_flight(run_dir: PathLike | None) -> int | None:
@@ -444,6 +447,19 @@ def train_missing(
             meter.say(f"{len(run.groups) - len(groups):,} of {len(run.groups):,} shards")
         if not _train_group(machine, run, groups[0], job.test, meter, device):
             halve(run, len(groups[0]))
+
+
+def _train_unknown(
+    machine: Machine, known: KnownModels, run: Run, job: Job, progress: Progress | None
+) -> None:
+    """Train those models of parts alone that nobody has trained before, on a CPU."""
+    meter = Meter(_instances(run), job.config.steps, progress)
+
+    def train(models: Sequence[int]) -> list[TallyArrays]:
+        weights: Any = machine.train(run.seeds.only(models), models, meter.advance)
+        return [machine.tally(weights[at : at + 1], job.test) for at in range(len(models))]
+
+    known.fill(run, job, train, "cpu")
 
 
 def _instances(run: Run) -> int:

@@ -1,0 +1,350 @@
+"""What an audit found: claims that were checked and broken, the control, and how far the best attacks got."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mithridate._io.files import PathLike, write_atomically
+from mithridate._text import capitalised, counted
+from mithridate._version import VERSION
+from mithridate.attacking.poison import Poison
+from mithridate.comparing.result import make_folder
+from mithridate.core.conditions import Statement, in_json
+from mithridate.core.mechanism import Threat
+from mithridate.core.registry import hook
+from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
+
+SCHEMA = "mithridate.audit/1"
+PAGE, RECORD = "audit.html", "audit.json"
+# Status of the command.
+HOLDS, BROKEN, NO_POWER = 0, 1, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Broken:
+    """A claim that a poisoned data set refuted.
+
+    Attributes:
+        input: the number of the input; those from `Audit.inputs` on carry a trigger.
+        label: what was claimed.
+        radius: how many changes the label was claimed to withstand.
+        budget: how many it did not withstand.
+        attack: the name of the attack.
+        seed: the root seed of the instances that voted, in hexadecimal digits; None of a deterministic method.
+        votes: how they voted.
+        p: the chance of such votes if the claim is true, times the number of claims and of rivals.
+        poison: what was changed.
+        file: where that is kept, below the folder of the audit.
+    """
+
+    input: int
+    label: int
+    radius: int
+    budget: int
+    attack: str
+    seed: str | None
+    votes: tuple[float, ...]
+    p: float
+    poison: Poison
+    file: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        names = ("input", "label", "radius", "budget", "attack", "seed", "p", "file")
+        return {**{name: getattr(self, name) for name in names}, "votes": list(self.votes)}
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A prediction that was attacked.
+
+    Attributes:
+        input: its number.
+        label: what the clean run predicts.
+        rival: what the attacks want.
+        radius: certified.
+        flipped_at: the fewest changes found that change the label; None: none did.
+        attack: which attack found them.
+        tried: the most changes that were tried.
+        poison: the changes that did it, or the most that were tried.
+        of: of an input with a trigger, the input without it.
+    """
+
+    input: int
+    label: int
+    rival: int
+    radius: int
+    flipped_at: int | None
+    attack: str | None
+    tried: int
+    poison: Poison | None = None
+    of: int | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the certified radius it took; what is certified to 0 counts as 1."""
+        return None if self.flipped_at is None else self.flipped_at / max(self.radius, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        names = ("input", "label", "rival", "radius", "flipped_at", "attack", "tried")
+        said = {name: getattr(self, name) for name in names}
+        return said if self.of is None else {**said, "triggered_copy_of": self.of}
+
+
+@dataclass(frozen=True)
+class Control:
+    """Claims that are known to be too large, against the same attacks: whoever cannot break these can break nothing.
+
+    Attributes:
+        method: whose claims they are.
+        claims: how many were checked.
+        violations: how many were broken.
+    """
+
+    method: str
+    claims: int
+    violations: int
+
+    @property
+    def has_power(self) -> bool:
+        """Whether the attacks break claims that are false."""
+        return self.violations > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "method": self.method,
+            "claims": self.claims,
+            "violations": self.violations,
+            "has_power": self.has_power,
+        }
+
+
+@dataclass(frozen=True)
+class Used:
+    """An attack, and how often it was used.
+
+    Attributes:
+        name: as flags call it.
+        title: for people.
+        knows: what it knows, as the end of a sentence.
+        retrainings: how many poisoned data sets it made.
+        best_on: on how many targets it needed the fewest changes.
+    """
+
+    name: str
+    title: str
+    knows: str
+    retrainings: int
+    best_on: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What attacks did to the claims of a method.
+
+    Guarantee: with probability at least `1 - failure_prob` no true claim is called broken by the tests, and a violation
+    is counted only where a sound certificate would have made it with probability `failure_prob` in all, or too many
+    broken ones (see `attacking.judging`). Of a deterministic method a violation is a fact.
+
+    That nothing was broken does not show that nothing can be: the radii say what cannot happen, and attacks say what
+    can.
+
+    Attributes:
+        method: the name of the method.
+        title: the same for people.
+        threat: what may be changed.
+        failure_prob: with which its claims may fail; 0 of deterministic methods.
+        unit: what radii count, where that is not examples.
+        inputs: how many inputs were predicted; those with a trigger come behind them.
+        claims: how many were checked, over all poisoned data sets.
+        retrainings: how many of these there were.
+        violations: the claims that are refuted.
+        excused: broken claims that a sound certificate may contain, by its failure probability.
+        conditional: broken claims that the certificate names a condition for.
+        control: claims known to be too large.
+        targets: the predictions that were attacked.
+        triggered: those of inputs with a trigger.
+        used: the attacks.
+        rules: for each way to certify the same votes, the radii of the targets.
+        finished: whether all that was asked for was done within the time.
+        seconds: how long it took.
+        notes: sentences for the reader.
+        assumptions: what the certificate takes for granted.
+        label_names: what classes are called.
+    """
+
+    method: str
+    title: str
+    threat: Threat
+    failure_prob: float
+    unit: Unit | None
+    inputs: int
+    claims: int
+    retrainings: int
+    violations: tuple[Broken, ...]
+    excused: tuple[Broken, ...]
+    conditional: tuple[Broken, ...]
+    control: Control
+    targets: tuple[Target, ...]
+    triggered: tuple[Target, ...]
+    used: tuple[Used, ...]
+    rules: Mapping[str, tuple[int, ...]]
+    finished: bool
+    seconds: float
+    notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    label_names: tuple[str, ...] = ()
+    pictures: Any = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Audit of {self.method}\n{self.headline}"
+
+    def _repr_html_(self) -> str:
+        return hook("AuditReport")(self).html()
+
+    @property
+    def unit_words(self) -> UnitWords:
+        """How people speak of what radii count."""
+        return words_of(self.unit)
+
+    @property
+    def exit_status(self) -> int:
+        """0: nothing was broken; 1: a claim was; 3: nothing was, but the control neither."""
+        if self.violations:
+            return BROKEN
+        return HOLDS if self.control.has_power else NO_POWER
+
+    @cached_property
+    def median_ratio(self) -> float | None:
+        """The budget at which half of the targets have flipped, over their certified radii; None: fewer flipped."""
+        ratios = sorted(target.ratio for target in self.targets if target.ratio is not None)
+        half = (len(self.targets) + 1) // 2
+        return None if not self.targets or len(ratios) < half else ratios[half - 1]
+
+    def flipped_by(self, ratio: float) -> float:
+        """The share of targets that flip within so many times their radius."""
+        within = [target.ratio is not None and target.ratio <= ratio for target in self.targets]
+        return float(np.mean(within)) if within else 0.0
+
+    # --- in words ----------------------------------------------------------------------------------------------------
+
+    @property
+    def headline(self) -> str:
+        """What it came to."""
+        said = f"{self.claims:,} certified claims were checked under {counted(self.retrainings, 'poisoned data set')}"
+        if self.violations:
+            inputs = len({each.input for each in self.violations})
+            return f"{said}: {len(self.violations):,} are broken, on {counted(inputs, 'input')}. {self._ratio_words}"
+        return f"{said}: none is broken. {self._ratio_words} {self.control_words}"
+
+    @property
+    def _ratio_words(self) -> str:
+        if self.median_ratio is None:
+            flipped = sum(target.flipped_at is not None for target in self.targets)
+            return f"The attacks flip {flipped} of {counted(len(self.targets), 'target')}."
+        return f"The best attacks flip half of the targets at {self.median_ratio:.2f} times the certified radius."
+
+    @property
+    def control_words(self) -> str:
+        """Whether the audit could have found anything."""
+        control = self.control
+        if control.has_power:
+            return (
+                f"The same attacks break {control.violations:,} claims of the control ({control.method}), so they "
+                "could have found a false one."
+            )
+        return (
+            f"The same attacks break no claim of the control ({control.method}): this audit has no power, and shows "
+            "nothing. Allow more attacks, targets or minutes."
+        )
+
+    @property
+    def meaning(self) -> str:
+        """What may be concluded."""
+        return (
+            "A certified radius is a lower bound on what it takes to change a prediction, and the best attack an upper "
+            "bound. Between the two nothing is known: no prediction is robust because these attacks failed."
+        )
+
+    # --- as files ----------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "method": self.method,
+            "threat": self.threat.value,
+            "failure_prob": self.failure_prob,
+            **unit_in_json(self.unit),
+            "inputs": self.inputs,
+            "claims": self.claims,
+            "retrainings": self.retrainings,
+            "violations": [each.to_dict() for each in self.violations],
+            "within_failure_prob": [each.to_dict() for each in self.excused],
+            "outside_conditions": [each.to_dict() for each in self.conditional],
+            "control": self.control.to_dict(),
+            "targets": [each.to_dict() for each in self.targets],
+            "triggered": [each.to_dict() for each in self.triggered],
+            "median_ratio": self.median_ratio,
+            "attacks": [each.to_dict() for each in self.used],
+            "radii": {name: list(radii) for name, radii in self.rules.items()},
+            "finished": self.finished,
+            "seconds": round(self.seconds, 1),
+            "notes": list(self.notes),
+            **in_json(self.conditions_said, self.threat),
+        }
+
+    @property
+    def conditions_said(self) -> tuple[str, ...]:
+        """What the audited certificate takes for granted."""
+        return self.assumptions
+
+    def write(self, folder: PathLike) -> Audit:
+        """Write `audit.html`, `audit.json`, and for every broken claim the poison that broke it.
+
+        Returns:
+            The audit, whose broken claims name their files.
+        """
+        place = Path(folder)
+        make_folder(place)
+        kept = {name: self._with_files(getattr(self, name), place) for name in ("violations", "excused", "conditional")}
+        said = replace(self, **kept)
+        with write_atomically(place / RECORD) as file:
+            file.write((json.dumps(said.to_dict(), indent=1) + "\n").encode())
+        with write_atomically(place / PAGE) as file:
+            file.write(hook("AuditReport")(said).html().encode())
+        return said
+
+    def _with_files(self, broken: tuple[Broken, ...], folder: Path) -> tuple[Broken, ...]:
+        found: dict[int, str] = {}
+        for each in broken:
+            if id(each.poison) not in found:
+                name = f"broken/{each.attack}-{each.input}-{each.budget}.npz"
+                make_folder(folder / "broken")
+                each.poison.save(folder / name, {"attack": each.attack, "budget": each.budget, "seed": each.seed})
+                found[id(each.poison)] = name
+        return tuple(replace(each, file=found[id(each.poison)]) for each in broken)
+
+
+def said_of(conditions: tuple[str, ...]) -> set[str]:
+    """The ids of conditions among statements."""
+    return {each.id for each in conditions if isinstance(each, Statement) and each.id is not None}
+
+
+def sentence(text: str) -> str:
+    """A clause as a sentence."""
+    return f"{capitalised(text)}."

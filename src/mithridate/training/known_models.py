@@ -1,0 +1,92 @@
+"""What models of parts said before: a model whose part did not change need not be trained again.
+
+The model of a part is, to the bit, a function of the examples that the part holds, of the recipe and of its own number.
+So whoever trains on nearly the same data again and again trains only the models whose part changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate.training.run_directory import Run, TallyArrays, added
+
+if TYPE_CHECKING:
+    from mithridate.training.task import Job
+
+Trained = Callable[[Sequence[int]], Sequence[TallyArrays]]
+_KEY_BYTES = 32
+# What a votes file of a function of the data has no use for.
+_SCORES = ("score_sums", "score_squares", "score_histograms")
+
+
+class KnownModels:
+    """The votes of models of parts, by all that they are a function of.
+
+    Guarantee: a run whose models are taken from here has the votes of one that trains all of them, as far as models
+    are functions of their parts: where they are rehearsed, and no two parts have one hash.
+    """
+
+    def __init__(self) -> None:
+        self._tallies: dict[bytes, TallyArrays] = {}
+        self._last: list[bytes] = []
+        self.trained = 0
+
+    @property
+    def is_rehearsed(self) -> bool:
+        """Whether models were trained, and so tried, before."""
+        return bool(self._tallies)
+
+    @property
+    def said(self) -> npt.NDArray[np.int64]:
+        """The label that each model of the last run votes for, models x inputs."""
+        return np.stack([self._tallies[key]["counts"].argmax(axis=1) for key in self._last])
+
+    def fill(self, run: Run, job: Job, train: Trained, device: str) -> None:
+        """The votes of every group of a run, from models that are known, or else trained now.
+
+        Args:
+            run: what is to be filled; models are functions of their parts.
+            job: what those who train know.
+            train: trains some models, and says how each of them votes.
+            device: what trains them.
+        """
+        keys = _keys(run, job)
+        self._last = keys
+        unknown = [model for model, key in enumerate(keys) if key not in self._tallies]
+        for model, tally in zip(unknown, train(unknown) if unknown else (), strict=True):
+            self._tallies[keys[model]] = {name: tally[name] for name in tally if name not in _SCORES}
+        self.trained += len(unknown)
+        for group in run.missing():
+            run.save_tally(group, _sum([self._tallies[keys[model]] for model in group]), device)
+
+
+def _sum(tallies: Sequence[TallyArrays]) -> TallyArrays:
+    total = tallies[0]
+    for tally in tallies[1:]:
+        total = added(total, tally)
+    scores = np.zeros(total["counts"].shape)  # of a function of the data nobody reads them
+    return {**total, "score_sums": scores, "score_squares": scores}
+
+
+def _keys(run: Run, job: Job) -> list[bytes]:
+    """For every model, a hash of all that its votes are a function of."""
+    assert job.members is not None
+    recipe: Any = {name: value for name, value in run.manifest.recipe.items() if name not in ("defence", "rule")}
+    said = json.dumps([recipe, list(job.evidence), list(job.data.inputs.shape[1:])], sort_keys=True, default=repr)
+    start = hashlib.blake2b(said.encode(), digest_size=_KEY_BYTES)
+    start.update(np.ascontiguousarray(job.test).data)
+    return [_key(start, model, members, job) for model, members in enumerate(job.members)]
+
+
+def _key(start: Any, model: int, members: npt.NDArray[np.int64], job: Job) -> bytes:
+    one = start.copy()
+    one.update(f"{model} {len(members)}\n".encode())
+    one.update(np.ascontiguousarray(job.data.inputs[members]).data)
+    one.update(np.ascontiguousarray(job.data.labels[members]).data)
+    return one.digest()
