@@ -336,8 +336,7 @@ class Move(Attack):
 
 # In the order in which they are tried: those first that usually need the fewest changes.
 ATTACKS: dict[str, Attack] = {
-    each.name: each
-    for each in (Crafted(), Copies(), Gradient(), Sources(), Flip(), Delete(), Move(), Backdoor())
+    each.name: each for each in (Crafted(), Copies(), Gradient(), Sources(), Flip(), Delete(), Move(), Backdoor())
 }
 # What is tried against no input in particular; see `boundaries`.
 BOUNDARY = "boundary"

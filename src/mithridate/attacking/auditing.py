@@ -329,13 +329,13 @@ def _control(clean: list[Votes], rule: Rule, threat: Threat, failure_prob: float
     return own.doubled(), f"{rule.name} with twice its radii, and one more"
 
 
-def _other_rules(
-    votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str
-) -> dict[str, IntArray]:
+def _other_rules(votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str) -> dict[str, IntArray]:
     """The radii of all ways to certify the same votes, without the size's limit: what the attacks are compared with."""
     freed = replace(votes, size=None)
     if not isinstance(votes.mechanism, Private):
-        return {rule.name: certify(freed, method=rule, threat=threat, failure_prob=failure_prob, **_on(rule, on)).radius}
+        return {
+            rule.name: certify(freed, method=rule, threat=threat, failure_prob=failure_prob, **_on(rule, on)).radius
+        }
     weights = getattr(rule, "class_weights", None)
     found: dict[str, IntArray] = {}
     for name, method in METHODS.items():

@@ -69,7 +69,9 @@ class Journal:
             for each in said[1:]:
                 self._known[str(each["key"])], self.seconds = each["answer"], float(each["seconds"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ArtifactError(f"{path} is damaged ({error!s:.100}). Remove it, or choose another folder (-o).") from error
+            raise ArtifactError(
+                f"{path} is damaged ({error!s:.100}). Remove it, or choose another folder (-o)."
+            ) from error
         if said[0]["identity"] != json.loads(json.dumps(identity)):
             known = said[0]["identity"]
             other = next((name for name in identity if known.get(name) != identity[name]), "something")

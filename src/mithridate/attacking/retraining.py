@@ -48,9 +48,7 @@ class Pipeline:
 
     def order(self, training: Examples, inputs: Examples, seed: bytes | None = None) -> Order:
         """The order for some data."""
-        return compose(
-            self.asked, training, inputs, assumptions=self.assumptions, device=self._kind, root_seed=seed
-        )
+        return compose(self.asked, training, inputs, assumptions=self.assumptions, device=self._kind, root_seed=seed)
 
     @property
     def _kind(self) -> str:

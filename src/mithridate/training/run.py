@@ -449,9 +449,7 @@ def train_missing(
             halve(run, len(groups[0]))
 
 
-def _train_unknown(
-    machine: Machine, known: KnownModels, run: Run, job: Job, progress: Progress | None
-) -> None:
+def _train_unknown(machine: Machine, known: KnownModels, run: Run, job: Job, progress: Progress | None) -> None:
     """Train those models of parts alone that nobody has trained before, on a CPU."""
     meter = Meter(_instances(run), job.config.steps, progress)
 
