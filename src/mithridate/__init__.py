@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mithridate.accounting import ADP, FDP, RDP
+    from mithridate.attacking.auditing import audit
+    from mithridate.attacking.result import Audit
     from mithridate.auditing.verification import Verification, verify
     from mithridate.certifying.certification import certify
     from mithridate.certifying.planning import Plan, plan
@@ -39,6 +41,7 @@ __all__ = [
     "FDP",
     "RDP",
     "ArtifactError",
+    "Audit",
     "Certificate",
     "CertifiedClassifier",
     "ClusterError",
@@ -60,6 +63,7 @@ __all__ = [
     "UnsupportedMechanismError",
     "Verification",
     "Votes",
+    "audit",
     "certified_accuracy_scorer",
     "certify",
     "compare",
@@ -74,6 +78,8 @@ __all__ = [
 _MODULES = {
     "accounting": "ADP FDP RDP",
     "training.order": "Ray",
+    "attacking.auditing": "audit",
+    "attacking.result": "Audit",
     "core.certificate": "Certificate Scope Status",
     "certifying.certification": "certify",
     "comparing.running": "compare",

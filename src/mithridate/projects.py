@@ -700,14 +700,61 @@ def tuned_toml(project: Project, path: Path, method: str, constants: Mapping[str
     run_dir = before.parent / (f"{name}-tuned" if name == before.name else name)
     # A comment of TOML holds no control characters.
     shown = shlex.quote(str(path)) if str(path).isprintable() else "..."
-    lines = [_TUNED_HEADER.format(path=shown, run_dir=toml_text(run_dir.as_posix()))]
+    header = _TUNED_HEADER.format(path=shown, run_dir=toml_text(run_dir.as_posix()))
+    kept = {name: value for name, value in project.options.items() if name not in ("radius", *constants, "method")}
+    return _written(replace(project, tuned=tuned), path, header, {"method": method, **kept, **constants})
+
+
+# --- what a run was made from -----------------------------------------------------------------------------------------
+
+# Beside the votes of a run.
+RUN_PROJECT = "project.toml"
+_RUN_HEADER = """\
+# What `mithridate train` was given for this run: the file that `mithridate audit` finds the data by.
+
+run_dir = {run_dir}
+"""
+
+
+def run_toml(project: Project, path: Path) -> str:
+    """A project file, to stand in the run directory, that says what the run there was made from.
+
+    Args:
+        project: what was trained, with what flags said.
+        path: where it will be written; the files it names are relative to that.
+
+    Raises:
+        ConfigError: the name of a file cannot be written as text.
+    """
+    header = _RUN_HEADER.format(run_dir=toml_text(path.parent.as_posix()))
+    options = {name: value for name, value in project.options.items() if name not in (*CLUSTER, "backend")}
+    return _written(replace(project, name=project.data_name), path, header, options)
+
+
+def project_of_run(run_dir: PathLike) -> Project:
+    """What the run in a directory was made from.
+
+    Raises:
+        ArtifactError: the run does not say so, or no run is there.
+    """
+    path = Path(run_dir) / RUN_PROJECT
+    if not path.exists():
+        raise ArtifactError(
+            f"{run_dir} has no {RUN_PROJECT}, which `mithridate train` leaves beside the votes of a finished run; give "
+            "the project file of the run instead."
+        )
+    return read_project(path)
+
+
+def _written(project: Project, path: Path, header: str, options: Mapping[str, Any]) -> str:
+    """A project file with these options."""
+    lines = [header]
     if project.assumptions:
         lines.append(f"assumptions = {toml_value(list(map(str, project.assumptions)))}\n")
-    if tuned is not None:
-        lines += ["# What the choice rests on; every certificate repeats it.", f"tuned = {toml_text(tuned)}\n"]
-    lines += [*_data_lines(project, path), "", "[train]", f"method = {toml_text(method)}"]
-    kept = {name: value for name, value in project.options.items() if name not in ("radius", *constants, "method")}
-    lines += [f"{name} = {toml_value(value)}" for name, value in {**kept, **constants}.items()]
+    if project.tuned is not None:
+        lines += ["# What the choice rests on; every certificate repeats it.", f"tuned = {toml_text(project.tuned)}\n"]
+    lines += [*_data_lines(project, path), "", "[train]"]
+    lines += [f"{name} = {toml_value(value)}" for name, value in options.items()]
     return "\n".join(lines) + "\n"
 
 

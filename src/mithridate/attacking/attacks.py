@@ -1,4 +1,4 @@
-"""The attacks of an audit: each makes poison against one prediction, for so many changes, from all that a scene says."""
+"""The attacks of an audit: each makes poison against one prediction, for so many changes, from what a scene says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate.attacking.poison import Poison
-from mithridate.attacking.scene import Scene
+from mithridate.attacking.scene import Scene, dense
 from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Table
 from mithridate.data.examples import Examples
@@ -28,8 +28,10 @@ _MOST_VARIANTS = 20_000
 # Candidates of the attack on gradients, and how much longer than the target they may be.
 _CANDIDATES = 200
 _STRETCHES = (1.0, 2.0, 4.0, 8.0)
-# How far a moved input may be from the limit that a certificate declares, by its own arithmetic.
+# How far a moved input may be from the limit that a certificate declares, by its own arithmetic; and how many shares of
+# the way are tried where features are no straight function of inputs.
 _INSIDE = 1 - 2.0**-10
+_SHARES = 33
 
 
 class Attack:
@@ -319,19 +321,36 @@ class Move(Attack):
     knows = "the training data, its features and the declared distance"
 
     def fits(self, scene: Scene, target: int) -> bool:
-        """Against certificates of bounded moves, of numbers that are taken as they are."""
-        plain = scene.defence.encoder is None and scene.training.kind == "float"
+        """Against certificates of bounded moves, where inputs are numbers that are not scaled on the way."""
+        plain = scene.training.kind in ("float", "uint8") and getattr(scene.defence, "pixel_std", None) is None
         return scene.threat is Threat.FEATURES and plain and bool((scene.labels == scene.rival(target)).any())
 
     def poison(self, scene: Scene, target: int, budget: int) -> Poison | None:
-        """So many of them."""
+        """So many of them, each as far as it may go on the straight line, measured as the certificate measures it."""
         near = scene.nearest(target)
         which = near[scene.labels[near] == scene.rival(target)][:budget]
-        x, goal = scene.training.x[which], scene.inputs.x[target]
-        step = (goal - x).astype(np.float64)
-        length = np.sqrt((step.reshape(len(x), -1) ** 2).sum(axis=1)).reshape(-1, *[1] * (x.ndim - 1))
-        share = np.minimum(1.0, scene.defence.max_change * _INSIDE / np.maximum(length, 1e-30))
-        return Poison.changing(scene.training, which, (x + step * share).astype(x.dtype), scene.labels[which])
+        x = np.array(scene.training.x[which])
+        step = scene.inputs.x[target].astype(np.float64) - x
+        before, most = dense(scene.featured(x)), scene.defence.max_change * _INSIDE
+        is_free = np.ones(len(x), dtype=np.bool_)
+        for share in _shares(step, most):
+            moved = x[is_free] + step[is_free] * share[is_free].reshape(-1, *[1] * (x.ndim - 1))
+            moved = np.rint(moved).astype(x.dtype) if x.dtype == np.uint8 else moved.astype(x.dtype)
+            far = np.linalg.norm((dense(scene.featured(moved)) - before[is_free]).astype(np.float64), axis=1)
+            found = np.flatnonzero(is_free)[far <= most]
+            x[found] = moved[far <= most]
+            is_free[found] = False
+            if not is_free.any():
+                break
+        return Poison.changing(scene.training, which, x, scene.labels[which])
+
+
+def _shares(step: Array, most: float) -> Iterator[npt.NDArray[np.float64]]:
+    """How far to try to go, of each step: as far as suits inputs that are features, and then less and less."""
+    length = np.sqrt((step.reshape(len(step), -1) ** 2).sum(axis=1))
+    yield np.minimum(1.0, most / np.maximum(length, 1e-30)) * _INSIDE
+    for share in np.linspace(1.0, 0.0, _SHARES):
+        yield np.full(len(step), share)
 
 
 # In the order in which they are tried: those first that usually need the fewest changes.

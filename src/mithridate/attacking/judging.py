@@ -1,11 +1,12 @@
 """Which claims a poisoned data set refutes, and how sure that is.
 
 *One claim.* It says: under the poisoned set, no label m has a larger score than the label l. Let n_l and n_m be their
-votes among fresh instances, trained with seeds that the search never saw. Of the n_l + n_m votes for one of the two, each
-is for m with probability p_m / (p_l + p_m), at most w_l / (w_l + w_m) if the claim is true (w: class weights, else 1). So
-n_m is at most as large as a binomial with that chance, given the sum; its tail is the p-value against m, and the smallest
-one times the number of rivals that against the claim. Mean scores: a difference of two scores lies in [-1, 1], so by
-Hoeffding a mean difference d in favour of m over n instances has p-value exp(-n d^2 / 2) at most.
+votes among fresh instances, trained with seeds that the search never saw. Of the n_l + n_m votes for one of the two,
+each is for m with probability p_m / (p_l + p_m), at most w_l / (w_l + w_m) if the claim is true (w: class weights, else
+1). So n_m is at most as large as a binomial with that chance, given the sum; its tail is the p-value against m, and the
+smallest one times the number of rivals that against the claim. Mean scores: a difference of two scores
+lies in [-1, 1], so by Hoeffding a mean difference d in favour of m over n instances has p-value exp(-n d^2 / 2) at
+most.
 
 *Many claims.* The p-values are multiplied by the number of all claims that were checked, so that with probability at
 most `failure_prob` any true claim is called broken.
@@ -82,9 +83,9 @@ class Claims:
         """The inputs that are claimed to withstand so many changes."""
         return np.flatnonzero(self.radius >= cost)
 
-    def doubled(self) -> Claims:
+    def times(self, factor: int) -> Claims:
         """Claims that are too large on purpose, for a method that has no rule known to be wrong."""
-        radius = np.where(self.radius >= 0, 2 * self.radius + 1, -1)
+        radius = np.where(self.radius >= 0, factor * self.radius + 1, -1)
         return Claims(self.label, radius, radius, self.failure_prob, self.on, self.weights)
 
     def allows(self, broken: int) -> bool:

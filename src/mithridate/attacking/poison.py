@@ -94,10 +94,23 @@ class Poison:
                 return new
             case Threat.REMOVE if not new and not changed:
                 return gone
-            case Threat.REPLACE | Threat.LABELS | Threat.FEATURES if gone == new and (clean.units is None or not gone):
+            case Threat.REPLACE if gone == new and (clean.units is None or not gone):
                 return changed + new
+            case Threat.LABELS if clean.units is None and gone == new and self._keeps_inputs(clean):
+                return new
+            case Threat.FEATURES if clean.units is None and gone == new and self._keeps_labels(clean):
+                return new
             case _:
                 raise ConfigError(f"{threat.value} does not cover {gone} deleted, {new} inserted, {changed} changed.")
+
+    def _keeps_inputs(self, clean: Examples) -> bool:
+        """Whether what is inserted has the inputs of what is deleted, one by one."""
+        return bool(np.array_equal(clean.x[self.deleted], self.x))
+
+    def _keeps_labels(self, clean: Examples) -> bool:
+        """The same of labels; how far inputs may move is for the attack to keep."""
+        assert clean.y is not None
+        return bool(np.array_equal(clean.y[self.deleted], self.y))
 
     def _touched(self, clean: Examples) -> tuple[int, int, int]:
         """How many examples are only deleted, and only inserted; of units, also how many are changed."""

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from mithridate._io.files import PathLike, write_atomically
-from mithridate._text import capitalised, counted
+from mithridate._text import counted
 from mithridate._version import VERSION
 from mithridate.attacking.poison import Poison
 from mithridate.comparing.result import make_folder
-from mithridate.core.conditions import Statement, in_json
+from mithridate.core.conditions import in_json
 from mithridate.core.mechanism import Threat
 from mithridate.core.registry import hook
 from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
+from mithridate.data.examples import Examples
 
 SCHEMA = "mithridate.audit/1"
 PAGE, RECORD = "audit.html", "audit.json"
@@ -152,6 +153,19 @@ class Used:
 
 
 @dataclass(frozen=True, eq=False)
+class Shown:
+    """What a page shows of examples.
+
+    Attributes:
+        training: the clean set.
+        inputs: what is predicted, and behind that the inputs that carry a trigger.
+    """
+
+    training: Examples
+    inputs: Examples
+
+
+@dataclass(frozen=True, eq=False)
 class Audit:
     """What attacks did to the claims of a method.
 
@@ -184,6 +198,7 @@ class Audit:
         notes: sentences for the reader.
         assumptions: what the certificate takes for granted.
         label_names: what classes are called.
+        pictures: what a page shows of examples.
     """
 
     method: str
@@ -207,7 +222,7 @@ class Audit:
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
-    pictures: Any = field(default=None, repr=False)
+    pictures: Shown | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         return f"Audit of {self.method}\n{self.headline}"
@@ -219,6 +234,10 @@ class Audit:
     def unit_words(self) -> UnitWords:
         """How people speak of what radii count."""
         return words_of(self.unit)
+
+    def name_of(self, label: int) -> str:
+        """What a label is called."""
+        return self.label_names[label] if label < len(self.label_names) else str(label)
 
     @property
     def exit_status(self) -> int:
@@ -305,13 +324,8 @@ class Audit:
             "finished": self.finished,
             "seconds": round(self.seconds, 1),
             "notes": list(self.notes),
-            **in_json(self.conditions_said, self.threat),
+            **in_json(self.assumptions, self.threat),
         }
-
-    @property
-    def conditions_said(self) -> tuple[str, ...]:
-        """What the audited certificate takes for granted."""
-        return self.assumptions
 
     def write(self, folder: PathLike) -> Audit:
         """Write `audit.html`, `audit.json`, and for every broken claim the poison that broke it.
@@ -338,13 +352,3 @@ class Audit:
                 each.poison.save(folder / name, {"attack": each.attack, "budget": each.budget, "seed": each.seed})
                 found[id(each.poison)] = name
         return tuple(replace(each, file=found[id(each.poison)]) for each in broken)
-
-
-def said_of(conditions: tuple[str, ...]) -> set[str]:
-    """The ids of conditions among statements."""
-    return {each.id for each in conditions if isinstance(each, Statement) and each.id is not None}
-
-
-def sentence(text: str) -> str:
-    """A clause as a sentence."""
-    return f"{capitalised(text)}."

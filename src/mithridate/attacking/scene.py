@@ -96,7 +96,7 @@ class Scene:
 
     def products(self, x: Array) -> FloatArray:
         """Inner products of the features of one input with those of every training example."""
-        found = self.features @ np.asarray(_dense(self.featured(x[None])))[0]
+        found = self.features @ np.asarray(dense(self.featured(x[None])))[0]
         return np.asarray(found, dtype=np.float32).reshape(-1)
 
     def nearest(self, target: int) -> IntArray:
@@ -196,5 +196,6 @@ class Scene:
                 row[cells] = other[giver, cells]
 
 
-def _dense(rows: Any) -> Any:
+def dense(rows: Any) -> Any:
+    """Rows as an array."""
     return rows.toarray() if isinstance(rows, csr_array) else rows

@@ -30,7 +30,7 @@ from mithridate.defences.automatic import AUTO
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.registry import names, options
 from mithridate.errors import ArtifactError, ConfigError
-from mithridate.projects import BACKENDS, CLUSTER, RUNTIME, Project, read_project
+from mithridate.projects import BACKENDS, CLUSTER, RUN_PROJECT, RUNTIME, Project, read_project, run_toml
 from mithridate.recipes import presets
 from mithridate.reporting import sentences as words
 from mithridate.training.config import PRECISIONS
@@ -172,6 +172,7 @@ def run_train(arguments: argparse.Namespace) -> int:
         return _prepared(run_dir, manifest, console, arguments)
     _ending.kept_in(run_dir)
     votes, clock = carried_out(order, runtime)
+    _keep_project(run_dir, project)
     part = _Part.of(votes, run_dir, arguments.words) if votes.shards else None
     if arguments.json:
         told = {} if part is None else part.to_dict()
@@ -346,6 +347,16 @@ def _keep_inputs(run_dir: Path, test: Examples) -> None:
     with contextlib.suppress(ArtifactError):
         with write_atomically(path) as file:
             write_npz(file, arrays)
+
+
+def _keep_project(run_dir: Path, project: Project) -> None:
+    """Leave beside the votes what they were made from, for `mithridate audit`; where that has no name, it asks."""
+    path = run_dir / RUN_PROJECT
+    with contextlib.suppress(ArtifactError, ConfigError):
+        content = run_toml(project, path).encode()
+        if not path.exists() or read_file(path) != content:
+            with write_atomically(path) as file:
+                file.write(content)
 
 
 def device_type(name: str, backend: Ray | None = None) -> str:

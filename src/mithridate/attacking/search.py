@@ -1,0 +1,599 @@
+"""The search of an audit: which poisoned data set changes which prediction, and what it does to all claims.
+
+It is cheap and may be lucky, so it decides nothing. What it suspects is judged on fresh instances (`judging`), of
+deterministic methods by training everything once more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._text import counted
+from mithridate.attacking import attacks as known_attacks
+from mithridate.attacking.attacks import ATTACKS, BOUNDARY, BOUNDARY_KNOWS, BOUNDARY_TITLE, Boundary
+from mithridate.attacking.journal import Journal
+from mithridate.attacking.judging import Claims, labels_of, p_value
+from mithridate.attacking.poison import Poison
+from mithridate.attacking.result import Audit, Broken, Control, Shown, Target, Used
+from mithridate.attacking.retraining import Pipeline, is_instant, is_random
+from mithridate.attacking.scene import Scene
+from mithridate.core.mechanism import Threat
+from mithridate.errors import ConfigError
+from mithridate.training.order import Order
+
+IntArray = npt.NDArray[np.int64]
+Say = Callable[[str], None]
+
+# Instances of a random learner that vote in a search, and those that judge.
+_SEARCHING, _JUDGING = 128, 512
+# Poisoned sets that refute claims, after which no more are judged; and sets of each control that are.
+_MOST_REFUTING, _MOST_CONTROLS = 12, 3
+# How far beyond the radius an attack is tried, in steps, and how exactly the budget that suffices is found.
+_STEPS = (1.1, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
+_TOLERANCE = 0.03
+# Up to this share of all examples attacks are tried in any case.
+_AT_LEAST = 0.01
+# Targets against whose predictions the controls are tried before anything else.
+_CONTROL_TARGETS = 3
+
+
+class _OutOfTimeError(Exception):
+    """The time is over; what was found stays."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants.
+
+    Attributes:
+        targets: how many predictions are attacked.
+        budgets: how many changes are tried, as numbers or multiples of the radius; None: as many as it takes.
+        attacks: names of attacks; None: all that fit.
+        failure_prob: with which a claim may fail.
+        threat: what may be changed; None: what `certify` assumes.
+    """
+
+    targets: int
+    budgets: tuple[str, ...] | None
+    attacks: tuple[str, ...] | None
+    failure_prob: float
+    threat: Threat | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            **vars(self),
+            "budgets": None if self.budgets is None else list(self.budgets),
+            "attacks": None if self.attacks is None else list(self.attacks),
+            "threat": None if self.threat is None else self.threat.value,
+        }
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a poisoned set did.
+
+    Attributes:
+        cost: how many changes it counts as.
+        flipped: whether the target has another label.
+        suspects: inputs whose claims the search saw broken.
+        controls: the same of the claims of each control.
+    """
+
+    cost: int
+    flipped: bool
+    suspects: tuple[int, ...]
+    controls: tuple[tuple[int, ...], ...]
+
+
+@dataclass(eq=False)
+class _ControlTally:
+    """What became of the claims of one control.
+
+    Attributes:
+        name: whose claims they are.
+        claims: what it claims, which is too much.
+        checked: how many claims were checked.
+        judged: how many poisoned sets were judged against it.
+        tails: of the claims that were judged; see `judging.p_value`.
+    """
+
+    name: str
+    claims: Claims
+    checked: int = 0
+    judged: int = 0
+    tails: list[float] = field(default_factory=list[float])
+
+    def broken(self, level: float) -> int:
+        """How many of its claims are refuted."""
+        return sum(tail * max(1, self.checked) <= level for tail in self.tails)
+
+
+@dataclass(eq=False)
+class Search:
+    """An audit at work.
+
+    Attributes:
+        asked: what the user wants.
+        pipeline: the way from a training set to votes.
+        clean: the order of the clean set.
+        scene: what attacks are made from.
+        claims: what is audited.
+        controls: claims that are too large, by the name of each, the smallest first.
+        rules: the radii of every way to certify the same votes, without limits of size.
+        guide: which of these radii the search starts from.
+        journal: what is known already.
+        started: the moment at which the audit would have started without interruptions.
+        deadline: when its time is over; None: never.
+        say: called with a line for every step.
+        inputs: how many inputs are predicted, without those that carry a trigger.
+        assumptions: what the certificate takes for granted.
+        class_names: what labels are called.
+        notes: sentences for the reader.
+    """
+
+    asked: Asked
+    pipeline: Pipeline
+    clean: Order
+    scene: Scene
+    claims: Claims
+    controls: Sequence[tuple[str, Claims]]
+    rules: dict[str, IntArray]
+    guide: str
+    journal: Journal
+    started: float
+    deadline: float | None
+    say: Say
+    inputs: int
+    assumptions: tuple[str, ...]
+    class_names: tuple[str, ...]
+    notes: list[str]
+    _claims_checked: int = 0
+    _retrainings: int = 0
+    _used: dict[str, int] = field(default_factory=dict[str, int])
+    _judged: dict[str, list[tuple[Broken, int]]] = field(default_factory=dict[str, list[tuple[Broken, int]]])
+    _left_unjudged: int = 0
+    _counted: set[str] = field(default_factory=set[str])
+    _tallies: list[_ControlTally] = field(default_factory=list[_ControlTally])
+
+    def __post_init__(self) -> None:
+        self._tallies = [_ControlTally(name, claims) for name, claims in self.controls]
+
+    def carried_out(self) -> Audit:
+        """All that was asked for, or as much as there is time for."""
+        targets: dict[int, Target] = {}
+        finished = True
+        chosen = self._targets()
+        try:
+            self._break_controls(chosen[:_CONTROL_TARGETS])
+            if self._wanted(BOUNDARY) and chosen:
+                self._cross_boundaries(chosen[0])
+            for number, target in enumerate(chosen):
+                targets[target] = self._attacked(target)
+                self._say_target(targets[target], number + 1, len(chosen))
+            for target in self.scene.triggered:
+                targets[target] = self._attacked(target)
+        except _OutOfTimeError:
+            finished = False
+        return self._found(chosen, targets, finished)
+
+    def _wanted(self, name: str) -> bool:
+        return self.asked.attacks is None or name in self.asked.attacks
+
+    def _targets(self) -> list[int]:
+        """The predictions to attack: of all certified radii, in an order in which the first few are of all, too."""
+        radii = self.claims.radius[: self.inputs]
+        known = np.flatnonzero(radii >= min(1, radii.max()))
+        ordered = known[np.argsort(radii[known], kind="stable")]
+        places = np.unique(np.linspace(0, len(ordered) - 1, min(self.asked.targets, len(ordered))).astype(np.int64))
+        return [int(ordered[places[at]]) for at in _spread(len(places))]
+
+    def _attacks(self, target: int) -> list[str]:
+        """Those that fit, in the order in which they are tried; an input with a trigger is there for one alone."""
+        wanted = [name for name in ATTACKS if self._wanted(name)]
+        if target in self.scene.triggered:
+            wanted = [name for name in wanted if name == "backdoor"]
+        return [name for name in wanted if ATTACKS[name].fits(self.scene, target)]
+
+    # --- one poisoned set --------------------------------------------------------------------------------------------
+
+    def _tried(self, attack: str, target: int, budget: int) -> _Seen | None:
+        """What an attack with a budget did; None where there is nothing to change, or more than is allowed."""
+        poison = ATTACKS[attack].poison(self.scene, target, budget)
+        return None if poison is None else self._seen(attack, target, budget, poison)
+
+    def _seen(
+        self, attack: str, target: int, budget: int, poison: Poison, condition: str | None = None
+    ) -> _Seen | None:
+        key = f"{attack} {target} {budget}"
+        cost = poison.cost(self.scene.threat, self.pipeline.training)
+        covered = self.claims.covering(cost)
+        known = self.journal.find(key)
+        if known is None:
+            self._check_time()
+            known = self._voted(poison, target, cost, covered)
+            self.journal.add(key, known, time.monotonic() - self.started)
+        if known.get("refused"):
+            return None
+        seen = _Seen(cost, known["flipped"], tuple(known["suspects"]), tuple(map(tuple, known["controls"])))
+        self._count(key, attack, known, seen, 0 if condition is not None else len(covered))
+        if seen.suspects:
+            self._judge(key, attack, cost, poison, seen.suspects, condition)
+        return seen
+
+    def _count(self, key: str, attack: str, known: dict[str, Any], seen: _Seen, claims: int) -> None:
+        """Count a poisoned set and the claims that it checks, once however often it is asked about."""
+        if key in self._counted:
+            return
+        self._counted.add(key)
+        self._retrainings += 1
+        self._used[attack] = self._used.get(attack, 0) + 1
+        self._claims_checked += claims
+        for tally, checked, changed in zip(self._tallies, known["control_claims"], seen.controls, strict=True):
+            tally.checked += checked
+            if not is_random(self.clean):  # a label that changed is a fact
+                tally.tails += [0.0] * len(changed)
+
+    def _voted(self, poison: Poison, target: int, cost: int, covered: IntArray) -> dict[str, Any]:
+        """Train on the poisoned set, and compare with all claims."""
+        chosen = np.union1d(covered, [target]) if is_instant(self.clean) else None
+        try:
+            votes = self.pipeline.poisoned(
+                self.clean, poison, chosen, _SEARCHING, self.journal.seed, pinned=not len(covered)
+            )
+        except ConfigError as error:  # nobody can train on a set that the door refuses
+            return {"refused": str(error)[:300]}
+        labels = labels_of(votes, self.scene.threat, self.claims.on)
+        asked = np.arange(len(self.claims.label)) if chosen is None else chosen
+        changed = asked[labels != self.claims.label[asked]]
+        claimed = [np.intersect1d(asked, claims.covering(cost)) for _, claims in self.controls]
+        return {
+            "flipped": bool(target in changed),
+            "suspects": np.intersect1d(changed, covered).tolist(),
+            "controls": [np.intersect1d(changed, each).tolist() for each in claimed],
+            "control_claims": [len(each) for each in claimed],
+        }
+
+    def _check_time(self) -> None:
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            raise _OutOfTimeError
+
+    # --- judging -----------------------------------------------------------------------------------------------------
+
+    def _judge(
+        self, key: str, attack: str, cost: int, poison: Poison, suspects: Sequence[int], condition: str | None
+    ) -> None:
+        """Put the claims that the search saw broken before fresh instances."""
+        name = f"{condition or ''} {key}"
+        if name in self._judged:
+            return
+        if self._refuting() >= _MOST_REFUTING:
+            self._left_unjudged += len(suspects)
+            return
+        said = self._verdict(f"judged {key}", poison, suspects, self.claims)
+        found: list[tuple[Broken, int]] = []
+        for number, votes, tail in zip(suspects, said["votes"], said["tails"], strict=True):
+            label, radius = int(self.claims.label[number]), int(self.claims.radius[number])
+            one = Broken(number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison)
+            found.append((one, int(self.claims.strict[number])))
+        self._judged[name] = found
+
+    def _refuting(self) -> int:
+        """How many of the sets that were judged refute a claim, whatever else is checked."""
+        most = self._level / max(1, self._claims_checked)
+        return sum(any(one.p <= most for one, _ in found) for found in self._judged.values())
+
+    def _verdict(self, key: str, poison: Poison, suspects: Sequence[int], claims: Claims) -> dict[str, Any]:
+        """How fresh instances vote on some inputs, and how likely that is if their claims are true."""
+        known = self.journal.find(key)
+        if known is not None:
+            return known
+        self._check_time()
+        seed = os.urandom(32)
+        votes = self.pipeline.again(self.clean, poison, _JUDGING, seed)
+        table = votes.score_sums if claims.on == "scores" and votes.score_sums is not None else votes.counts
+        if is_random(self.clean):
+            tails = [p_value(votes, at, int(claims.label[at]), claims.on, claims.weights) for at in suspects]
+        else:
+            labels = labels_of(votes, self.scene.threat, claims.on)
+            tails = [0.0 if labels[at] != claims.label[at] else 1.0 for at in suspects]
+        said = {
+            "seed": seed.hex() if is_random(self.clean) else None,
+            "votes": [table[at].tolist() for at in suspects],
+            "tails": tails,
+        }
+        self.journal.add(key, said, time.monotonic() - self.started)
+        return said
+
+    @property
+    def _level(self) -> float:
+        """The chance with which any true claim may be called broken."""
+        return self.asked.failure_prob
+
+    # --- the controls ------------------------------------------------------------------------------------------------
+
+    def _break_controls(self, targets: Sequence[int]) -> None:
+        """Find changes at which a control is wrong: the smallest claims first, until those of one are refuted."""
+        for number, tally in enumerate(self._tallies):
+            for target in targets:
+                if self._breaks(number, tally, target):
+                    return
+
+    def _breaks(self, number: int, tally: _ControlTally, target: int) -> bool:
+        """Whether an attack on one prediction refutes claims of a control."""
+        names = [name for name in self._attacks(target) if name != "delete"] or self._attacks(target)
+        for attack in names[:2]:
+            for budget in self._ladder(target, most=int(tally.claims.radius[target])):
+                seen = self._tried(attack, target, budget)
+                if seen is None:
+                    break
+                if seen.controls[number] and self._is_refuted(number, tally, attack, target, budget, seen):
+                    return True
+        return False
+
+    def _is_refuted(
+        self, number: int, tally: _ControlTally, attack: str, target: int, budget: int, seen: _Seen
+    ) -> bool:
+        """Judge claims of a control that the search saw broken; whether one of them is false."""
+        if is_random(self.clean):
+            if tally.judged >= _MOST_CONTROLS:
+                return False
+            tally.judged += 1
+            poison = ATTACKS[attack].poison(self.scene, target, budget)
+            assert poison is not None
+            key = f"control {number} {attack} {target} {budget}"
+            tally.tails += self._verdict(key, poison, seen.controls[number], tally.claims)["tails"]
+        return tally.broken(self._level) > 0
+
+    def _control(self) -> Control:
+        """The control with the smallest claims of which one is refuted; else that with the largest."""
+        best = next((each for each in self._tallies if each.broken(self._level)), self._tallies[-1])
+        return Control(best.name, best.checked, best.broken(self._level))
+
+    # --- one target --------------------------------------------------------------------------------------------------
+
+    def _guide(self, target: int) -> int:
+        """Its radius by a sound rule, whatever the size limits: where the search starts."""
+        radii = self.rules[self.guide]
+        return int(max(radii[target] if target < len(radii) else self.claims.radius[target], 0))
+
+    def _ladder(self, target: int, most: int | None = None) -> list[int]:
+        """Budgets beyond the radius, ascending."""
+        guide, limit = self._guide(target), max(2, self.scene.count // 2)
+        limit = limit if most is None else min(limit, most)
+        steps = [guide + 1, *(round(times * max(guide, 1)) for times in _STEPS)]
+        if is_random(self.clean):
+            steps = steps[3:]
+        while steps[-1] < _AT_LEAST * self.scene.count:  # small radii say little of where a label flips
+            steps.append(2 * steps[-1])
+        return sorted({each for each in steps if guide < each <= limit})
+
+    def _attacked(self, target: int) -> Target:
+        """The fewest changes found that flip a prediction; every attack is tried at its radius first."""
+        names, radius = self._attacks(target), int(self.claims.radius[target])
+        best = _Best()
+        for name in names if radius > 0 else ():
+            best.note(name, radius, self._tried(name, target, radius))
+        if self.asked.budgets is None:
+            self._search(target, names, best)
+        else:
+            self._try_budgets(target, names, best)
+        flips = None if best.flipped is None else ATTACKS[best.attack].poison(self.scene, target, best.flipped)
+        shown = flips
+        if shown is None and best.attack and best.tried:
+            shown = ATTACKS[best.attack].poison(self.scene, target, best.tried)
+        cost = None if flips is None else flips.cost(self.scene.threat, self.pipeline.training)
+        return Target(
+            target, int(self.claims.label[target]), self.scene.rival(target), radius, cost,
+            best.attack if cost is not None else None, best.tried, shown, self.scene.triggered.get(target),
+        )  # fmt: skip
+
+    def _try_budgets(self, target: int, names: Sequence[str], best: _Best) -> None:
+        """Only the budgets asked for, up to the first at which an attack flips the label."""
+        assert self.asked.budgets is not None
+        radius = max(self._guide(target), 1)
+        wanted = {round(float(each[:-1]) * radius) if each.endswith("x") else int(each) for each in self.asked.budgets}
+        for budget in sorted(each for each in wanted if 0 < each <= self.scene.count):
+            for name in names:
+                best.note(name, budget, self._tried(name, target, budget))
+            if best.flipped is not None and best.flipped <= budget:
+                return
+
+    def _search(self, target: int, names: Sequence[str], best: _Best) -> None:
+        """Up a ladder until an attack flips the label, then down; the others only where they need fewer changes."""
+        ladder = self._ladder(target)
+        for name in names:
+            low = 0 if best.attack == name and best.flipped is not None else min(self._guide(target), best.bound)
+            if best.flipped is None:
+                for budget in ladder if not best.was_beyond else ladder[-1:]:
+                    best.was_beyond = True
+                    seen = self._tried(name, target, budget)
+                    best.note(name, budget, seen)
+                    if seen is None or seen.flipped:
+                        break
+                    low = budget
+            elif best.attack != name:
+                budget = best.flipped - _slack(best.flipped)
+                if budget <= low:
+                    continue
+                best.note(name, budget, self._tried(name, target, budget))
+            if best.attack == name and best.flipped is not None:
+                self._down(name, target, low, best)
+
+    def _down(self, name: str, target: int, low: int, best: _Best) -> None:
+        """Halve the stretch between a budget that does not suffice and one that does."""
+        while best.flipped is not None and best.flipped - low > _slack(best.flipped):
+            middle = (low + best.flipped) // 2
+            seen = self._tried(name, target, middle)
+            if seen is not None and seen.flipped:
+                best.flipped = middle
+            else:
+                low = middle
+
+    def _cross_boundaries(self, target: int) -> None:
+        """Poison across the boundary of every constant that follows the data, where any claim covers it."""
+        declared = self.pipeline.asked.classes is not None
+        found = known_attacks.boundaries(self.scene, self.clean.size, classes_declared=declared, target=target)
+        for number, each in enumerate(found):
+            cost = self._cost(each)
+            if cost is None or not len(self.claims.covering(cost)):
+                self.notes.append(
+                    f"Radii end before {each.what}" + ("." if cost is None else f", which takes {cost:,} changes.")
+                )
+                continue
+            self._seen(BOUNDARY, number, cost, each.poison, each.condition)
+
+    def _cost(self, boundary: Boundary) -> int | None:
+        try:
+            return boundary.poison.cost(self.scene.threat, self.pipeline.training)
+        except ConfigError:  # the threat does not cover it
+            return None
+
+    # --- what came of it ---------------------------------------------------------------------------------------------
+
+    def _say_target(self, target: Target, number: int, of: int) -> None:
+        if target.flipped_at is None:
+            came = f"not flipped by {target.tried:,}"
+        else:
+            came = f"flipped by {target.flipped_at:,} ({target.attack})"
+        self.say(f"target {number} of {of}: input {target.input}, certified to {target.radius:,}, {came}")
+
+    def _found(self, chosen: Sequence[int], targets: dict[int, Target], finished: bool) -> Audit:
+        broken = self._broken()
+        attacked = tuple(targets[each] for each in chosen if each in targets)
+        triggered = tuple(targets[each] for each in self.scene.triggered if each in targets)
+        defence = self.clean.defence
+        return Audit(
+            method=defence.name,
+            title=defence.title,
+            threat=self.scene.threat,
+            failure_prob=self.claims.failure_prob,
+            unit=self.clean.unit,
+            inputs=self.inputs,
+            claims=self._claims_checked,
+            retrainings=self._retrainings,
+            violations=broken["violations"],
+            excused=broken["excused"],
+            conditional=broken["conditional"],
+            control=self._control(),
+            targets=attacked,
+            triggered=triggered,
+            used=self._attacks_used(attacked + triggered),
+            rules={name: tuple(int(radii[each.input]) for each in attacked) for name, radii in self.rules.items()},
+            finished=finished,
+            seconds=time.monotonic() - self.started,
+            notes=tuple(dict.fromkeys([*self.notes, *self._more_notes(attacked)])),
+            assumptions=self.assumptions,
+            label_names=self.class_names,
+            pictures=Shown(self.pipeline.training, self.pipeline.inputs),
+        )
+
+    def _more_notes(self, attacked: Sequence[Target]) -> Iterator[str]:
+        if not self._used:
+            yield (
+                f"No attack that was asked for fits {self.clean.defence.name} on this data under the threat "
+                f"{self.scene.threat.value}, so nothing was tried."
+            )
+        short = sum(each.radius < self._guide(each.input) for each in attacked)
+        if short:
+            yield (
+                f"The radii of {counted(short, 'target')} end with the size step; without it they would be larger. "
+                "The search starts from those, with the constants of the clean set."
+            )
+        if self._left_unjudged:
+            yield (
+                f"The search saw {self._left_unjudged:,} more broken claims, which were not judged: those that were "
+                "are enough."
+            )
+        if is_random(self.clean):
+            yield (
+                f"Attacks were searched with {_SEARCHING} instances and judged with {_JUDGING} fresh ones; where the "
+                "votes are close, the budget at which a label flips is an estimate."
+            )
+
+    def _broken(self) -> dict[str, tuple[Broken, ...]]:
+        """The claims that are refuted, by what follows from that."""
+        kinds: dict[str, list[Broken]] = {"violations": [], "excused": [], "conditional": []}
+        refuted = [
+            (key, replace(one, p=min(1.0, one.p * max(1, self._claims_checked))), strict)
+            for key, found in self._judged.items()
+            for one, strict in found
+        ]
+        refuted = [each for each in refuted if each[1].p <= self._level]
+        doubtful = {one.input for key, one, strict in refuted if key.startswith(" ") and strict < one.budget}
+        excused = self.claims.allows(len(doubtful))
+        for key, one, strict in refuted:
+            if not key.startswith(" "):
+                kinds["conditional"].append(one)
+            elif strict < one.budget and excused:
+                kinds["excused"].append(one)
+            else:
+                kinds["violations"].append(one)
+        return {name: tuple(found) for name, found in kinds.items()}
+
+    def _attacks_used(self, targets: Sequence[Target]) -> tuple[Used, ...]:
+        best = [each.attack for each in targets]
+        known = [(each.name, each.title, each.knows) for each in ATTACKS.values()]
+        known.append((BOUNDARY, BOUNDARY_TITLE, BOUNDARY_KNOWS))
+        return tuple(
+            Used(name, title, knows, self._used[name], best.count(name))
+            for name, title, knows in known
+            if name in self._used
+        )
+
+
+@dataclass(eq=False)
+class _Best:
+    """The fewest changes that flip a label, so far.
+
+    Attributes:
+        flipped: the budget; None: none did.
+        attack: which attack, or the one that was tried with most.
+        tried: the largest budget that was tried.
+        was_beyond: whether any attack was tried beyond the radius.
+    """
+
+    flipped: int | None = None
+    attack: str = ""
+    tried: int = 0
+    was_beyond: bool = False
+
+    @property
+    def bound(self) -> int:
+        """More than which nobody need try."""
+        return 1 << 62 if self.flipped is None else self.flipped - 1
+
+    def note(self, name: str, budget: int, seen: _Seen | None) -> None:
+        """What came of a try."""
+        if seen is None:
+            return
+        if budget > self.tried:
+            self.tried, self.attack = budget, self.attack if self.flipped is not None else name
+        if seen.flipped and (self.flipped is None or budget < self.flipped):
+            self.flipped, self.attack = budget, name
+
+
+def _slack(budget: int) -> int:
+    return max(1, round(_TOLERANCE * budget))
+
+
+def _spread(count: int) -> list[int]:
+    """All numbers below a count, in an order whose beginnings are spread evenly: 0, the last, the middle, and so on."""
+    if count <= 2:
+        return list(range(count))
+    order, gaps = [0, count - 1], [(0, count - 1)]
+    while gaps:
+        low, high = gaps.pop(0)
+        if high - low < 2:
+            continue
+        middle = (low + high) // 2
+        order.append(middle)
+        gaps += [(low, middle), (middle, high)]
+    return order
