@@ -333,6 +333,16 @@ def test_a_radius_far_beyond_the_attack_is_clipped(radius: int) -> None:
     assert "An arrow" in page(audit).text
 
 
+def test_no_limit_is_no_number_however_much_the_attacks_need() -> None:
+    audit = made_up(targets=(target(0, 4, 600_000),), rules={"fdp": (4,), "far": (SEARCH_LIMIT,)})
+    assert "An arrow" in page(audit).text
+
+
+def test_a_radius_that_flips_is_refuted() -> None:
+    audit = made_up(rules={"fdp": SOUND, "even": (8, 24, 39, 99)})
+    assert page(audit).table("rule", "median radius (changes)")[1][3] == "1 of 4"
+
+
 def test_nothing_certified_is_an_empty_bar() -> None:
     audit = made_up(rules={"fdp": SOUND, "none": (-1,) * 4})
     assert bars(audit)["none: nothing"][0] == 8
@@ -380,9 +390,10 @@ def test_the_axis_holds_what_it_can(flipped_at: int | None, end: int) -> None:
     assert ("beyond the axis" in page(audit).text) == (flipped_at == 399)
 
 
-def test_a_flip_within_the_radius_stands_out() -> None:
-    bad = made_up(targets=(*TARGETS, target(3, 8, 4)), rules={"fdp": (*SOUND, 8)}, violations=(broken(),))
-    assert "refuted" in {shape.css for shape in draw_flipped(bad).shapes}
+@pytest.mark.parametrize("flipped_at", [4, 8])
+def test_a_flip_within_the_radius_stands_out(flipped_at: int) -> None:
+    bad = made_up(targets=(*TARGETS, target(3, 8, flipped_at)), rules={"fdp": (*SOUND, 8)}, violations=(broken(),))
+    assert ("refuted" in {shape.css for shape in draw_flipped(bad).shapes}) == (flipped_at < 8)
     assert "refuted" not in {shape.css for shape in draw_flipped(made_up()).shapes}
     found = page(bad)
     assert "Within their certified radii, 1 of 5 targets flip. The search saw these" in found.text
@@ -411,6 +422,12 @@ def test_the_table_of_targets() -> None:
         ["3", "cat", "dog", "7", "not by 63", "", ""],
     ]
     assert all(row[7] == "5 examples inserted dog dog dog" for row in rows)
+
+
+def test_the_easiest_targets_come_first() -> None:
+    targets = (target(0, 9, None), target(1, 8, 16), target(2, 3, None), target(3, 2, 4), target(1, 1, 9))
+    rows = rows_of_targets(made_up(targets=targets, rules={}))
+    assert [row[3] for row in rows] == ["2", "8", "1", "3", "9"]
 
 
 def test_labels_without_names_are_numbers() -> None:

@@ -27,7 +27,7 @@ _VARIANTS_A_PART = 12
 _MOST_VARIANTS = 20_000
 # Candidates of the attack on gradients, and how much longer than the target they may be.
 _CANDIDATES = 200
-_STRETCHES = (1.0, 2.0, 4.0, 8.0)
+_STRETCHES = (2.0, 4.0, 8.0)
 # How far a moved input may be from the limit that a certificate declares, by its own arithmetic; and how many shares of
 # the way are tried where features are no straight function of inputs.
 _INSIDE = 1 - 2.0**-10
@@ -69,7 +69,7 @@ class Copies(Attack):
 
     def poison(self, scene: Scene, target: int, budget: int) -> Poison | None:
         """So many copies; of sources, as many new ones full of copies."""
-        x = np.repeat(scene.inputs.x[target][None], budget * scene.copies, axis=0)
+        x = scene.copied(target, budget * scene.copies)
         return _placed(scene, target, x, scene.rival(target), budget)
 
 
@@ -98,7 +98,7 @@ class Crafted(Attack):
 
     def fits(self, scene: Scene, target: int) -> bool:
         """Where parts are decided by a hash."""
-        return scene.model_votes is not None and scene.threat in (*_INSERTS, Threat.REPLACE)
+        return scene.is_parts and scene.threat in (*_INSERTS, Threat.REPLACE)
 
     def poison(self, scene: Scene, target: int, budget: int) -> Poison | None:
         """A variant for each of so many buckets: those first whose models support the prediction."""
@@ -118,20 +118,19 @@ class Crafted(Attack):
         names = scene.new_names(_VARIANTS_A_PART * max(budget, 64))
         chosen = _one_a_bucket(scene, target, name_hashes(names), budget)
         taken = np.repeat([names[at] for at in chosen.tolist()], scene.copies).tolist()
-        x = np.repeat(scene.inputs.x[target][None], len(taken), axis=0)
+        x = scene.copied(target, len(taken))
         return Poison.inserting(x, np.full(len(taken), scene.rival(target), dtype=np.int64), taken)
 
 
 def _one_a_bucket(scene: Scene, target: int, hashes: Any, budget: int) -> IntArray:
     """Numbers of candidates, each in another bucket, those first that reach the models that matter most."""
-    assert scene.model_votes is not None
-    said = scene.model_votes[:, target]
     own, rival = int(scene.label[target]), scene.rival(target)
-    worth = np.where(said == own, 2, np.where(said == rival, 0, 1))
+    said = None if scene.model_votes is None else scene.model_votes[:, target]
+    worth = None if said is None else np.where(said == own, 2, np.where(said == rival, 0, 1))
     gain = np.zeros(len(hashes), dtype=np.int64)
     sees: list[list[int]] = [[] for _ in range(len(hashes))]
     for model, members in enumerate(scene.defence.plan().members(hashes)):
-        gain[members] += worth[model]
+        gain[members] += 1 if worth is None else worth[model]
         for member in members.tolist():
             sees[member].append(model)
     taken, chosen = set[tuple[int, ...]](), list[int]()
@@ -177,7 +176,8 @@ class Flip(Attack):
 
     def fits(self, scene: Scene, target: int) -> bool:
         """Where labels can be changed: a flip is a deletion and an insertion."""
-        allowed = (Threat.LABELS, *_CHANGES, Threat.SYMMETRIC_DIFFERENCE)
+        of_examples = () if scene.has_sources else (Threat.LABELS, Threat.REPLACE)
+        allowed = (*of_examples, Threat.EDIT, Threat.SYMMETRIC_DIFFERENCE)
         return scene.threat in allowed and len(scene.supporters(target)) > 0
 
     def poison(self, scene: Scene, target: int, budget: int) -> Poison | None:
@@ -215,13 +215,13 @@ class Gradient(Attack):
         best = self._best(scene, target)
         if best is None:
             return None
-        return _placed(scene, target, np.repeat(best[None], budget, axis=0), scene.rival(target), budget)
+        return _placed(scene, target, np.repeat(best, budget, axis=0), scene.rival(target), budget)
 
     def _best(self, scene: Scene, target: int) -> Array | None:
-        x, clipped = scene.inputs.x[target], getattr(scene.defence, "max_grad_norm", None)
+        x, clipped = scene.copied(target, 1), getattr(scene.defence, "max_grad_norm", None)
         pool = scene.training.x[scene.nearest(target)[:_CANDIDATES]]
         longer = self._stretched(scene, x)
-        rows = [_rows(scene, each) for each in (x[None], longer, pool)]
+        rows = [_rows(scene, each) for each in (x, longer, pool)]
         features = np.concatenate(rows)
         # Before the first step all labels are equally likely: the gradient has norm |x| sqrt((1 - 1/L)).
         norms = np.linalg.norm(features, axis=1) * np.sqrt(1 - 1 / scene.classes)
@@ -230,13 +230,14 @@ class Gradient(Attack):
         best = int(gain.argmax())
         if gain[best] <= gain[0] * 1.001:
             return None
-        return longer[best - 1] if best <= len(longer) else pool[best - 1 - len(longer)]
+        found = best - 1 if best <= len(longer) else best - 1 - len(longer)
+        return (longer if best <= len(longer) else pool)[found : found + 1]
 
     def _stretched(self, scene: Scene, x: Array) -> Array:
         """Longer copies of an input, where numbers are taken as they are."""
         if scene.training.kind != "float" or isinstance(scene.training.declaration, Table):
-            return x[None][:0]
-        return np.stack([x * x.dtype.type(times) for times in _STRETCHES[1:]])
+            return x[:0]
+        return np.concatenate([x * x.dtype.type(times) for times in _STRETCHES])
 
 
 def _rows(scene: Scene, x: Array) -> npt.NDArray[np.float32]:
@@ -265,7 +266,7 @@ class Sources(Attack):
         which = scene.supporting_sources(target)[:number]
         if not len(which) or (len(which) == scene.count and scene.threat is not Threat.EDIT):
             return None
-        x = np.repeat(scene.inputs.x[target][None], len(which) * scene.copies, axis=0)
+        x = scene.copied(target, len(which) * scene.copies)
         names = np.repeat([units.names[at] for at in which.tolist()], scene.copies).tolist()
         y = np.full(len(x), scene.rival(target), dtype=np.int64)
         return Poison(scene.members(which), x, y, tuple(names))
@@ -321,9 +322,12 @@ class Move(Attack):
     knows = "the training data, its features and the declared distance"
 
     def fits(self, scene: Scene, target: int) -> bool:
-        """Against certificates of bounded moves, where inputs are numbers that are not scaled on the way."""
-        plain = scene.training.kind in ("float", "uint8") and getattr(scene.defence, "pixel_std", None) is None
-        return scene.threat is Threat.FEATURES and plain and bool((scene.labels == scene.rival(target)).any())
+        """Against certificates of bounded moves, where the distance is known that the certificate speaks of."""
+        if scene.threat is not Threat.FEATURES or not hasattr(scene.defence, "max_change"):
+            return False
+        measured = scene.defence.encoder is not None or scene.training.kind == "float" or _is_unscaled(scene.defence)
+        numbers = scene.training.kind in ("float", "uint8")
+        return numbers and measured and bool((scene.labels == scene.rival(target)).any())
 
     def poison(self, scene: Scene, target: int, budget: int) -> Poison | None:
         """So many of them, each as far as it may go on the straight line, measured as the certificate measures it."""
@@ -333,7 +337,7 @@ class Move(Attack):
         step = scene.inputs.x[target].astype(np.float64) - x
         before, most = dense(scene.featured(x)), scene.defence.max_change * _INSIDE
         is_free = np.ones(len(x), dtype=np.bool_)
-        for share in _shares(step, most):
+        for share in _shares(step, most, is_plain=scene.defence.encoder is None and x.dtype != np.uint8):
             moved = x[is_free] + step[is_free] * share[is_free].reshape(-1, *[1] * (x.ndim - 1))
             moved = np.rint(moved).astype(x.dtype) if x.dtype == np.uint8 else moved.astype(x.dtype)
             far = np.linalg.norm((dense(scene.featured(moved)) - before[is_free]).astype(np.float64), axis=1)
@@ -345,10 +349,23 @@ class Move(Attack):
         return Poison.changing(scene.training, which, x, scene.labels[which])
 
 
-def _shares(step: Array, most: float) -> Iterator[npt.NDArray[np.float64]]:
-    """How far to try to go, of each step: as far as suits inputs that are features, and then less and less."""
-    length = np.sqrt((step.reshape(len(step), -1) ** 2).sum(axis=1))
-    yield np.minimum(1.0, most / np.maximum(length, 1e-30)) * _INSIDE
+def _is_unscaled(defence: Any) -> bool:
+    """Whether the network takes pixels divided by 255, and nothing else is done to them."""
+    from mithridate.training.models import scaling
+
+    named = isinstance(defence.model, str)
+    return (
+        defence.pixel_std is None
+        and named
+        and set(scaling(defence.model, 3)[1] + scaling(defence.model, 1)[1]) == {1.0}
+    )
+
+
+def _shares(step: Array, most: float, *, is_plain: bool) -> Iterator[npt.NDArray[np.float64]]:
+    """How far to try to go, of each step: of inputs that are features just as far as suits, else less and less."""
+    if is_plain:
+        length = np.sqrt((step.reshape(len(step), -1) ** 2).sum(axis=1))
+        yield np.minimum(1.0, most / np.maximum(length, 1e-30)) * _INSIDE
     for share in np.linspace(1.0, 0.0, _SHARES):
         yield np.full(len(step), share)
 
@@ -393,7 +410,7 @@ def boundaries(scene: Scene, size: Any, *, classes_declared: bool, target: int) 
         yield from _some(f"the size step, from {size.low:,} to {size.high:,}", _grown(scene, target, more))
         yield from _some(f"the size step, below {size.low:,}", _shrunk(scene, target, fewer))
     if not classes_declared and scene.training.class_names is None and not scene.has_sources:
-        x, y = scene.inputs.x[target][None], np.array([scene.classes], dtype=np.int64)
+        x, y = scene.copied(target, 1), np.array([scene.classes], dtype=np.int64)
         for poison in _some("", Poison.inserting(x, y)):
             yield replace(poison, what="the number of labels", condition="class-list")
 
@@ -406,7 +423,7 @@ def _some(what: str, poison: Poison | None) -> Iterator[Boundary]:
 def _grown(scene: Scene, target: int, by: int) -> Poison | None:
     if by > scene.count:  # a set that more than doubles is no poisoned one
         return None
-    x = np.repeat(scene.inputs.x[target][None], by, axis=0)
+    x = scene.copied(target, by)
     y = np.full(by, scene.rival(target), dtype=np.int64)
     return Poison.inserting(x, y, scene.new_names(by) if scene.has_sources else None)
 

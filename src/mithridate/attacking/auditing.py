@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -44,9 +45,11 @@ from mithridate.training.run_directory import locked
 
 IntArray = npt.NDArray[np.int64]
 
+# What the journal calls a hash of all claims.
+_CLAIMS = "claims"
 # One trigger for so many targets.
 _A_TRIGGER = 4
-# How many times too large the controls of a method are that has no rule known to be wrong.
+# How many times too large controls are.
 _TOO_LARGE = (2, 4, 8, 16)
 
 
@@ -323,21 +326,31 @@ def _begun(clean: _Clean, asked: Asked, folder: Path | None, minutes: float | No
     claims = claimed.own
     counts = np.concatenate([_scored(each, claimed.on) for each in votes])
     triggered = {len(clean.test.x) + at: int(of) for at, of in enumerate(clean.marked)}
-    parts = None if is_random(order) or not order.defence.needs_torch else pipeline.known.said
+    is_parts = order.defence.needs_torch and not is_random(order)
     scene = Scene(
-        pipeline.training, pipeline.inputs, triggered, order.defence, claimed.threat, claims.label, counts, parts
+        pipeline.training,
+        pipeline.inputs,
+        triggered,
+        order.defence,
+        claimed.threat,
+        claims.label,
+        counts,
+        is_parts=is_parts,
+        model_votes=pipeline.known.said if is_parts else None,
     )
-    rules = claimed.all_rules()
-    sound = claimed.rule.is_sound or "fdp" not in rules
+    controls, rules = claimed.controls(), claimed.all_rules()
+    unanimous = (counts == counts.sum(axis=1, keepdims=True)).any(axis=1) if is_random(order) else None
+    _check_claims(journal, [claims, *(each for _, each in controls)])
     return Search(
         asked=asked,
         pipeline=pipeline,
         clean=order,
         scene=scene,
         claims=claims,
-        controls=claimed.controls(),
+        controls=controls,
         rules=rules,
-        guide=claimed.name if sound else "fdp",
+        guide="fdp" if "fdp" in rules else claimed.name,  # the tightest that holds
+        unanimous=unanimous,
         journal=journal,
         started=started,
         deadline=None if minutes is None else started + 60 * minutes,
@@ -347,6 +360,23 @@ def _begun(clean: _Clean, asked: Asked, folder: Path | None, minutes: float | No
         class_names=votes[0].shown_class_names,
         notes=notes,
     )
+
+
+def _check_claims(journal: Journal, claims: Sequence[Claims]) -> None:
+    """Require that the clean run is still the one that the journal is about: it may have been trained again.
+
+    Raises:
+        ConfigError: it claims something else.
+    """
+    content = hashlib.sha256()
+    for each in claims:
+        for values in (each.label, each.radius, each.strict):
+            content.update(np.ascontiguousarray(values, dtype="<i8").data)
+    known = journal.find(_CLAIMS)
+    if known is None:
+        journal.add(_CLAIMS, content.hexdigest(), journal.seconds)
+    elif known != content.hexdigest():
+        raise ConfigError("The clean run claims something else than when this audit began; choose another folder (-o).")
 
 
 def _scored(votes: Votes, on: str) -> npt.NDArray[Any]:
@@ -397,17 +427,18 @@ class _Claimed:
         return [replace(each, size=None) for each in self.votes]
 
     def controls(self) -> list[tuple[str, Claims]]:
-        """Claims that are too large: by the paper's rule for groups of a private learner, else larger and larger ones.
+        """Claims that are too large: by the paper's rule for groups, of a private learner; and multiples of the own ones.
 
-        No size limits them: they are about the rule, and are checked with the constants of the clean set.
+        No size limits them: they are about the rule, and are checked with the constants of the clean set. Where the
+        paper's rule claims no more than a sound one, it may be true, and only the multiples show what would be found.
         """
+        found = list[tuple[str, Claims]]()
         if self._is_private:
             paper = RDP("paper", class_weights=getattr(self.rule, "class_weights", None))
-            return [("rdp-paper", self._by(paper, self._freed))]
+            found.append(("rdp-paper", self._by(paper, self._freed)))
         own = self._by(self.rule, self._freed)
-        return [
-            (f"{self.rule.name} with {times} times its radii, and one more", own.times(times)) for times in _TOO_LARGE
-        ]
+        name = f"{self.name} with {{}} times its radii, and one more"
+        return found + [(name.format(times), own.times(times)) for times in _TOO_LARGE]
 
     @property
     def name(self) -> str:
@@ -433,7 +464,7 @@ class _Claimed:
         return found
 
     def _by(self, rule: Rule, votes: Sequence[Votes]) -> Claims:
-        claims = [Claims.of(each, rule, self.threat, self.failure_prob, self.on) for each in votes]
+        claims = [Claims.of(each, rule, self.threat, self.failure_prob, self.on, len(votes)) for each in votes]
         return claims[0] if len(claims) == 1 else claims[0].joined(claims[1])
 
     def _certificate(self, rule: Rule, votes: Votes) -> Any:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mithridate._io.files import TEXT_BYTES, read_file
+from mithridate._io.files import TEXT_BYTES, read_file, write_atomically
 from mithridate.errors import ArtifactError, ConfigError
 
 NAME = "audit.jsonl"
@@ -59,7 +59,8 @@ class Journal:
         lines = read_file(path, TEXT_BYTES).decode("utf-8", "replace").splitlines(keepends=True)
         whole = [line for line in lines if line.endswith("\n")]
         if len(whole) < len(lines):  # a line that was cut off is written again
-            path.write_text("".join(whole), encoding="utf-8")
+            with write_atomically(path) as file:
+                file.write("".join(whole).encode())
         try:
             said = [json.loads(line) for line in whole]
             if not said:

@@ -22,7 +22,6 @@ Markov's inequality about 20 times as many with probability 1/20 at most.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +62,12 @@ class Claims:
     weights: IntArray
 
     @classmethod
-    def of(cls, votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str) -> Claims:
-        """Those of a certificate of each prediction by itself."""
+    def of(cls, votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str, sets: int = 1) -> Claims:
+        """Those of a certificate of each prediction by itself; `sets` such sets of votes are strict together."""
         own = _certified(votes, rule, threat, failure_prob, on, Scope.PREDICTION)
         strict = own
         if not isinstance(rule, ExactRule):
-            strict = _certified(votes, rule, threat, failure_prob, on, Scope.ALL)
+            strict = _certified(votes, rule, threat, failure_prob / sets, on, Scope.ALL)
         weights = rule.weights(votes.classes) if isinstance(rule, Weighted) else np.ones(votes.classes, np.int64)
         radii = np.minimum(strict.radius, own.radius)
         return cls(own.label, own.radius, radii, own.failure_prob, on, weights)
@@ -90,7 +89,7 @@ class Claims:
 
     def allows(self, broken: int) -> bool:
         """Whether a sound certificate may well be wrong about so many predictions."""
-        expected = self.failure_prob * int((self.radius >= 0).sum())
+        expected = self.failure_prob * len(self.radius)  # of all that were certified, whatever came of it
         return self.failure_prob > 0 and broken * _MARKOV <= expected
 
 
@@ -113,6 +112,8 @@ def labels_of(votes: Votes, threat: Threat, on: str) -> IntArray:
 def p_value(votes: Votes, at: int, label: int, on: str, weights: IntArray) -> float:
     """An upper bound on the chance of such votes, or stronger ones, if the label truly has the largest score."""
     others = np.delete(np.arange(votes.classes), label)
+    if label >= votes.classes:  # the poisoned set has no such label
+        return 1.0
     if on == "scores":
         assert votes.score_sums is not None
         lead = (votes.score_sums[at, others] - votes.score_sums[at, label]) / votes.instances
@@ -125,8 +126,3 @@ def p_value(votes: Votes, at: int, label: int, on: str, weights: IntArray) -> fl
         chance = known[label] / (known[label] + known[others])
         tails = stats.binom.sf(rivals - 1, rivals + own, chance)
     return min(1.0, float(tails.min()) * len(others))
-
-
-def is_enough(instances: int, classes: int, claims: int, failure_prob: float) -> bool:
-    """Whether so many fresh instances that all vote for a rival refute a claim among so many."""
-    return instances * math.log(2) >= math.log(max(1, claims) * max(1, classes - 1) / max(failure_prob, 1e-300))

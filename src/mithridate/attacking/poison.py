@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.artifacts import write_npz
-from mithridate._io.files import write_atomically
+from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.files import PathLike, write_atomically
 from mithridate._io.pieces import joined as joined_arrays
 from mithridate._io.pieces import taken
 from mithridate.core.mechanism import Threat
+from mithridate.core.provenance import input_hashes
 from mithridate.data.examples import Examples
 from mithridate.data.units import Units
 from mithridate.data.units import joined as joined_units
-from mithridate.errors import ConfigError
+from mithridate.errors import ArtifactError, ConfigError
 
 Array = npt.NDArray[Any]
 IntArray = npt.NDArray[np.int64]
@@ -125,6 +127,12 @@ class Poison:
         changed = some | (inserted & set(units.names))
         return len(whole - changed), len(inserted - changed), len(changed)
 
+    def digest(self) -> str:
+        """A hash of all that it changes."""
+        content = hashlib.sha256(repr((self.deleted.tolist(), self.y.tolist(), self.units)).encode())
+        content.update(input_hashes(self.x).data if len(self.x) else b"")
+        return content.hexdigest()[:16]
+
     def save(self, path: Path, about: dict[str, Any]) -> None:
         """Write all that makes the poisoned set of the clean one: a `.npz` file without pickle."""
         arrays = {"deleted": self.deleted, "x": self.x, "y": self.y, "about": np.array(json.dumps(about))}
@@ -132,6 +140,19 @@ class Poison:
             arrays["units"] = np.array(self.units, dtype=np.str_)
         with write_atomically(path) as file:
             write_npz(file, arrays)
+
+    @classmethod
+    def load(cls, path: PathLike) -> Poison:
+        """What `save` wrote, such as the file that `audit.json` names for a broken claim.
+
+        Raises:
+            ArtifactError: the file is missing, or is no such file.
+        """
+        arrays = read_npz(Path(path), "the poison of an audit")
+        if not {"deleted", "x", "y"} <= set(arrays):
+            raise ArtifactError(f"{path} holds no poison; give a file of the folder `broken` of an audit.")
+        units = tuple(arrays["units"].tolist()) if "units" in arrays else None
+        return cls(arrays["deleted"].astype(np.int64), arrays["x"], arrays["y"].astype(np.int64), units)
 
     @classmethod
     def changing(cls, clean: Examples, which: IntArray, x: Array, y: IntArray) -> Poison:

@@ -228,7 +228,7 @@ class Audit:
         return f"Audit of {self.method}\n{self.headline}"
 
     def _repr_html_(self) -> str:
-        return hook("AuditReport")(self).html()
+        return hook("AuditReport")(self)._repr_html_()
 
     @property
     def unit_words(self) -> UnitWords:
@@ -241,10 +241,10 @@ class Audit:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing was broken; 1: a claim was; 3: nothing was, but the control neither."""
+        """0: nothing was broken; 1: a claim was; 3: nothing was, but the control neither, or nothing was attacked."""
         if self.violations:
             return BROKEN
-        return HOLDS if self.control.has_power else NO_POWER
+        return HOLDS if self.control.has_power and self.claims and self.targets else NO_POWER
 
     @cached_property
     def median_ratio(self) -> float | None:
@@ -267,14 +267,18 @@ class Audit:
         if self.violations:
             inputs = len({each.input for each in self.violations})
             return f"{said}: {len(self.violations):,} are broken, on {counted(inputs, 'input')}. {self._ratio_words}"
-        return f"{said}: none is broken. {self._ratio_words} {self.control_words}"
+        return f"{said}: none is broken. {' '.join(filter(None, (self._ratio_words, self.control_words)))}"
 
     @property
     def _ratio_words(self) -> str:
-        if self.median_ratio is None:
-            flipped = sum(target.flipped_at is not None for target in self.targets)
-            return f"The attacks flip {flipped} of {counted(len(self.targets), 'target')}."
-        return f"The best attacks flip half of the targets at {self.median_ratio:.2f} times the certified radius."
+        if not self.targets:
+            return "No prediction was attacked before the time was over."
+        flipped = sum(target.flipped_at is not None for target in self.targets)
+        said = f"The attacks flip {flipped} of {counted(len(self.targets), 'target')}"
+        if self.median_ratio is not None:
+            said += f", half of them within {self.median_ratio:.2f} times the certified radius"
+        tight = sum(target.flipped_at == target.radius + 1 for target in self.targets)
+        return f"{said}; {tight} of them at one change more than certified." if tight else f"{said}."
 
     @property
     def control_words(self) -> str:
@@ -282,8 +286,8 @@ class Audit:
         control = self.control
         if control.has_power:
             return (
-                f"The same attacks break {control.violations:,} claims of the control ({control.method}), so they "
-                "could have found a false one."
+                f"The same attacks break {counted(control.violations, 'claim')} of the control ({control.method}), so "
+                "they do find claims that are as false as that."
             )
         return (
             f"The same attacks break no claim of the control ({control.method}): this audit has no power, and shows "

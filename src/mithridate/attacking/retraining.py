@@ -20,6 +20,7 @@ from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences.base import kind_of_device
+from mithridate.features import forgotten
 from mithridate.training.known_models import KnownModels
 from mithridate.training.order import Order, Progress, RuntimeOptions, compose
 
@@ -79,10 +80,10 @@ class Pipeline:
         return order.run(RuntimeOptions(device=self.device, known=self.known))
 
     def again(self, clean: Order, poison: Poison, instances: int, seed: bytes) -> Votes:
-        """Votes on a poisoned set, to judge by: nothing pinned, nothing known, and a seed of their own."""
-        return self._order_of(clean, poison, None, instances, seed, pinned=False).run(
-            RuntimeOptions(device=self.device)
-        )
+        """Votes on a poisoned set, to judge by: nothing pinned, known or remembered, and a seed of their own."""
+        with forgotten():
+            order = self._order_of(clean, poison, None, instances, seed, pinned=False)
+            return order.run(RuntimeOptions(device=self.device))
 
     def _order_of(
         self, clean: Order, poison: Poison, chosen: IntArray | None, instances: int, seed: bytes, *, pinned: bool
@@ -112,7 +113,7 @@ def same_constants(order: Order, other: Order) -> bool:
 
 
 def with_instances(order: Order, instances: int) -> Order:
-    """The same order for fewer instances; a choice that depends on their number is not made again."""
+    """The same order for another number of instances; a choice that depends on their number is not made again."""
     defence = order.defence
-    fewer = dataclasses.replace(defence, instances=min(instances, defence.models))
+    fewer = dataclasses.replace(defence, instances=instances)
     return replace(order, choice=replace(order.choice, defence=fewer))

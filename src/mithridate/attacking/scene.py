@@ -39,7 +39,8 @@ class Scene:
         threat: what may be changed.
         label: what the clean run predicts.
         counts: how it votes, inputs x classes.
-        model_votes: the label that each model of parts votes for, models x inputs; None where votes are no such thing.
+        is_parts: whether examples are assigned to models by a hash.
+        model_votes: the label that each model of parts votes for, models x inputs; None where that is not known.
     """
 
     training: Examples
@@ -49,6 +50,7 @@ class Scene:
     threat: Threat
     label: IntArray
     counts: npt.NDArray[Any]
+    is_parts: bool = False
     model_votes: IntArray | None = None
     _nearest: dict[int, IntArray] = field(default_factory=dict[int, IntArray])
 
@@ -94,16 +96,16 @@ class Scene:
         rows = encoded(encoder, x, compared=sparse)
         return rows if isinstance(rows, csr_array) else np.asarray(rows, dtype=np.float32).reshape(len(rows), -1)
 
-    def products(self, x: Array) -> FloatArray:
-        """Inner products of the features of one input with those of every training example."""
-        found = self.features @ np.asarray(dense(self.featured(x[None])))[0]
+    def _products(self, target: int) -> FloatArray:
+        """Inner products of the features of an input with those of every training example."""
+        found = self.features @ np.asarray(dense(self.featured(self.copied(target, 1))))[0]
         return np.asarray(found, dtype=np.float32).reshape(-1)
 
     def nearest(self, target: int) -> IntArray:
         """The training examples, those that look most like an input first."""
         if target not in self._nearest:
             lengths = np.maximum(self._lengths, 1e-30)
-            self._nearest[target] = np.argsort(-self.products(self.inputs.x[target]) / lengths, kind="stable")
+            self._nearest[target] = np.argsort(-self._products(target) / lengths, kind="stable")
         return self._nearest[target]
 
     @cached_property
@@ -162,13 +164,16 @@ class Scene:
 
     # --- other inputs that look the same -----------------------------------------------------------------------------
 
+    def copied(self, target: int, count: int) -> Array:
+        """So many copies of an input."""
+        return np.repeat(self.inputs.x[target : target + 1], count, axis=0)
+
     def variants(self, target: int, count: int) -> Array:
         """So many different inputs that look like one: each can be given to the pipeline, and has a hash of its own."""
-        x = self.inputs.x[target]
         kind, declared = self.training.kind, self.training.declaration
+        rows = self.copied(target, count)
         if kind == "text":
-            return np.array([str(x) + " " * (number + 1) for number in range(count)])
-        rows = np.repeat(x[None], count, axis=0)
+            return np.array([str(x) + " " * (number + 1) for number, x in enumerate(rows.tolist())])
         flat = rows.reshape(count, -1)
         if isinstance(declared, Table):
             self._exchange_cells(flat, target, [column.width for column in declared.columns])
@@ -181,7 +186,7 @@ class Scene:
             flat[at] += times.astype(flat.dtype)
         else:
             flat[at] += (times * 2.0**-16 * np.maximum(np.abs(flat[at]), 2.0**-10)).astype(flat.dtype)
-        return rows
+        return rows.astype(self.training.x.dtype)  # whose hashes are those of what is trained on
 
     def _exchange_cells(self, rows: Array, target: int, widths: Sequence[int]) -> None:
         """Give rows of a table one or more cells of examples that look alike: only such rows can be written."""

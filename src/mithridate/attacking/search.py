@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mithridate._text import counted
 from mithridate.attacking import attacks as known_attacks
-from mithridate.attacking.attacks import ATTACKS, BOUNDARY, BOUNDARY_KNOWS, BOUNDARY_TITLE, Boundary
+from mithridate.attacking.attacks import ATTACKS, BOUNDARY, BOUNDARY_KNOWS, BOUNDARY_TITLE
 from mithridate.attacking.journal import Journal
 from mithridate.attacking.judging import Claims, labels_of, p_value
 from mithridate.attacking.poison import Poison
@@ -25,7 +25,7 @@ from mithridate.attacking.result import Audit, Broken, Control, Shown, Target, U
 from mithridate.attacking.retraining import Pipeline, is_instant, is_random
 from mithridate.attacking.scene import Scene
 from mithridate.core.mechanism import Threat
-from mithridate.errors import ConfigError
+from mithridate.errors import ConfigError, NumericalError
 from mithridate.training.order import Order
 
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ _STEPS = (1.1, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
 _TOLERANCE = 0.03
 # Up to this share of all examples attacks are tried in any case.
 _AT_LEAST = 0.01
-# Targets against whose predictions the controls are tried before anything else.
+# Targets against whose predictions each control is tried before anything else.
 _CONTROL_TARGETS = 3
 
 
@@ -112,8 +112,8 @@ class _ControlTally:
     tails: list[float] = field(default_factory=list[float])
 
     def broken(self, level: float) -> int:
-        """How many of its claims are refuted."""
-        return sum(tail * max(1, self.checked) <= level for tail in self.tails)
+        """How many of its claims are refuted, with a correction for all that were judged."""
+        return sum(tail * len(self.tails) <= level for tail in self.tails)
 
 
 @dataclass(eq=False)
@@ -127,8 +127,9 @@ class Search:
         scene: what attacks are made from.
         claims: what is audited.
         controls: claims that are too large, by the name of each, the smallest first.
-        rules: the radii of every way to certify the same votes, without limits of size.
+        rules: the radii of every way to certify the same votes, without limits of size; the own one first.
         guide: which of these radii the search starts from.
+        unanimous: on which inputs all instances of the clean run agree; None where votes are no random draws.
         journal: what is known already.
         started: the moment at which the audit would have started without interruptions.
         deadline: when its time is over; None: never.
@@ -147,6 +148,7 @@ class Search:
     controls: Sequence[tuple[str, Claims]]
     rules: dict[str, IntArray]
     guide: str
+    unanimous: npt.NDArray[np.bool_] | None
     journal: Journal
     started: float
     deadline: float | None
@@ -160,6 +162,7 @@ class Search:
     _used: dict[str, int] = field(default_factory=dict[str, int])
     _judged: dict[str, list[tuple[Broken, int]]] = field(default_factory=dict[str, list[tuple[Broken, int]]])
     _left_unjudged: int = 0
+    _refused: dict[str, str] = field(default_factory=dict[str, str])
     _counted: set[str] = field(default_factory=set[str])
     _tallies: list[_ControlTally] = field(default_factory=list[_ControlTally])
 
@@ -172,9 +175,10 @@ class Search:
         finished = True
         chosen = self._targets()
         try:
-            self._break_controls(chosen[:_CONTROL_TARGETS])
+            self._break_controls(chosen)
             if self._wanted(BOUNDARY) and chosen:
                 self._cross_boundaries(chosen[0])
+            self._check_search(chosen[0]) if chosen else None
             for number, target in enumerate(chosen):
                 targets[target] = self._attacked(target)
                 self._say_target(targets[target], number + 1, len(chosen))
@@ -212,8 +216,10 @@ class Search:
     def _seen(
         self, attack: str, target: int, budget: int, poison: Poison, condition: str | None = None
     ) -> _Seen | None:
-        key = f"{attack} {target} {budget}"
-        cost = poison.cost(self.scene.threat, self.pipeline.training)
+        key = f"{attack} {target} {budget} {poison.digest()}"
+        cost = self._cost(poison)
+        if cost is None:
+            return None
         covered = self.claims.covering(cost)
         known = self.journal.find(key)
         if known is None:
@@ -221,20 +227,26 @@ class Search:
             known = self._voted(poison, target, cost, covered)
             self.journal.add(key, known, time.monotonic() - self.started)
         if known.get("refused"):
+            self._refused.setdefault(key, known["refused"])
             return None
+        condition = condition or known["condition"]
         seen = _Seen(cost, known["flipped"], tuple(known["suspects"]), tuple(map(tuple, known["controls"])))
-        self._count(key, attack, known, seen, 0 if condition is not None else len(covered))
+        self._count(key, attack, known, seen, len(covered), is_covered=condition is None)
         if seen.suspects:
             self._judge(key, attack, cost, poison, seen.suspects, condition)
         return seen
 
-    def _count(self, key: str, attack: str, known: dict[str, Any], seen: _Seen, claims: int) -> None:
+    def _count(
+        self, key: str, attack: str, known: dict[str, Any], seen: _Seen, claims: int, *, is_covered: bool
+    ) -> None:
         """Count a poisoned set and the claims that it checks, once however often it is asked about."""
         if key in self._counted:
             return
         self._counted.add(key)
         self._retrainings += 1
         self._used[attack] = self._used.get(attack, 0) + 1
+        if not is_covered:  # which no certificate claims anything about
+            return
         self._claims_checked += claims
         for tally, checked, changed in zip(self._tallies, known["control_claims"], seen.controls, strict=True):
             tally.checked += checked
@@ -253,10 +265,12 @@ class Search:
         labels = labels_of(votes, self.scene.threat, self.claims.on)
         asked = np.arange(len(self.claims.label)) if chosen is None else chosen
         changed = asked[labels != self.claims.label[asked]]
+        condition = None if votes.classes == self.scene.classes else "class-list"
         claimed = [np.intersect1d(asked, claims.covering(cost)) for _, claims in self.controls]
         return {
             "flipped": bool(target in changed),
             "suspects": np.intersect1d(changed, covered).tolist(),
+            "condition": condition,
             "controls": [np.intersect1d(changed, each).tolist() for each in claimed],
             "control_claims": [len(each) for each in claimed],
         }
@@ -264,6 +278,37 @@ class Search:
     def _check_time(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise _OutOfTimeError
+
+    def _check_search(self, target: int) -> None:
+        """Where votes are a function of the data, compute a poisoned set from the start, too: the search reuses much.
+
+        Raises:
+            NumericalError: the search sees other votes.
+        """
+        name = next(iter(self._attacks(target)), None)
+        poison = None if name is None else ATTACKS[name].poison(self.scene, target, max(1, self._guide(target)))
+        if poison is None or is_random(self.clean):
+            return
+        key = f"again {name} {target} {poison.digest()}"
+        known = self.journal.find(key)
+        if known is None:
+            self._check_time()
+            known = self._agrees(poison)
+            self.journal.add(key, known, time.monotonic() - self.started)
+        if not known:
+            raise NumericalError(
+                f"{self.clean.defence.name} gives other votes on the same poisoned data when what was computed before "
+                "is used again, so this audit would be worth nothing. Please report it."
+            )
+
+    def _agrees(self, poison: Poison) -> bool:
+        """Whether the quick votes on a poisoned set are those of a run from the start."""
+        try:
+            quick = self.pipeline.poisoned(self.clean, poison, None, _SEARCHING, self.journal.seed, pinned=False)
+            slow = self.pipeline.again(self.clean, poison, _JUDGING, self.journal.seed)
+        except ConfigError:  # nobody can train on it
+            return True
+        return bool(np.array_equal(quick.counts, slow.counts))
 
     # --- judging -----------------------------------------------------------------------------------------------------
 
@@ -274,7 +319,7 @@ class Search:
         name = f"{condition or ''} {key}"
         if name in self._judged:
             return
-        if self._refuting() >= _MOST_REFUTING:
+        if len({one.poison.digest() for one in self._broken()["violations"]}) >= _MOST_REFUTING:
             self._left_unjudged += len(suspects)
             return
         said = self._verdict(f"judged {key}", poison, suspects, self.claims)
@@ -284,11 +329,6 @@ class Search:
             one = Broken(number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison)
             found.append((one, int(self.claims.strict[number])))
         self._judged[name] = found
-
-    def _refuting(self) -> int:
-        """How many of the sets that were judged refute a claim, whatever else is checked."""
-        most = self._level / max(1, self._claims_checked)
-        return sum(any(one.p <= most for one, _ in found) for found in self._judged.values())
 
     def _verdict(self, key: str, poison: Poison, suspects: Sequence[int], claims: Claims) -> dict[str, Any]:
         """How fresh instances vote on some inputs, and how likely that is if their claims are true."""
@@ -322,9 +362,13 @@ class Search:
     def _break_controls(self, targets: Sequence[int]) -> None:
         """Find changes at which a control is wrong: the smallest claims first, until those of one are refuted."""
         for number, tally in enumerate(self._tallies):
-            for target in targets:
+            for target in self._overclaimed(tally.claims, targets):
                 if self._breaks(number, tally, target):
                     return
+
+    def _overclaimed(self, claims: Claims, targets: Sequence[int]) -> list[int]:
+        """A few targets: those first about which most is claimed, beside what a sound rule claims."""
+        return sorted(targets, key=lambda at: -(claims.radius[at] + 1) / (self._guide(at) + 1))[:_CONTROL_TARGETS]
 
     def _breaks(self, number: int, tally: _ControlTally, target: int) -> bool:
         """Whether an attack on one prediction refutes claims of a control."""
@@ -442,7 +486,7 @@ class Search:
         declared = self.pipeline.asked.classes is not None
         found = known_attacks.boundaries(self.scene, self.clean.size, classes_declared=declared, target=target)
         for number, each in enumerate(found):
-            cost = self._cost(each)
+            cost = self._cost(each.poison)
             if cost is None or not len(self.claims.covering(cost)):
                 self.notes.append(
                     f"Radii end before {each.what}" + ("." if cost is None else f", which takes {cost:,} changes.")
@@ -450,9 +494,9 @@ class Search:
                 continue
             self._seen(BOUNDARY, number, cost, each.poison, each.condition)
 
-    def _cost(self, boundary: Boundary) -> int | None:
+    def _cost(self, poison: Poison) -> int | None:
         try:
-            return boundary.poison.cost(self.scene.threat, self.pipeline.training)
+            return poison.cost(self.scene.threat, self.pipeline.training)
         except ConfigError:  # the threat does not cover it
             return None
 
@@ -487,7 +531,7 @@ class Search:
             triggered=triggered,
             used=self._attacks_used(attacked + triggered),
             rules={name: tuple(int(radii[each.input]) for each in attacked) for name, radii in self.rules.items()},
-            finished=finished,
+            finished=finished and (not self._left_unjudged or bool(broken["violations"])),
             seconds=time.monotonic() - self.started,
             notes=tuple(dict.fromkeys([*self.notes, *self._more_notes(attacked)])),
             assumptions=self.assumptions,
@@ -501,12 +545,20 @@ class Search:
                 f"No attack that was asked for fits {self.clean.defence.name} on this data under the threat "
                 f"{self.scene.threat.value}, so nothing was tried."
             )
-        short = sum(each.radius < self._guide(each.input) for each in attacked)
+        if self._refused:
+            reason = next(iter(self._refused.values()))
+            yield (
+                f"{counted(len(self._refused), 'poisoned data set')} could not be trained on and changed nothing; the "
+                f"first because: {reason}"
+            )
+        freed = next(iter(self.rules.values()))  # those of the own rule
+        short = sum(each.radius < freed[each.input] for each in attacked)
         if short:
             yield (
                 f"The radii of {counted(short, 'target')} end with the size step; without it they would be larger. "
-                "The search starts from those, with the constants of the clean set."
+                "The search goes on beyond them with the constants of the clean set."
             )
+        yield from self._about_unanimous(attacked)
         if self._left_unjudged:
             yield (
                 f"The search saw {self._left_unjudged:,} more broken claims, which were not judged: those that were "
@@ -516,6 +568,23 @@ class Search:
             yield (
                 f"Attacks were searched with {_SEARCHING} instances and judged with {_JUDGING} fresh ones; where the "
                 "votes are close, the budget at which a label flips is an estimate."
+            )
+
+    def _about_unanimous(self, attacked: Sequence[Target]) -> Iterator[str]:
+        """That the radii of unanimous votes say more of the number of instances than of the prediction."""
+        if self.unanimous is None or not attacked:
+            return
+        others = [each for each in attacked if not self.unanimous[each.input]]
+        if 0 < len(others) < len(attacked):
+            ratios = sorted(each.ratio or np.inf for each in others)
+            median = ratios[(len(others) - 1) // 2]
+            came = (
+                f"half flip within {median:.2f} times their radius" if np.isfinite(median) else "fewer than half flip"
+            )
+            yield (
+                f"On {len(attacked) - len(others):,} of {counted(len(attacked), 'target')} all instances of the clean "
+                "run agree, and their radii end with the number of instances. Of the "
+                f"{counted(len(others), 'other')}, {came}."
             )
 
     def _broken(self) -> dict[str, tuple[Broken, ...]]:

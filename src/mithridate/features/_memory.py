@@ -75,6 +75,16 @@ def remembered() -> Iterator[None]:
         _memory.reset(token)
 
 
+@contextmanager
+def forgotten() -> Iterator[None]:
+    """Inside of this block nothing is remembered, whatever the block around it says: for what checks."""
+    token = _memory.set(None)
+    try:
+        yield
+    finally:
+        _memory.reset(token)
+
+
 def encoded(encoder: Encoder, x: np.ndarray, *, compared: bool = False) -> Any:
     """Features of inputs: those of `transform`, or of `compared`, remembered inside of `remembered`."""
     encode = encoder.compared if compared else encoder.transform

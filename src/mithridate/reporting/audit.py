@@ -152,7 +152,7 @@ def _knowledge(audit: Audit) -> str:
     limit = (
         "Training draws nothing at random, so nothing is hidden."
         if _is_exact(audit)
-        else "None knows the randomness of training: the certificates assume that, and what the attacks found was "
+        else "None knows the randomness of training: the certificates assume that, and whether a claim is broken is "
         "judged on instances with fresh seeds."
     )
     return f"Every attacker knows the training data, the method with all its constants, and how it votes. {limit}"
@@ -183,7 +183,7 @@ def _broken_tables(audit: Audit) -> list[dict[str, Any]]:
             "Violations",
             "violations",
             audit.violations,
-            "A sound certificate does not make these claims, whatever its failure probability allows.",
+            "These claims are false, and the failure probability of the certificate does not account for them.",
         ),
         (
             "Within the failure probability",

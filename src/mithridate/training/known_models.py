@@ -43,9 +43,9 @@ class KnownModels:
         return bool(self._tallies)
 
     @property
-    def said(self) -> npt.NDArray[np.int64]:
-        """The label that each model of the last run votes for, models x inputs."""
-        return np.stack([self._tallies[key]["counts"].argmax(axis=1) for key in self._last])
+    def said(self) -> npt.NDArray[np.int64] | None:
+        """The label that each model of the last run votes for, models x inputs; None where none was trained here."""
+        return None if not self._last else np.stack([self._tallies[key]["counts"].argmax(axis=1) for key in self._last])
 
     def fill(self, run: Run, job: Job, train: Trained, device: str) -> None:
         """The votes of every group of a run, from models that are known, or else trained now.
