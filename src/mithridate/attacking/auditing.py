@@ -427,7 +427,7 @@ class _Claimed:
         return [replace(each, size=None) for each in self.votes]
 
     def controls(self) -> list[tuple[str, Claims]]:
-        """Claims that are too large: by the paper's rule for groups, of a private learner; and multiples of the own ones.
+        """Claims that are too large: those of the paper's rule for groups, where it applies, and multiples of the own.
 
         No size limits them: they are about the rule, and are checked with the constants of the clean set. Where the
         paper's rule claims no more than a sound one, it may be true, and only the multiples show what would be found.

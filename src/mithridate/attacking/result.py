@@ -76,6 +76,8 @@ class Target:
         tried: the most changes that were tried.
         poison: the changes that did it, or the most that were tried.
         of: of an input with a trigger, the input without it.
+        unanimous: whether all instances of the clean run agree, so that their number limits the radius; None: votes are
+            no random draws.
     """
 
     input: int
@@ -87,6 +89,7 @@ class Target:
     tried: int
     poison: Poison | None = None
     of: int | None = None
+    unanimous: bool | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -97,7 +100,8 @@ class Target:
         """As plain JSON values."""
         names = ("input", "label", "rival", "radius", "flipped_at", "attack", "tried")
         said = {name: getattr(self, name) for name in names}
-        return said if self.of is None else {**said, "triggered_copy_of": self.of}
+        more = {"triggered_copy_of": self.of, "unanimous": self.unanimous}
+        return {**said, **{name: value for name, value in more.items() if value is not None}}
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ _MOST_REFUTING, _MOST_CONTROLS = 12, 3
 # How far beyond the radius an attack is tried, in steps, and how exactly the budget that suffices is found.
 _STEPS = (1.1, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0)
 _TOLERANCE = 0.03
+# How often fresh instances are asked whether a label flips, and by how much the budget grows where they deny it.
+_CONFIRMATIONS, _A_LITTLE_MORE = 4, 1.1
 # Up to this share of all examples attacks are tried in any case.
 _AT_LEAST = 0.01
 # Targets against whose predictions each control is tried before anything else.
@@ -234,7 +236,16 @@ class Search:
         self._count(key, attack, known, seen, len(covered), is_covered=condition is None)
         if seen.suspects:
             self._judge(key, attack, cost, poison, seen.suspects, condition)
-        return seen
+        is_flipped = seen.flipped and (target not in seen.suspects or self._is_broken(target, cost, poison))
+        return replace(seen, flipped=is_flipped)
+
+    def _is_broken(self, target: int, cost: int, poison: Poison) -> bool:
+        """Whether what the search saw within a radius was confirmed: else it was luck."""
+        found = self._broken()
+        broken = (each for kind in found.values() for each in kind)
+        return any(
+            (each.input, each.budget, each.poison.digest()) == (target, cost, poison.digest()) for each in broken
+        )
 
     def _count(
         self, key: str, attack: str, known: dict[str, Any], seen: _Seen, claims: int, *, is_covered: bool
@@ -427,6 +438,7 @@ class Search:
             best.note(name, radius, self._tried(name, target, radius))
         if self.asked.budgets is None:
             self._search(target, names, best)
+            self._confirm(target, best)
         else:
             self._try_budgets(target, names, best)
         flips = None if best.flipped is None else ATTACKS[best.attack].poison(self.scene, target, best.flipped)
@@ -437,6 +449,7 @@ class Search:
         return Target(
             target, int(self.claims.label[target]), self.scene.rival(target), radius, cost,
             best.attack if cost is not None else None, best.tried, shown, self.scene.triggered.get(target),
+            None if self.unanimous is None else bool(self.unanimous[target]),
         )  # fmt: skip
 
     def _try_budgets(self, target: int, names: Sequence[str], best: _Best) -> None:
@@ -448,6 +461,8 @@ class Search:
             for name in names:
                 best.note(name, budget, self._tried(name, target, budget))
             if best.flipped is not None and best.flipped <= budget:
+                self._confirm(target, best, most=budget)
+            if best.flipped is not None:
                 return
 
     def _search(self, target: int, names: Sequence[str], best: _Best) -> None:
@@ -480,6 +495,36 @@ class Search:
                 best.flipped = middle
             else:
                 low = middle
+
+    def _confirm(self, target: int, best: _Best, most: int = 1 << 62) -> None:
+        """Ask fresh instances: of many budgets the search takes the luckiest. What they deny takes a little more."""
+        if not is_random(self.clean):
+            return
+        for _ in range(_CONFIRMATIONS):
+            if best.flipped is None or best.flipped <= int(self.claims.radius[target]):  # which judging decides
+                return
+            if self._is_confirmed(best.attack, target, best.flipped):
+                return
+            best.tried = max(best.tried, best.flipped)
+            best.flipped = round(_A_LITTLE_MORE * best.flipped) + 1
+            if best.flipped > most:
+                break
+        best.tried, best.flipped = max(best.tried, min(best.flipped or 0, most)), None
+
+    def _is_confirmed(self, attack: str, target: int, budget: int) -> bool:
+        poison = ATTACKS[attack].poison(self.scene, target, budget)
+        if poison is None:
+            return False
+        key = f"confirmed {attack} {target} {budget} {poison.digest()}"
+        known = self.journal.find(key)
+        if known is None:
+            self._check_time()
+            chosen = np.array([target])
+            pinned = (self._cost(poison) or 0) > int(self.claims.radius[target])
+            votes = self.pipeline.poisoned(self.clean, poison, chosen, _SEARCHING, os.urandom(32), pinned=pinned)
+            known = bool(labels_of(votes, self.scene.threat, self.claims.on)[0] != self.claims.label[target])
+            self.journal.add(key, known, time.monotonic() - self.started)
+        return known
 
     def _cross_boundaries(self, target: int) -> None:
         """Poison across the boundary of every constant that follows the data, where any claim covers it."""
@@ -566,15 +611,16 @@ class Search:
             )
         if is_random(self.clean):
             yield (
-                f"Attacks were searched with {_SEARCHING} instances and judged with {_JUDGING} fresh ones; where the "
-                "votes are close, the budget at which a label flips is an estimate."
+                f"Attacks were searched and their flips confirmed with {_SEARCHING} instances each, and broken claims "
+                f"judged with {_JUDGING} fresh ones; where votes are close, the budget at which a label flips is an "
+                "estimate."
             )
 
     def _about_unanimous(self, attacked: Sequence[Target]) -> Iterator[str]:
         """That the radii of unanimous votes say more of the number of instances than of the prediction."""
         if self.unanimous is None or not attacked:
             return
-        others = [each for each in attacked if not self.unanimous[each.input]]
+        others = [each for each in attacked if not each.unanimous]
         if 0 < len(others) < len(attacked):
             ratios = sorted(each.ratio or np.inf for each in others)
             median = ratios[(len(others) - 1) // 2]
