@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from aaai2023 import tables
 from aaai2023.results import ROWS, Certified, Results, Row
+from audit.tables import Audits
+from audit.tables import blocks as audit_blocks
 from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
 from embeddings.tables import Embeddings
@@ -244,7 +246,10 @@ def everything() -> tuple[list[Figure], dict[str, str]]:
     drawn = [*figures(results), *([beyond_figure(beyond)] if beyond.tasks else [])]
     encoders = encoder_blocks(Embeddings(), beyond)
     sources = source_blocks(Sources())
-    return drawn, {**tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **pictures(drawn)}
+    audits = audit_blocks(Audits())
+    return drawn, {
+        **tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **audits, **pictures(drawn)
+    }  # fmt: skip
 
 
 def main() -> None:

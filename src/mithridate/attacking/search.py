@@ -521,8 +521,11 @@ class Search:
             self._check_time()
             chosen = np.array([target])
             pinned = (self._cost(poison) or 0) > int(self.claims.radius[target])
-            votes = self.pipeline.poisoned(self.clean, poison, chosen, _SEARCHING, os.urandom(32), pinned=pinned)
-            known = bool(labels_of(votes, self.scene.threat, self.claims.on)[0] != self.claims.label[target])
+            try:
+                votes = self.pipeline.poisoned(self.clean, poison, chosen, _SEARCHING, os.urandom(32), pinned=pinned)
+                known = bool(labels_of(votes, self.scene.threat, self.claims.on)[0] != self.claims.label[target])
+            except ConfigError:  # nobody can train on it
+                known = False
             self.journal.add(key, known, time.monotonic() - self.started)
         return known
 

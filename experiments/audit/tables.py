@@ -1,0 +1,121 @@
+"""What audits by attack came to: a table from raw results alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from aaai2023.tables import listed, table
+
+HERE = Path(__file__).parent
+TITLES = {
+    "digits": "digits",
+    "adult": "adult",
+    "reuters": "Reuters",
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10, EfficientNet-Lite0",
+}
+METHODS = {
+    "nearest-neighbours": "nearest neighbours",
+    "kernel-vote": "kernel vote",
+    "ridge": "ridge",
+    "dpa": "DPA",
+    "run-off-election": "run-off election",
+    "finite-aggregation": "finite aggregation",
+    "bagging": "bagging",
+    "fdp": "f-DP ensemble",
+    "label-smoothing": "label smoothing",
+}
+_HEAD = (
+    "data", "examples, inputs", "method", "claims checked", "poisoned sets", "broken", "radius", "best attack",
+    "attack / radius", "not unanimous", "control broken",
+)  # fmt: skip
+_WORDS = (0, 2, 10)
+
+
+class Audits:
+    """The raw results of a folder; every file is read once."""
+
+    def __init__(self, folder: Path = HERE / "results") -> None:
+        self._folder = folder
+
+    @cached_property
+    def found(self) -> list[dict[str, Any]]:
+        """What every audit said, by data set and method."""
+        all_of_them = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self._folder.glob("*.json"))]
+        order = list(TITLES), list(METHODS)
+        return sorted(all_of_them, key=lambda each: (order[0].index(each["data"]), order[1].index(each["method"])))
+
+
+def blocks(found: Audits) -> dict[str, str]:
+    """The generated parts of pages."""
+    if not found.found:
+        return {}
+    return {
+        "audits": table(_HEAD, [_line(each) for each in found.found], _WORDS),
+        "audits in words": _words(found.found),
+    }
+
+
+def _line(said: dict[str, Any]) -> list[str]:
+    targets = said["targets"]
+    ratios = [_ratio(each) for each in targets]
+    others = [_ratio(each) for each in targets if each.get("unanimous") is False]
+    return [
+        TITLES[said["data"]],
+        f"{said['examples']:,}, {said['inputs']:,}",
+        METHODS[said["method"]],
+        f"{said['claims']:,}",
+        f"{said['retrainings']:,}",
+        f"{len(said['violations']):,}",
+        _number(_median([each["radius"] for each in targets])),
+        _number(_median([_flipped(each) for each in targets])),
+        _times(_median(ratios)),
+        _times(_median(others)) if others else "",
+        _control(said["control"]),
+    ]
+
+
+def _flipped(target: dict[str, Any]) -> float:
+    return float("inf") if target["flipped_at"] is None else float(target["flipped_at"])
+
+
+def _ratio(target: dict[str, Any]) -> float:
+    return _flipped(target) / max(target["radius"], 1)
+
+
+def _median(values: Sequence[float]) -> float:
+    """The lower one of an even number, as audits have it."""
+    return sorted(values)[(len(values) - 1) // 2] if values else float("inf")
+
+
+def _number(value: float) -> str:
+    return "" if value == float("inf") else f"{value:,.0f}"
+
+
+def _times(value: float) -> str:
+    return "" if value == float("inf") else f"{value:.2f}"
+
+
+def _control(control: dict[str, Any]) -> str:
+    """Whose claims are refuted: those of the paper's rule, or the method's own times a factor."""
+    if not control["has_power"]:
+        return "none"
+    name = control["method"]
+    return name if " with " not in name else f"{name.split(' with ')[1].split(' ')[0]} x radius"
+
+
+def _words(found: Sequence[dict[str, Any]]) -> str:
+    """All audits together."""
+    claims, sets = (sum(each[name] for each in found) for name in ("claims", "retrainings"))
+    broken = sum(len(each["violations"]) for each in found)
+    unfinished = [f"{TITLES[each['data']]} with {METHODS[each['method']]}" for each in found if not each["finished"]]
+    verdict = "None is broken." if not broken else f"{broken:,} are broken."
+    said = f"In all, {claims:,} certified claims were checked under {sets:,} poisoned data sets. {verdict}"
+    if unfinished:
+        said += f" The time was over before all was tried for {listed(unfinished)}."
+    return said + "\n"
