@@ -32,7 +32,7 @@ METHODS = {
 }
 _HEAD = (
     "data", "examples, inputs", "method", "claims checked", "poisoned sets", "broken", "radius", "best attack",
-    "attack / radius", "not unanimous", "control broken",
+    "attack / radius", "not unanimous", "control broken", "minutes",
 )  # fmt: skip
 _WORDS = (0, 2, 10)
 
@@ -77,6 +77,7 @@ def _line(said: dict[str, Any]) -> list[str]:
         _times(_median(ratios)),
         _times(_median(others)) if others else "",
         _control(said["control"]),
+        f"{said['seconds'] / 60:.1f}",
     ]
 
 

@@ -407,8 +407,8 @@ def boundaries(scene: Scene, size: Any, *, classes_declared: bool, target: int) 
     """
     if size is not None:
         more, fewer = size.high - size.num_train, size.num_train - size.low + 1
-        yield from _some(f"the size step, from {size.low:,} to {size.high:,}", _grown(scene, target, more))
-        yield from _some(f"the size step, below {size.low:,}", _shrunk(scene, target, fewer))
+        yield from _some(f"the size step that begins at {size.high:,}", _grown(scene, target, more))
+        yield from _some(f"the size step that ends below {size.low:,}", _shrunk(scene, target, fewer))
     if not classes_declared and scene.training.class_names is None and not scene.has_sources:
         x, y = scene.copied(target, 1), np.array([scene.classes], dtype=np.int64)
         for poison in _some("", Poison.inserting(x, y)):

@@ -27,7 +27,7 @@ from mithridate.attacking.judging import Claims
 from mithridate.attacking.result import Audit
 from mithridate.attacking.retraining import Pipeline, is_random
 from mithridate.attacking.scene import Scene
-from mithridate.attacking.search import Asked, Say, Search
+from mithridate.attacking.search import AuditSearch, Question, Say
 from mithridate.certifying.certification import certify, default_threat, own_rule
 from mithridate.comparing.result import make_folder
 from mithridate.core.mechanism import Private, Threat
@@ -39,7 +39,7 @@ from mithridate.defences import defence as defence_of
 from mithridate.defences import predict
 from mithridate.defences.private import METHODS
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
-from mithridate.features import remembered
+from mithridate.features.memory import remembered
 from mithridate.training.order import Order
 from mithridate.training.run_directory import locked
 
@@ -136,7 +136,7 @@ def _asked(
     failure_prob: float,
     threat: Threat | str | None,
     minutes: float | None,
-) -> Asked:
+) -> Question:
     _validate.positive_integer(targets=targets)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     if minutes is not None:
@@ -144,7 +144,7 @@ def _asked(
     if threat is not None:
         _validate.one_of(tuple(Threat), threat=threat)
     wanted = None if threat is None else Threat(threat)
-    return Asked(targets, _checked_budgets(budgets), _checked_attacks(attacks), failure_prob, wanted)
+    return Question(targets, _checked_budgets(budgets), _checked_attacks(attacks), failure_prob, wanted)
 
 
 def _checked_budgets(budgets: Sequence[int | str] | None) -> tuple[str, ...] | None:
@@ -204,7 +204,7 @@ class _Clean:
         method: Any,
         training: Examples,
         test: Examples,
-        asked: Asked,
+        asked: Question,
         run_dir: PathLike | None,
         device: str,
         assumptions: Sequence[str],
@@ -312,7 +312,7 @@ def _with_triggered(training: Examples, test: Examples, marked: IntArray) -> Exa
 # --- what is claimed --------------------------------------------------------------------------------------------------
 
 
-def _begun(clean: _Clean, asked: Asked, folder: Path | None, minutes: float | None, say: Say) -> Search:
+def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float | None, say: Say) -> AuditSearch:
     """Everything that is decided before the first poisoned set: claims, targets, what an attacker knows."""
     journal = Journal(folder, {**clean.identity, "asked": asked.to_dict()})
     started = time.monotonic() - journal.seconds
@@ -341,7 +341,7 @@ def _begun(clean: _Clean, asked: Asked, folder: Path | None, minutes: float | No
     controls, rules = claimed.controls(), claimed.all_rules()
     unanimous = (counts == counts.sum(axis=1, keepdims=True)).any(axis=1) if is_random(order) else None
     _check_claims(journal, [claims, *(each for _, each in controls)])
-    return Search(
+    return AuditSearch(
         asked=asked,
         pipeline=pipeline,
         clean=order,
@@ -403,7 +403,7 @@ class _Claimed:
     on: str
 
     @classmethod
-    def of(cls, votes: Sequence[Votes], asked: Asked, on: str) -> _Claimed:
+    def of(cls, votes: Sequence[Votes], asked: Question, on: str) -> _Claimed:
         """What is claimed under the threat that is asked about."""
         return cls(votes, own_rule(votes[0]), asked.threat or default_threat(votes[0]), asked.failure_prob, on)
 

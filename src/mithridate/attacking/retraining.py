@@ -20,7 +20,7 @@ from mithridate.core.mechanism import Deterministic
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences.base import kind_of_device
-from mithridate.features import forgotten
+from mithridate.features.memory import forgotten
 from mithridate.training.known_models import KnownModels
 from mithridate.training.order import Order, Progress, RuntimeOptions, compose
 

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Table
 from mithridate.data.examples import Examples
-from mithridate.features import encoded
+from mithridate.features.memory import encoded
 from mithridate.training.order import cap_of
 
 Array = npt.NDArray[Any]

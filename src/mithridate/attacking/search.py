@@ -51,7 +51,7 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What the user wants.
 
     Attributes:
@@ -119,7 +119,7 @@ class _ControlTally:
 
 
 @dataclass(eq=False)
-class Search:
+class AuditSearch:
     """An audit at work.
 
     Attributes:
@@ -142,7 +142,7 @@ class Search:
         notes: sentences for the reader.
     """
 
-    asked: Asked
+    asked: Question
     pipeline: Pipeline
     clean: Order
     scene: Scene

@@ -27,7 +27,8 @@ from mithridate.data.ids import joined as joined_ids
 from mithridate.data.units import Units
 from mithridate.data.units import joined as joined_units
 from mithridate.errors import ConfigError
-from mithridate.features import BadRow, Encoder, encoded
+from mithridate.features import BadRow, Encoder
+from mithridate.features.memory import encoded
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float32]

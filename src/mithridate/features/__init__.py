@@ -23,7 +23,6 @@ from mithridate.features._encoder import (
     is_same,
     pick_encoder,
 )
-from mithridate.features._memory import encoded, forgotten, remembered
 from mithridate.features.efficientnet import EfficientNetLite0, EfficientNetLite2
 from mithridate.features.frozen import Frozen
 from mithridate.features.gradients import LayeredGradients, ObjectGradients, OrientedGradients, PhotoGradients
@@ -59,12 +58,9 @@ __all__ = [
     "WordLlama",
     "about_encoder",
     "beside",
-    "encoded",
     "encoder",
-    "forgotten",
     "from_dict",
     "is_installed",
     "is_same",
     "pick_encoder",
-    "remembered",
 ]

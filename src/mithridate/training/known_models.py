@@ -19,7 +19,7 @@ from mithridate.training.run_directory import Run, TallyArrays, added
 if TYPE_CHECKING:
     from mithridate.training.task import Job
 
-Trained = Callable[[Sequence[int]], Sequence[TallyArrays]]
+TrainsModels = Callable[[Sequence[int]], Sequence[TallyArrays]]
 _KEY_BYTES = 32
 # What a votes file of a function of the data has no use for.
 _SCORES = ("score_sums", "score_squares", "score_histograms")
@@ -47,7 +47,7 @@ class KnownModels:
         """The label that each model of the last run votes for, models x inputs; None where none was trained here."""
         return None if not self._last else np.stack([self._tallies[key]["counts"].argmax(axis=1) for key in self._last])
 
-    def fill(self, run: Run, job: Job, train: Trained, device: str) -> None:
+    def fill(self, run: Run, job: Job, train: TrainsModels, device: str) -> None:
         """The votes of every group of a run, from models that are known, or else trained now.
 
         Args:
