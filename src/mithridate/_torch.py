@@ -61,11 +61,11 @@ def _has(path: str) -> bool:
 _SETTINGS: dict[str, dict[str, Any]] = {
     precision: _REPEATABLE
     | (
-        {p: precision if p.startswith("cu") and precision == "tf32" else "ieee" for p in _PRODUCTS if _has(p)}
+        {p: "tf32" if p.startswith("cu") and precision != "float32" else "ieee" for p in _PRODUCTS if _has(p)}
         if _has(_PRODUCTS[0])
-        else dict.fromkeys(_PRODUCTS_BEFORE, precision == "tf32")
+        else dict.fromkeys(_PRODUCTS_BEFORE, precision != "float32")
     )
-    for precision in ("float32", "tf32")
+    for precision in ("float32", "tf32", "bfloat16")
 }
 
 
@@ -92,7 +92,10 @@ def usual_settings() -> Iterator[None]:
 
 @contextmanager
 def products(precision: str, device: torch.device) -> Iterator[None]:
-    """Matrix products and convolutions in `float32` or `tf32`, repeatable, whatever was set; it is set back after."""
+    """Matrix products and convolutions in `float32` or `tf32`, repeatable, whatever was set; it is set back after.
+
+    To torch, `bfloat16` is `tf32`: what has 16 bits is left to our own kernels.
+    """
     settings = _SETTINGS[precision]
     before = {path: functools.reduce(getattr, path.split("."), torch.backends) for path in settings}
     with torch.autocast(device.type, enabled=False):

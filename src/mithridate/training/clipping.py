@@ -12,9 +12,9 @@ _SMALLEST = 2.0**-100
 # Squared norm of a layer's inputs, or of the gradients of its outputs, above which an example is left out.
 _LARGEST_SQUARE = 2.0**120
 # Relative error of one rounded number: half a unit in the last place.
-_UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11}
+_UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "bfloat16": 2.0**-11}
 # Share of the norm that is set aside for the rounding of sums over examples; matrix units may cut where others round.
-_FOR_SUMS = {"float32": 2.0**-9, "tf32": 2.0**-8}
+_FOR_SUMS = {"float32": 2.0**-9, "tf32": 2.0**-8, "bfloat16": 2.0**-8}
 # How many examples single precision may add up: 2 x loss x number^2 is at most that share.
 _FEW = 128
 # How many neighbours compiled code adds up in single precision, and up to which size of a batch.
@@ -43,7 +43,8 @@ class Clipping:
 
     * G is stored: f and each entry of G are rounded to the precision before they are multiplied, so every entry is off
       by at most (1 + e)^2 - 1 < 2.1 e of itself, and the norm by the same factor. N is taken from the stored G itself,
-      so how G was computed does not matter.
+      so how G was computed does not matter. Under `bfloat16` the stages of a stem are computed and stored in 16 bits: G is
+      what was stored, N is its norm, and its entries, which have fewer digits than e allows, are not rounded again.
     * G = g a^T (a linear layer): each of f, g and a is rounded: at most 3.1 e, for the same reason.
     * G = sum_t g_t a_t^T is formed a second time for the sum: entries may cancel, so the two may differ by an error
       that is bounded relative to the operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 e
@@ -82,7 +83,8 @@ class Clipping:
     below 1.)
 
     Attributes:
-        precision: `float32` or `tf32`: how operands of matrix products are rounded.
+        precision: `float32` or `tf32`: how operands of matrix products are rounded; `bfloat16` is `tf32`, but for the
+            stem of a network (`layers.Stem`), where kernels can compute that in 16 bits.
     """
 
     precision: str

@@ -29,7 +29,7 @@ _LARGEST = 1e30  # single precision ends at 3e38
 # Between these the clipping bound holds with all roundings (see `clipping`).
 _SHORTEST_NORM, _LONGEST_NORM = 1e-12, 1e12
 _LIGHTEST, _HEAVIEST = 1e-6, 1e6
-PRECISIONS = ("auto", "float32", "tf32")
+PRECISIONS = ("auto", "float32", "tf32", "bfloat16")
 # Examples of a unit that form its gradient, where nobody says how many.
 UNIT_ROWS = 16
 

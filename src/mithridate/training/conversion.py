@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
 from mithridate.training import layers
-from mithridate.training.kernels import Chain, Dense, Stage, cpu
+from mithridate.training.kernels import MOST_PLACES, Chain, Dense, Stage, cpu
 
 
 class NotConvertible(Exception):
@@ -294,7 +294,7 @@ def fusion_of(traced: fx.GraphModule, known: dict[str, layers.Layer], shapes: Sh
     fusion = Fusion(stem=stem, stem_nodes=stem_nodes, chain=chain)
     for node in traced.graph.nodes:
         _follow_norms(traced, node, known, shapes, fusion)
-        window = _window_of(traced, node)
+        window = _window_of(traced, node, shapes)
         activation = _activation_of(traced, node.args[0], only_user=True) if window else None
         if window is None or activation is None or len(shapes[node] or ()) != 4:
             continue
@@ -381,7 +381,7 @@ def _next_stage(
         members.append(users[0])
     convolution, active, pooling = members
     layer = known.get(str(convolution.target)) if convolution.op == "call_module" else None
-    activation, window = _activation_of(traced, active, only_user=True), _window_of(traced, pooling)
+    activation, window = _activation_of(traced, active, only_user=True), _window_of(traced, pooling, shapes)
     images, outputs = shapes.get(before), shapes.get(convolution)
     if not isinstance(layer, layers.Conv) or activation is None or window is None or not images or not outputs:
         return None
@@ -427,13 +427,22 @@ def _flattens(
     return after == (before[0], math.prod(before[1:]))
 
 
-def _window_of(traced: fx.GraphModule, node: fx.Node) -> tuple[int, int] | None:
+def _window_of(traced: fx.GraphModule, node: fx.Node, shapes: Shapes) -> tuple[int, int] | None:
     """The window of a pooling by plain means over windows side by side, else None."""
     pooling = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+    if type(pooling) is nn.AdaptiveAvgPool2d:
+        return _whole_image(shapes.get(node.args[0]), shapes.get(node))
     if type(pooling) is not nn.AvgPool2d or pooling.ceil_mode or pooling.divisor_override is not None:
         return None
     window, stride, padding = (_pair(value) for value in (pooling.kernel_size, pooling.stride, pooling.padding))
     return window if stride == window and padding == (0, 0) else None
+
+
+def _whole_image(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """The window of a mean over whole images, where they are as small as other windows are."""
+    if not before or not after or len(before) != 4 or after[2:] != (1, 1) or math.prod(before[2:]) > MOST_PLACES:
+        return None
+    return before[2], before[3]
 
 
 def _pair(value: int | Sequence[int]) -> tuple[int, int]:

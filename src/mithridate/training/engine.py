@@ -108,7 +108,8 @@ class Engine:
         recipe: how instances are trained, resolved: it decides where batches come from (`batch_source`) and what
             becomes of their gradients (`GradientRule`).
         device: where to compute.
-        precision: `float32` or `tf32` for the operands of matrix products, or `auto`: `tf32` where a GPU has it.
+        precision: `float32`, `tf32` or `bfloat16` for the operands of matrix products (see `clipping`), or `auto`, the
+            fastest that there is here.
         parts: for models of parts, the indices of what each of them sees.
         test: for models of parts, inputs that will be voted on.
         in_flight: how many models are trained at a time, None to choose; on a GPU, a constant of models that are
@@ -140,7 +141,7 @@ class Engine:
         self.network, self.path = _network_for(module, data)
         if recipe.is_deterministic:
             _check_device(device, self.path)
-        self.precision = _precision_for(precision, device, self.path)
+        self.precision = _precision_for(precision, device, self.network)
         if isinstance(self.network, FastNetwork):
             self.network.clipping = Clipping(self.precision)
         self.shapes = self.network.shapes
@@ -475,14 +476,22 @@ def _network_for(module: nn.Module, data: Dataset) -> tuple[Network, str]:
         return GeneralNetwork(module, shape), "general"
 
 
-def _precision_for(asked: str, device: torch.device, path: str) -> str:
+def _precision_for(asked: str, device: torch.device, network: Network) -> str:
     """The precision of matrix products: as asked, or the fastest whose clipping is accounted for."""
     _validate.one_of(PRECISIONS, precision=asked)
-    if device.type != "cuda" or path == "general":
-        if asked == "tf32":
-            raise ConfigError("precision='tf32' needs an NVIDIA GPU and a model of known layers; leave it out.")
+    if device.type != "cuda" or isinstance(network, GeneralNetwork):
+        if asked in ("tf32", "bfloat16"):
+            raise ConfigError(f"precision='{asked}' needs an NVIDIA GPU and a model of known layers; leave it out.")
         return "float32"
-    return "tf32" if asked == "auto" else asked
+    takes_halves = network.takes_halves(device)
+    if asked == "bfloat16" and not takes_halves:
+        raise ConfigError(
+            "precision='bfloat16' is for networks that start with convolutions of more than 16 outputs, each with an "
+            "activation and a mean over windows, on an NVIDIA GPU of compute capability 8 or more; leave it out."
+        )
+    if asked != "auto":
+        return asked
+    return "bfloat16" if takes_halves else "tf32"
 
 
 def _free_memory(device: torch.device) -> int:

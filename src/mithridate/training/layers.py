@@ -134,6 +134,33 @@ class Stored(Pieces):
         return _means(self._gradients[models], shares[models])
 
 
+class Turned(Stored):
+    """Gradients of convolutions that are held with their places before their channels, in any precision.
+
+    Args:
+        gradients: models x batch x outputs x places x channels, of which those in excess are 0.
+        channels: how many channels there are.
+        frame: what all layers share.
+        squares: their squared norms, of the numbers that are held.
+    """
+
+    def __init__(self, gradients: Tensor, channels: int, frame: Layout, squares: Tensor) -> None:
+        super().__init__(gradients.flatten(2), frame, squares)
+        self._shape, self._channels = gradients.shape[2:], channels
+
+    def write_sums(self, factors: Tensor, out: Tensor) -> None:
+        sums = torch.empty(len(out), self._shape.numel(), dtype=out.dtype, device=out.device)
+        super().write_sums(factors, sums)
+        out.copy_(self._in_order(sums))
+
+    def means(self, shares: Tensor, models: slice) -> Tensor:
+        return self._in_order(_means(self._gradients[models].float(), shares[models]))
+
+    def _in_order(self, rows: Tensor) -> Tensor:
+        """Rows over outputs, places and channels, as rows over outputs, channels and places."""
+        return rows.unflatten(-1, self._shape)[..., : self._channels].transpose(-1, -2).flatten(-3)
+
+
 class Apart(Pieces):
     """Gradients that are held one by one, apart for each model and without padding.
 
@@ -309,7 +336,7 @@ class GhostConvolution(Pieces):
         kernels, clipping = self._frame.kernels, self._frame.clipping
         if (
             kernels is not None
-            and clipping.precision == "tf32"
+            and clipping.precision != "float32"
             and kernels.library_convolutions.takes_ghost_norms(self._images, self._gradients)
         ):
             places = self._conv.places(self._images)
@@ -751,10 +778,12 @@ class Stem(Layer):
     def forward(self, inputs: Tensor, parameters: Sequence[Tensor], frame: Layout) -> Tensor:
         pairs = self._pairs(parameters)
         if frame.kernels is not None:
-            precision = frame.clipping.dot_precision
-            outputs, frame.kept[self] = frame.kernels.leading_convolutions.forward(
-                inputs, pairs, frame.extents, self.stages, precision, keep=frame.recording
-            )
+            stem = frame.kernels.leading_convolutions
+            halved = frame.clipping.precision == "bfloat16" and stem.takes_halves(self.stages)
+            outputs, frame.kept[self] = stem.forward(
+                inputs, pairs, frame.extents, self.stages, "bf16" if halved else frame.clipping.dot_precision,
+                keep=frame.recording,
+            )  # fmt: skip
             return outputs
         last = self.stages[-1]
         outputs = inputs.new_zeros(len(inputs), last.outputs, *last.out_size)
@@ -772,7 +801,8 @@ class Stem(Layer):
         saved = frame.kept.pop(self)
         if frame.kernels is not None:
             found = frame.kernels.leading_convolutions.example_gradients(saved, gradients)
-            return [part for stored in found for part in _stored_together(stored, frame)]
+            pairs = zip(found, self.stages, strict=True)
+            return [part for stored, stage in pairs for part in _stored_together(stored, stage.channels, frame)]
         assert frame.native is not None
         pairs = self._pairs(parameters)
         by_model = [
@@ -803,11 +833,12 @@ class Stem(Layer):
         return [(weight[model], bias[model]) for weight, bias in pairs]
 
 
-def _stored_together(stored: tuple[Tensor, Tensor, Tensor], frame: Layout) -> list[Pieces]:
+def _stored_together(stored: tuple[Tensor, Tensor, Tensor], channels: int, frame: Layout) -> list[Pieces]:
     """Gradients of weights and biases, with their squared norms together."""
     weights, biases, squares = stored
-    squares = squares + lost_squares(weights.shape[2] + biases.shape[2])
-    return [Stored(weights, frame, squares), Stored(biases, frame, torch.zeros_like(squares))]
+    squares = squares + lost_squares(weights[0, 0].numel() + biases.shape[2])
+    own = Turned(weights, channels, frame, squares) if weights.dim() == 5 else Stored(weights, frame, squares)
+    return [own, Stored(biases, frame, torch.zeros_like(squares))]
 
 
 def _nothing(values: Tensor) -> Tensor:

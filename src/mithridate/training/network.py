@@ -88,6 +88,13 @@ class FastNetwork:
         self.bytes_per_model = 4 * 6 * self.size
         _rehearse(self, module, input_shape, input_dtype)
 
+    def takes_halves(self, device: torch.device) -> bool:
+        """Whether there are kernels that compute its stem in 16 bits."""
+        kernels, stem = kernels_for(device), self._fusion.stem
+        if kernels is None or stem is None or (device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)):
+            return False
+        return kernels.leading_convolutions.takes_halves(stem.stages)
+
     def clipped_sums(
         self,
         weights: Tensor,

@@ -91,7 +91,7 @@ class RuntimeOptions:
         run_dir: where the run is kept, so that the same order resumes after an interruption; None: in memory.
         device: `cpu`, `cuda`, `mps` or `auto`.
         in_flight: how many models are trained at a time; None: as many as fit into memory.
-        precision: of matrix products: `float32`, `tf32` or `auto`, the faster one.
+        precision: of matrix products: `float32`, `tf32`, `bfloat16` or `auto`, the fastest one.
         keep_models: whether the run directory keeps what `predict` needs.
         backend: who trains: this process (None), or the workers of a Ray cluster.
         shards: train these shards of the run alone; None: all.

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+# Largest window of a stage.
+MOST_PLACES = 16
+
+
 @dataclass(frozen=True)
 class Stage:
     """Convolution with bias (stride 1), activation (`tanh` or `relu`), mean over windows side by side.

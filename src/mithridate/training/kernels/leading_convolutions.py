@@ -31,7 +31,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from mithridate.training.kernels import Stage
+from mithridate.training.kernels import MOST_PLACES, Stage, stage_gradients
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Saved:
         images: what each stage was applied to; channels come first in the first, last in the others.
         activated: values before pooling: examples x windows x places x channels; of the first stage examples x channels
             x places x windows, or one number where they are not kept.
-        precision: how operands of matrix products are rounded.
+        precision: how operands of matrix products are rounded: `ieee`, `tf32`, or `bf16`.
     """
 
     stages: tuple[Stage, ...]
@@ -54,6 +54,16 @@ class Saved:
     images: list[Tensor]
     activated: list[Tensor]
     precision: str
+
+    @property
+    def is_halved(self) -> bool:
+        """Whether images and gradients have 16 bits; then the first stage is a matrix product, too."""
+        return self.precision == "bf16"
+
+    @property
+    def of_products(self) -> str:
+        """How Triton is to round operands in single precision."""
+        return "ieee" if self.is_halved else self.precision
 
 
 # --- sizes of tiles -------------------------------------------------------------------------------------------------
@@ -80,23 +90,20 @@ STAGE_FORWARD: dict[str, dict[str, int]] = {
     "narrow tf32": {"SPREAD": 1, "BQ": 64, "BK": 16, "num_warps": 2, "num_stages": 3},
     "narrow ieee": {"SPREAD": 1, "BQ": 64, "BK": 16, "num_warps": 4, "num_stages": 1},
     "wide tf32": {"SPREAD": 0, "BQ": 32, "BK": 32, "num_warps": 4, "num_stages": 3},
+    "wide bf16": {"SPREAD": 0, "BQ": 32, "BK": 32, "num_warps": 4, "num_stages": 3},
     "wide ieee": {"SPREAD": 0, "BQ": 16, "BK": 16, "num_warps": 4, "num_stages": 2},
-}
-# BP: positions at a time, BO: outputs, BT: places of the kernel, BC: channels per program.
-STAGE_GRADIENT: dict[str, dict[str, int]] = {
-    "narrow tf32": {"BO": 16, "BT": 32, "BC": 8, "BP": 16, "num_warps": 1, "num_stages": 2},
-    "narrow ieee": {"BO": 16, "BT": 32, "BC": 8, "BP": 16, "num_warps": 2, "num_stages": 1},
-    "wide tf32": {"BO": 32, "BT": 16, "BC": 32, "BP": 32, "num_warps": 4, "num_stages": 2},
-    "wide ieee": {"BO": 64, "BT": 2, "BC": 32, "BP": 16, "num_warps": 4, "num_stages": 1},
 }
 # TH x TW: pixels of a block (a power of two), BR: blocks per program, BK: numbers of a patch of gradients at a time.
 INPUT_GRADIENT: dict[str, dict[str, int]] = {
     "narrow tf32": {"TH": 2, "TW": 4, "BR": 128, "BK": 32, "num_warps": 4, "num_stages": 3},
     "narrow ieee": {"TH": 2, "TW": 2, "BR": 128, "BK": 16, "num_warps": 4, "num_stages": 1},
     "wide tf32": {"TH": 1, "TW": 1, "BR": 128, "BK": 32, "num_warps": 4, "num_stages": 3},
+    "wide bf16": {"TH": 1, "TW": 1, "BR": 128, "BK": 32, "num_warps": 4, "num_stages": 3},
     "wide ieee": {"TH": 1, "TW": 1, "BR": 64, "BK": 16, "num_warps": 4, "num_stages": 2},
 }
 
+# Pixels whose channels are turned at a time.
+_PACKED = 256
 # Largest patch of a first stage, and most weights of one of its outputs: they live in registers.
 _ENTRY_PIXELS, _ENTRY_WEIGHTS = 64, 48
 # Most channels between stages.
@@ -136,6 +143,18 @@ def _spread_weights(weights, table, out, weight_stride, SIZE: tl.constexpr, BN: 
     entry = tl.load(table + place, mask=place < SIZE, other=-1)
     value = tl.load(weights + model.to(tl.int64) * weight_stride + entry, mask=entry >= 0, other=0.0)
     tl.store(out + model.to(tl.int64) * SIZE + place, value, mask=place < SIZE)
+
+
+@triton.jit
+def _pack(images, extents, out, batch, C: tl.constexpr, CP: tl.constexpr, P: tl.constexpr, BP: tl.constexpr):
+    """Some pixels of one example, channels last and filled up with zeros."""
+    example = tl.program_id(1).to(tl.int64)
+    if example % batch < tl.load(extents + example // batch):
+        pixel, channel = tl.program_id(0) * BP + tl.arange(0, BP), tl.arange(0, CP)
+        inside = (pixel < P)[:, None]
+        source = images + (example * C + channel[None, :]) * P + pixel[:, None]
+        values = tl.load(source, mask=inside & (channel < C)[None, :], other=0.0)
+        tl.store(out + (example * P + pixel[:, None]) * CP + channel[None, :], values, mask=inside)
 
 
 @triton.jit
@@ -431,71 +450,6 @@ def _stage_forward(
 
 
 @triton.jit
-def _stage_gradient(
-    images, activated, gradients, extents, backs, out, out_bias, squares, batch,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OP: tl.constexpr, KH: tl.constexpr,
-    KW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, VH: tl.constexpr, VW: tl.constexpr, QH: tl.constexpr,
-    QW: tl.constexpr, ACTIVATION: tl.constexpr,
-    CP: tl.constexpr, VP: tl.constexpr, LAST: tl.constexpr,
-    BO: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Gradient of one example with respect to the weights of BO outputs, at BT places of the kernel, of BC channels.
-
-    Also writes `backs`, the gradient before the activation, which `_input_gradient` reads.
-    """
-    example, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    c_tiles: tl.constexpr = CP // BC
-    t_tiles: tl.constexpr = (KH * KW + BT - 1) // BT
-    o_tile, t_tile, c_tile = part // (c_tiles * t_tiles), (part // c_tiles) % t_tiles, part % c_tiles
-    model = example // batch
-    Q: tl.constexpr = QH * QW
-    K: tl.constexpr = KH * KW
-    o = o_tile * BO + tl.arange(0, BO)
-    k = tl.arange(0, BT * BC)
-    tap, channel = t_tile * BT + k // BC, c_tile * BC + k % BC
-    down, right = tap // KW, tap % KW
-    square = 0.0
-    if example % batch < tl.load(extents + model):
-        result = tl.zeros([BO, BT * BC], dtype=tl.float32)
-        total = tl.zeros([BP, BO], dtype=tl.float32)
-        for start in range(0, Q * VP, BP):
-            position = start + tl.arange(0, BP)
-            within, place = position // VP, position % VP
-            alive = (position < Q * VP) & (place < VH * VW)
-            mask = alive[:, None] & (o < O)[None, :]
-            source = activated + ((example * Q * VP + position) * OP)[:, None] + o[None, :]
-            value = tl.load(source, mask=mask, other=0.0)
-            if LAST:
-                source = gradients + (example * (O * Q) + within)[:, None] + (o * Q)[None, :]
-            else:
-                source = gradients + ((example * Q + within) * OP)[:, None] + o[None, :]
-            back = tl.load(source, mask=mask, other=0.0) * (1.0 / (VH * VW)) * _slope(value, ACTIVATION)
-            total += back
-            row, column = (within // QW) * VH + place // VW, (within % QW) * VW + place % VW
-            if part % (c_tiles * t_tiles) == 0:
-                target = backs + (example * (Q * VH * VW) + row * (QW * VW) + column)[:, None] * OP + o[None, :]
-                tl.store(target, back, mask=alive[:, None] & (o < OP)[None, :])
-            image = images + example * (H * W * CP) + ((row - PH) * W + (column - PW)) * CP
-            valid = alive[:, None] & (tap < K)[None, :]
-            if PH + PW > 0:
-                y, x = row[:, None] + (down - PH)[None, :], column[:, None] + (right - PW)[None, :]
-                valid = valid & (y >= 0) & (y < H) & (x >= 0) & (x < W)
-            patch = tl.load(image[:, None] + ((down * W + right) * CP + channel)[None, :], mask=valid, other=0.0)
-            result = tl.dot(tl.trans(back), patch, result, input_precision=PRECISION)
-        # The weights' own order: channels before places.
-        ordered = tl.permute(tl.reshape(result, [BO, BT, BC]), [0, 2, 1])
-        c, t = c_tile * BC + tl.arange(0, BC), t_tile * BT + tl.arange(0, BT)
-        place = ((example * O + o) * (C * K))[:, None, None] + (c * K)[None, :, None] + t[None, None, :]
-        tl.store(out + place, ordered, mask=(o < O)[:, None, None] & (c < C)[None, :, None] & (t < K)[None, None, :])
-        square += tl.sum(tl.sum(result * result, axis=1), axis=0)
-        if part % (c_tiles * t_tiles) == 0:
-            bias = tl.sum(total, axis=0)
-            tl.store(out_bias + example * O + o, bias, mask=o < O)
-            square += tl.sum(bias * bias, axis=0)
-    tl.store(squares + example * tl.num_programs(1) + part, square)
-
-
-@triton.jit
 def _input_gradient(
     backs, spread, extents, out, batch,
     H: tl.constexpr, W: tl.constexpr, CP: tl.constexpr, OP: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -560,7 +514,7 @@ def _is_sound(stage: Stage) -> bool:
         min(stage.out_size) >= 1
         and stage.activation in ("tanh", "relu")
         and stage.outputs <= _WIDEST
-        and stage.window[0] * stage.window[1] <= 16
+        and stage.window[0] * stage.window[1] <= MOST_PLACES
         and all(padding < kernel for padding, kernel in zip(stage.padding, stage.kernel, strict=True))
     )
 
@@ -581,17 +535,19 @@ def forward(
         params: for each stage weights [models, O, C, KH, KW] and biases [models, O]; models may lie apart.
         extents: for each model, the position in the batch from which there is only padding (int32).
         stages: the stages; see `supports`.
-        precision: `ieee` or `tf32`, for operands of matrix products.
+        precision: `ieee` or `tf32`, for operands of matrix products; or `bf16`, for all that is kept.
         keep: whether `example_gradients` will be called.
 
     Returns:
         [models * batch, O, height, width], zero beyond each extent, and what `example_gradients` needs.
     """
     saved = Saved(tuple(stages), tuple(params), extents, [images.contiguous()], [], precision)
+    if saved.is_halved:
+        saved.images[0] = _packed(saved.images[0], extents, _padded(stages[0].channels))
     for at, stage in enumerate(stages):
         last = at == len(stages) - 1
-        out = _new_images(images, stage, extents, last=last)
-        if at == 0:
+        out = _new_images(saved.images[-1], stage, last=last)
+        if at == 0 and not saved.is_halved:
             _launch_entry_forward(saved, out, last=last, keep=keep)
         else:
             _launch_stage_forward(saved, at, out, last=last, keep=keep)
@@ -599,10 +555,20 @@ def forward(
     return saved.images.pop(), saved
 
 
-def _new_images(images: Tensor, stage: Stage, extents: Tensor, *, last: bool) -> Tensor:
+def _packed(images: Tensor, extents: Tensor, channels: int) -> Tensor:
+    """Images with their channels last and filled up with zeros to so many, in 16 bits."""
+    examples, there, height, width = images.shape
+    out = images.new_empty(examples, height, width, channels, dtype=torch.bfloat16)
+    grid = (triton.cdiv(height * width, _PACKED), examples)
+    _pack[grid](images, extents, out, examples // len(extents), C=there, CP=channels, P=height * width, BP=_PACKED)
+    return out
+
+
+def _new_images(images: Tensor, stage: Stage, *, last: bool) -> Tensor:
+    """In the precision of those before; but the last ones leave the stem."""
     height, width = stage.out_size
     if last:
-        return images.new_empty(images.shape[0], stage.outputs, height, width)
+        return images.new_empty(images.shape[0], stage.outputs, height, width, dtype=torch.float32)
     return images.new_empty(images.shape[0], height, width, _padded(stage.outputs))
 
 
@@ -627,7 +593,9 @@ def _launch_entry_forward(saved: Saved, out: Tensor, *, last: bool, keep: bool) 
 def _launch_stage_forward(saved: Saved, at: int, out: Tensor, *, last: bool, keep: bool) -> None:
     stage, (weights, biases), images = saved.stages[at], saved.params[at], saved.images[at]
     models, examples = saved.extents.shape[0], images.shape[0]
-    tiles = STAGE_FORWARD[f"{_width(stage.outputs)} {saved.precision}"]
+    tiles = dict(STAGE_FORWARD[f"{_width(stage.outputs)} {saved.precision}"])
+    if not tiles["SPREAD"]:  # made for windows of four: as many rows for others
+        tiles["BQ"] = max(1, 4 * tiles["BQ"] // _window_size(stage))
     shape = _Patch(stage, stage.window if tiles["SPREAD"] else (1, 1), back=False)
     height, width = stage.out_size
     activated = images.new_empty(
@@ -635,9 +603,9 @@ def _launch_stage_forward(saved: Saved, at: int, out: Tensor, *, last: bool, kee
     )
     parts = triton.cdiv(examples // models * height * width, tiles["BQ"])
     _stage_forward[(parts, models)](
-        images, _spread(weights, shape, tiles["BK"]), biases, saved.extents, activated, out, examples // models,
+        images, _spread(weights, shape, tiles["BK"], images.dtype), biases, saved.extents, activated, out, examples // models,
         biases.stride(0), **_constants(stage), CP=_padded(stage.channels), VP=_window_size(stage), ROWS=shape.rows,
-        RUN=shape.run, KEEP=keep, LAST=last, PRECISION=saved.precision, **tiles,
+        RUN=shape.run, KEEP=keep, LAST=last, PRECISION=saved.of_products, **tiles,
     )  # fmt: skip
     saved.activated.append(activated)
 
@@ -650,17 +618,33 @@ def example_gradients(saved: Saved, gradients: Tensor) -> list[tuple[Tensor, Ten
         gradients: with respect to its result, [models * batch, O, height, width].
 
     Returns:
-        For each stage [models, batch, O * C * KH * KW], [models, batch, O] and the squared norms of both together
-        [models, batch], in double precision. Beyond the extents gradients are not written, and norms are 0.
+        For each stage the gradients of the weights, those of the biases [models, batch, O] and the squared norms of both
+        together [models, batch], in double precision. The weights of a first stage that threads compute lie in their own
+        order, [models, batch, O * C * KH * KW]; those of others as [models, batch, O, KH * KW, channels], channels filled
+        up with zeros. Beyond the extents gradients are not written, and norms are 0.
     """
     gradients = gradients.contiguous()
     results = []
-    for at in range(len(saved.stages) - 1, 0, -1):
-        result, backs = stage_gradients(saved, at, gradients)
-        results.append(result)
-        gradients = stage_input_gradient(saved, at, backs)
-    results.append(entry_gradients(saved, gradients))
+    first = 0 if saved.is_halved else 1
+    for at in range(len(saved.stages) - 1, first - 1, -1):
+        stage, last = saved.stages[at], at == len(saved.stages) - 1
+        backs, biases, of_biases = stage_gradients.before_activation(
+            stage, saved.activated[at], gradients, saved.extents, last=last
+        )
+        weights, squares = stage_gradients.weight_gradients(
+            stage, saved.images[at], backs, saved.extents, saved.of_products
+        )
+        results.append((weights, biases, torch.cat([of_biases, squares], dim=2).sum(dim=2, dtype=torch.float64)))
+        if at > 0:
+            gradients = stage_input_gradient(saved, at, backs)
+    if not saved.is_halved:
+        results.append(entry_gradients(saved, gradients))
     return results[::-1]
+
+
+def takes_halves(stages: Sequence[Stage]) -> bool:
+    """Whether there are kernels for these stages in 16 bits."""
+    return supports(stages) and all(_width(stage.outputs) == "wide" for stage in stages)
 
 
 def entry_gradients(saved: Saved, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -679,24 +663,6 @@ def entry_gradients(saved: Saved, gradients: Tensor) -> tuple[Tensor, Tensor, Te
     return out, out_bias, squares.sum(dim=2, dtype=torch.float64)
 
 
-def stage_gradients(saved: Saved, at: int, gradients: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Gradients with respect to the parameters of a later stage, and before its activation (channels last)."""
-    stage, images = saved.stages[at], saved.images[at]
-    tiles = _gradient_tiles(stage, saved.precision)
-    outer = triton.cdiv(stage.outputs, tiles["BO"])
-    taps = triton.cdiv(stage.kernel[0] * stage.kernel[1], tiles["BT"])
-    parts = outer * taps * (_padded(stage.channels) // tiles["BC"])
-    out, out_bias, squares = _new_gradients(saved, stage, parts)
-    (height, width), (tall, wide) = stage.out_size, stage.window
-    backs = images.new_empty(images.shape[0], height * tall, width * wide, _padded(stage.outputs))
-    _stage_gradient[(images.shape[0], parts)](
-        images, saved.activated[at], gradients, saved.extents, backs, out, out_bias, squares, out.shape[1],
-        **_constants(stage), CP=_padded(stage.channels), VP=_window_size(stage), LAST=at == len(saved.stages) - 1,
-        PRECISION=saved.precision, **tiles,
-    )  # fmt: skip
-    return (out, out_bias, squares.sum(dim=2, dtype=torch.float64)), backs
-
-
 def stage_input_gradient(saved: Saved, at: int, backs: Tensor) -> Tensor:
     """Gradient with respect to the image of a later stage, channels last."""
     stage, images = saved.stages[at], saved.images[at]
@@ -706,10 +672,10 @@ def stage_input_gradient(saved: Saved, at: int, backs: Tensor) -> Tensor:
     blocks = triton.cdiv(stage.height, shape.block[0]) * triton.cdiv(stage.width, shape.block[1])
     out = torch.empty_like(images)
     _input_gradient[(triton.cdiv(examples // models * blocks, tiles["BR"]), models)](
-        backs, _spread(saved.params[at][0], shape, tiles["BK"]), saved.extents, out, examples // models,
+        backs, _spread(saved.params[at][0], shape, tiles["BK"], backs.dtype), saved.extents, out, examples // models,
         H=stage.height, W=stage.width, CP=_padded(stage.channels), OP=_padded(stage.outputs), OH=backs.shape[1],
         OW=backs.shape[2], TOP=stage.kernel[0] - 1 - stage.padding[0], LEFT=stage.kernel[1] - 1 - stage.padding[1],
-        ROWS=shape.rows, RUN=shape.run, PRECISION=saved.precision, **tiles,
+        ROWS=shape.rows, RUN=shape.run, PRECISION=saved.of_products, **tiles,
     )  # fmt: skip
     return out
 
@@ -719,17 +685,6 @@ def _new_gradients(saved: Saved, stage: Stage, parts: int) -> tuple[Tensor, Tens
     batch = images.shape[0] // models
     out = images.new_empty(models, batch, stage.outputs * stage.entries)
     return out, images.new_empty(models, batch, stage.outputs), images.new_empty(models, batch, parts)
-
-
-def _gradient_tiles(stage: Stage, precision: str) -> dict[str, int]:
-    """Tiles of `_stage_gradient`, none larger than what there is."""
-    tiles = dict(STAGE_GRADIENT[f"{_width(stage.outputs)} {precision}"])
-    places = triton.next_power_of_2(stage.kernel[0] * stage.kernel[1])
-    tiles["BO"] = max(16, min(tiles["BO"], _padded(stage.outputs)))
-    tiles["BC"] = min(tiles["BC"], _padded(stage.channels))
-    # A side of a matrix product has at least 16 entries.
-    tiles["BT"] = max(min(tiles["BT"], places), 16 // tiles["BC"])
-    return tiles
 
 
 def _padded(channels: int) -> int:
@@ -822,10 +777,10 @@ def _table(patch: _Patch, chunk: int, device: torch.device) -> Tensor:
     return patch.table(chunk).to(device)
 
 
-def _spread(weights: Tensor, patch: _Patch, chunk: int) -> Tensor:
+def _spread(weights: Tensor, patch: _Patch, chunk: int, dtype: torch.dtype) -> Tensor:
     """The weights of all models, laid out; `weights` may have its models apart, but no holes within one."""
     table = _table(patch, chunk, weights.device)
-    out = weights.new_empty(weights.shape[0], table.numel())
+    out = weights.new_empty(weights.shape[0], table.numel(), dtype=dtype)
     grid = (triton.cdiv(table.numel(), 1024), weights.shape[0])
     _spread_weights[grid](weights, table, out, weights.stride(0), SIZE=table.numel(), BN=1024)
     return out
