@@ -378,7 +378,7 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
 
 
 def seen_by_model(scene: Scene, x: Any) -> Any:
-    """Inputs as they reach the model, in double precision: of the encoder, of pixels their 255th part, or as they are."""
+    """Inputs as they reach the model, in double precision: encoded, pixels divided by 255, or as they are."""
     encoder = scene.defence.encoder
     made = encoder.transform(x) if encoder is not None else x / 255 if x.dtype == np.uint8 else x
     made = made.toarray() if hasattr(made, "toarray") else made

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from mithridate import SampledGaussian, Threat, Votes, certify
 from mithridate.accounting import FDP, RDP
-from mithridate.certifying.certification import predicted
 from mithridate.attacking.judging import Claims, labels_of, p_value
 from mithridate.attacking.poison import Poison
 from mithridate.attacking.result import Broken
 from mithridate.attacking.search import AuditSearch, Question
+from mithridate.certifying.certification import predicted
 from mithridate.core.rule import default_rule
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.partitions import Partitioned
@@ -231,8 +231,7 @@ def test_joined_claims_are_those_of_both() -> None:
 
 
 def test_a_sound_certificate_may_be_wrong_about_some_of_all_inputs() -> None:
-    """By Markov's inequality about 20 times the expected number; all inputs count, also those about which nothing is
-    claimed."""
+    """By Markov's inequality about 20 times the expected number; inputs about which nothing is claimed count, too."""
     few, many = claims([5] * 10, 0.01), claims([5] * 10 + [-1] * 90, 0.01)
     assert [few.allows(broken) for broken in (0, 1, 2, 3)] == [True, True, True, False]
     assert [many.allows(broken) for broken in (20, 21)] == [True, False]
@@ -261,7 +260,7 @@ def judged(found: list[tuple[int, int, int, float]], claimed: Claims, *, checked
     search.claims, search._claims_checked = claimed, checked
     poison = Poison(np.zeros(0, np.int64), np.zeros((1, 1)), np.zeros(1, np.int64))
     search._judged = {
-        key: [(Broken(n, 0, 9, budget, "copies", None, (0.0, 1.0), p, poison), strict) for n, budget, strict, p in found]
+        key: [(Broken(n, 0, 9, at, "copies", None, (0.0, 1.0), p, poison), strict) for n, at, strict, p in found]
     }
     broken = search._broken()
     return SimpleNamespace(**{name: [each.input for each in some] for name, some in broken.items()})

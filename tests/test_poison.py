@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from mithridate.attacking.poison import Poison
 from mithridate.core.mechanism import Threat
-from mithridate.data.declarations import Table
 from mithridate.data.columns import Number
+from mithridate.data.declarations import Table
 from mithridate.data.examples import Examples
 from mithridate.data.units import Units
 from mithridate.errors import ArtifactError, ConfigError
@@ -111,13 +112,12 @@ def test_no_threat_counts_fewer_changes_than_there_are(case: tuple[Examples, Poi
     poisoned = poison.applied(clean)
     for threat in Threat:
         fewest = slow_cost(threat, clean, poisoned)
-        try:
-            cost = poison.cost(threat, clean)
-        except ConfigError as error:
-            assert threat.value in str(error)
-        else:
-            assert fewest is not None, threat
-            assert cost >= fewest, threat
+        if fewest is None:
+            with pytest.raises(ConfigError, match=threat.value):
+                poison.cost(threat, clean)
+            continue
+        with contextlib.suppress(ConfigError):
+            assert poison.cost(threat, clean) >= fewest, threat
 
 
 @given(poisoned_sets())

@@ -85,7 +85,7 @@ def _placed(scene: Scene, target: int, x: Array, label: int, budget: int) -> Poi
     near = scene.supporters(target)[: len(x)]
     if len(near) < len(x):  # the rest in the place of the farthest
         others = np.setdiff1d(scene.nearest(target), near, assume_unique=True)
-        near = np.concatenate([near, others[: len(x) - len(near)]])
+        near = np.concatenate([near, others[::-1][: len(x) - len(near)]])
     return Poison.changing(scene.training, near, x[: len(near)], y[: len(near)]) if len(near) else None
 
 
@@ -300,7 +300,7 @@ def with_trigger(training: Examples, x: Array) -> Array:
     """Inputs with a trigger: a corner of an image, two columns of a table, a word behind a text."""
     if training.kind == "text":
         return np.array([f"{text} zqtrigger zqtrigger" for text in x.tolist()])
-    marked = np.array(x)
+    marked = np.array(x, order="C")  # so that what is flat is a view
     if training.kind == "uint8" and marked.ndim >= 3:
         size = max(2, marked.shape[-1] // 8)
         marked[..., -size:, -size:] = 255

@@ -111,9 +111,9 @@ def labels_of(votes: Votes, threat: Threat, on: str) -> IntArray:
 
 def p_value(votes: Votes, at: int, label: int, on: str, weights: IntArray) -> float:
     """An upper bound on the chance of such votes, or stronger ones, if the label truly has the largest score."""
-    others = np.delete(np.arange(votes.classes), label)
     if label >= votes.classes:  # the poisoned set has no such label
         return 1.0
+    others = np.delete(np.arange(votes.classes), label)
     if on == "scores":
         assert votes.score_sums is not None
         lead = (votes.score_sums[at, others] - votes.score_sums[at, label]) / votes.instances

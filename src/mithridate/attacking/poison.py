@@ -151,8 +151,13 @@ class Poison:
         arrays = read_npz(Path(path), "the poison of an audit")
         if not {"deleted", "x", "y"} <= set(arrays):
             raise ArtifactError(f"{path} holds no poison; give a file of the folder `broken` of an audit.")
+        numbers = [arrays[name] for name in ("deleted", "y")]
+        are_numbers = all(each.dtype.kind in "iu" and each.ndim == 1 for each in numbers)
+        if not are_numbers or arrays["x"].shape[:1] != numbers[1].shape:
+            raise ArtifactError(f"{path} is damaged: deleted and y hold no numbers, or x is not as long as y.")
         units = tuple(arrays["units"].tolist()) if "units" in arrays else None
-        return cls(arrays["deleted"].astype(np.int64), arrays["x"], arrays["y"].astype(np.int64), units)
+        deleted, y = (each.astype(np.int64) for each in numbers)
+        return cls(deleted, arrays["x"], y, units)
 
     @classmethod
     def changing(cls, clean: Examples, which: IntArray, x: Array, y: IntArray) -> Poison:

@@ -276,7 +276,7 @@ class Audit:
     @property
     def _ratio_words(self) -> str:
         if not self.targets:
-            return "No prediction was attacked before the time was over."
+            return "No prediction was attacked."
         flipped = sum(target.flipped_at is not None for target in self.targets)
         said = f"The attacks flip {flipped} of {counted(len(self.targets), 'target')}"
         if self.median_ratio is not None:

@@ -174,10 +174,11 @@ class Scene:
         rows = self.copied(target, count)
         if kind == "text":
             return np.array([str(x) + " " * (number + 1) for number, x in enumerate(rows.tolist())])
-        flat = rows.reshape(count, -1)
         if isinstance(declared, Table):
-            self._exchange_cells(flat, target, [column.width for column in declared.columns])
+            rows = rows.astype(self.training.x.dtype)
+            self._exchange_cells(rows, target, [column.width for column in declared.columns])
             return rows
+        flat = rows.reshape(count, -1)
         places, times = np.arange(count) % flat.shape[1], 1 + np.arange(count) // flat.shape[1]
         at = np.arange(count), places
         if kind == "uint8":
