@@ -122,23 +122,26 @@ def test_a_scaler_is_recognised_in_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 # --- the arithmetic of a GPU, on a CPU --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("step", [1, 100])
 @pytest.mark.parametrize("block", [1, 7, 1000])
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("method", ["nearest-neighbours", "kernel-vote"])
 def test_what_a_gpu_computes_is_what_a_cpu_computes(
-    method: str, mirrored: bool, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, mirrored: bool, block: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
-    from mithridate.defences import _near, _on_gpu
+    from mithridate.defences import _near, _on_gpu, _sending
 
-    # Coarse inputs, of which many are equally near, and a mapped file of them.
-    x, y, inputs = images(0, 80) // 100, np.arange(80) % 3, images(1, 20) // 100
+    # Fine inputs, and coarse ones, of which many are equally near; in a mapped file.
+    x, y, inputs = images(0, 80) // step, np.arange(80) % 3, images(1, 20) // step
     made = defence(method, features="none", classes=3, num_train=80, mirrored=mirrored, **METHODS[method])
     expected = made.train((x, y), inputs, device="cpu")
     monkeypatch.setattr(_on_gpu, "_BLOCK_EXAMPLES", block)
     monkeypatch.setattr(_on_gpu, "BLOCK_EXAMPLES", block)
     monkeypatch.setattr(_on_gpu, "_BYTES_OF_PRODUCT", 1 << 22)
-    monkeypatch.setattr(_on_gpu, "_FOR_EXAMPLES", block % 2)
+    monkeypatch.setattr(_on_gpu, "_SPARE", 2)
+    monkeypatch.setattr(_on_gpu, "_BYTES_OF_NEAREST", 1 << 22)
+    monkeypatch.setattr(_sending, "_PIECE_BYTES", 1 << 8)
     used: list[_on_gpu.OnGpu] = []
 
     @contextmanager

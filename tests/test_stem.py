@@ -68,7 +68,11 @@ _TOLERANCES = {"ieee": 1e-5, "tf32": 5e-3, "bf16": 6e-3}
 # In the interpreter the first two precisions differ only in the sizes of tiles.
 @pytest.mark.parametrize(
     ("case", "precision"),
-    [*((case, "tf32") for case in _CASES), ("lenet", "ieee"), ("windows that leave a rest", "ieee"), *((case, "bf16") for case in ("opa", "wide, with a rest"))],
+    [
+        *((case, "tf32") for case in _CASES),
+        *((case, "ieee") for case in ("lenet", "windows that leave a rest")),
+        *((case, "bf16") for case in ("opa", "wide, with a rest")),
+    ],
 )
 def test_interpreted_kernels_agree_with_torch(case: str, precision: str) -> None:
     if importlib.util.find_spec("triton") is None:

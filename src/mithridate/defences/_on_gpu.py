@@ -3,15 +3,18 @@
 Whole numbers up to 2^24 are exact in single precision, in any order of summation, and so are all products and partial
 sums of them here (see `_whole_rows`). TF32, which rounds what is multiplied, is switched off, and that is checked. Keys
 are whole numbers of 64 bits that differ from each other, so that the smallest ones are the same set however they are
-found. So are the smallest ones of the examples of each unit, which are their voices (see `_voices`).
+found. So are the smallest ones of the examples of each unit, which are their voices (see `_voices`). Keys are formed
+only of examples whose product is among the largest, and of all where more are equally near than were looked at.
+
+Examples that do not stay on the device cross to it once, piece by piece, while the piece before is compared.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from mithridate.defences._kernel_sums import BLOCK_EXAMPLES, FULL_WEIGHT, STEP, 
 from mithridate.defences._nearness import chunks_of
 from mithridate.defences._search import RANK_BITS, RANKS, Search, Told
 from mithridate.defences._search import fill_with_nearest as fill_here
+from mithridate.defences._sending import Sender
 from mithridate.defences._voices import UnitBounds
 from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, IntArray, RowBlock, Rows
 from mithridate.errors import ConfigError
@@ -33,10 +37,12 @@ _log = logging.getLogger(__name__)
 _NO_ROOM = "The GPU has too little free memory; inputs and examples are compared on the CPU, with the same results."
 # Examples that are compared at a time. It bounds memory and cannot change a result.
 _BLOCK_EXAMPLES = 1 << 20
-# Of the memory that is free: for products and keys, for examples that stay on the device, and for a block of them.
-_FOR_PRODUCTS, _FOR_EXAMPLES, _FOR_BLOCK = 0.4, 0.3, 0.1
-# Bytes that are held for one product: itself, its key, and what a selection needs.
-_BYTES_OF_PRODUCT = 32
+# Of the memory that is free: for products and keys, for the nearest examples so far, and for a block of examples.
+_FOR_PRODUCTS, _FOR_NEAREST, _FOR_BLOCK = 0.4, 0.2, 0.1
+# Bytes that are held for one product: itself, its key, and what a selection needs; and for one of the nearest.
+_BYTES_OF_PRODUCT, _BYTES_OF_NEAREST = 32, 32
+# So many more than asked for are looked at, for those that are equally near.
+_SPARE = 1 << 10
 _LARGEST_KEY = torch.iinfo(torch.int64).max
 
 
@@ -72,27 +78,35 @@ class OnGpu:
         size = min(_BLOCK_EXAMPLES, len(asked.ranks))
         examples = _Examples(asked.rows, asked.ranks, asked.starts, size, self._device)
         labels = torch.from_numpy(asked.labels.astype(np.int32)).to(self._device)
-        total, size = len(asked.inputs), self._inputs_at_a_time(examples.size)
+        count = order.shape[1]
+        # Every round of inputs sees all examples.
+        together = max(1, int(_FOR_NEAREST * _free(self._device)) // (_BYTES_OF_NEAREST * count))
         with products("float32", self._device):
-            for start in range(0, total, size):
-                part = slice(start, min(start + size, total))
-                keys = self._smallest_keys(asked.inputs.part(part), examples, order.shape[1])
-                order[part] = labels[keys.sort(dim=1).values & RANKS].cpu().numpy()
-                if told is not None:
-                    told(part.stop)
+            for part in chunks_of(len(asked.inputs), together, None):
+                done = None if told is None else partial(_tell, told, part)
+                for some, keys in self._smallest_keys(asked.inputs.part(part), examples, count, done):
+                    ordered = labels[keys.sort(dim=1).values & RANKS].cpu().numpy()
+                    order[part.start + some.start : part.start + some.stop] = ordered
 
-    def _smallest_keys(self, views: tuple[RowBlock, ...], examples: _Examples, count: int) -> Tensor:
-        """Of every input, in no order."""
+    def _smallest_keys(
+        self, views: tuple[RowBlock, ...], examples: _Examples, count: int, done: Callable[[float], None] | None
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Of every input, in no order, some inputs at a time; `done` hears the share of the examples so far."""
         seen = self._moved(views)
-        kept: Tensor | None = None
+        parts = list(chunks_of(len(seen[0]), self._inputs_at_a_time(examples.size), None))
+        kept = [torch.empty(part.stop - part.start, 0, dtype=torch.int64, device=self._device) for part in parts]
         carried = torch.empty(len(seen[0]), dtype=torch.int64, device=self._device)
-        for block, ranks, units in examples.blocks():
-            keys = _keys(seen, block, ranks)
-            if units is not None:
-                keys = units.smallest(keys, carried)
-            kept = _smallest(keys if kept is None else torch.cat([kept, _smallest(keys, count)], dim=1), count)
-        assert kept is not None
-        return kept
+        for block, ranks, units, share in examples.blocks():
+            for at, part in enumerate(parts):
+                dots = _dots([view[part] for view in seen], block)
+                if units is None:
+                    keys = _nearest(dots, ranks, count)
+                else:
+                    keys = _smallest(units.smallest(_keys(dots, ranks), carried[part]), count)
+                kept[at] = _smallest(torch.cat([kept[at], keys], dim=1), count)
+            if done is not None:
+                done(share)
+        return zip(parts, kept, strict=True)
 
     # --- sums of weights ----------------------------------------------------------------------------------------------
 
@@ -142,7 +156,7 @@ class OnGpu:
         table = torch.from_numpy(asked.table).to(self._device)
         seen, size = self._moved(asked.views), self._inputs_at_a_time(examples.size)
         with products("float32", self._device):
-            for block, labels, _ in examples.blocks():
+            for block, labels, _, _ in examples.blocks():
                 for part in chunks_of(asked.inputs, size, None):
                     # Divided by a power of two, whole numbers stay exact; rounded toward 0, negative ones from the end.
                     steps = _dots([view[part] for view in seen], block).div_(STEP).long().remainder_(len(table))
@@ -159,10 +173,11 @@ class OnGpu:
         seen, size = self._moved(asked.views), self._inputs_at_a_time(examples.size)
         carried = torch.empty(asked.inputs, dtype=torch.int64, device=self._device)
         with products("float32", self._device):
-            for block, ranks, units in examples.blocks():
+            for block, ranks, units, _ in examples.blocks():
                 assert units is not None
                 for part in chunks_of(asked.inputs, size, None):
-                    keys = units.smallest(_keys([view[part] for view in seen], block, ranks), carried[part])
+                    dots = _dots([view[part] for view in seen], block)
+                    keys = units.smallest(_keys(dots, ranks), carried[part])
                     dots = LARGEST_PRODUCT - (keys >> RANK_BITS)
                     # Rounded toward 0, as without units.
                     steps = dots.div_(STEP, rounding_mode="trunc").remainder_(len(table))
@@ -179,7 +194,7 @@ class OnGpu:
 
 
 class _Examples:
-    """Examples block by block on a device; if there is room, they stay there from one pass to the next."""
+    """Examples block by block on a device, each block once."""
 
     def __init__(
         self, rows: Rows, beside: npt.NDArray[Any], starts: IntArray | None, size: int, device: torch.device
@@ -187,24 +202,20 @@ class _Examples:
         assert isinstance(rows, np.ndarray)
         self._rows, self._beside, self._starts, self._device = rows, beside, starts, device
         self.size = max(1, min(size, int(_FOR_BLOCK * _free(device)) // (4 * max(1, rows.shape[1]))))
-        self._stays = rows.nbytes + 16 * len(beside) <= _FOR_EXAMPLES * _free(device)
 
-    def blocks(self) -> Iterator[tuple[Tensor, Tensor, _Units | None]]:
-        """Rows in single precision, what is beside them as whole numbers of 64 bits, and their units."""
-        for rows, beside, units in self._on_device if self._stays else self._sent():
-            yield rows.float(), beside, units
-
-    @cached_property
-    def _on_device(self) -> list[tuple[Tensor, Tensor, _Units | None]]:
-        return list(self._sent())
-
-    def _sent(self) -> Iterator[tuple[Tensor, Tensor, _Units | None]]:
-        for part in chunks_of(len(self._beside), self.size, None):
-            # A copy: mapped files are read-only.
-            rows = torch.from_numpy(np.array(self._rows[part])).to(self._device)
-            beside = torch.from_numpy(self._beside[part].astype(np.int64)).to(self._device)
-            units = None if self._starts is None else _Units.of(part, self._starts, self._device)
-            yield rows, beside, units
+    def blocks(self) -> Iterator[tuple[Tensor, Tensor, _Units | None, float]]:
+        """Rows in single precision, what is beside them in 64 bits, their units, and the share so far."""
+        total = len(self._beside)
+        parts = list(chunks_of(total, self.size, None))
+        with Sender(self._device) as sender:
+            coming = sender.send(self._rows[parts[0]])
+            for part, following in zip(parts, [*parts[1:], None], strict=True):
+                rows = coming.there()
+                if following is not None:
+                    coming = sender.send(self._rows[following])
+                beside = torch.from_numpy(self._beside[part].astype(np.int64)).to(self._device)
+                units = None if self._starts is None else _Units.of(part, self._starts, self._device)
+                yield rows.float(), beside, units, part.stop / total
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,15 +252,12 @@ class _Units:
         return found[:, : self.whole]
 
 
+def _tell(told: Told, part: slice, share: float) -> None:
+    told(part.start + int((part.stop - part.start) * share))
+
+
 def _free(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 1 << 28
-
-
-def _keys(views: list[Tensor], block: Tensor, ranks: Tensor) -> Tensor:
-    """What is smaller the nearer an example is, inputs x examples; see `_search`."""
-    # In whole numbers: of a negative product the difference is beyond what single precision holds.
-    lacks = _dots(views, block).long().neg_().add_(LARGEST_PRODUCT)
-    return lacks.bitwise_left_shift_(RANK_BITS).bitwise_or_(ranks)
 
 
 def _dots(views: list[Tensor], block: Tensor) -> Tensor:
@@ -258,6 +266,26 @@ def _dots(views: list[Tensor], block: Tensor) -> Tensor:
     for view in views[1:]:
         torch.maximum(found, view @ block.T, out=found)
     return found
+
+
+def _keys(dots: Tensor, ranks: Tensor) -> Tensor:
+    """What is smaller the nearer an example is, inputs x examples; see `_search`."""
+    # In whole numbers: of a negative product the difference is beyond what single precision holds.
+    lacks = dots.long().neg_().add_(LARGEST_PRODUCT)
+    return lacks.bitwise_left_shift_(RANK_BITS).bitwise_or_(ranks)
+
+
+def _nearest(dots: Tensor, ranks: Tensor, count: int) -> Tensor:
+    """The smallest keys of some products, in no order: all of them where there are no more than `count`."""
+    if dots.shape[1] <= count + _SPARE:
+        return _smallest(_keys(dots, ranks), count)
+    largest, places = dots.topk(count + _SPARE, dim=1, sorted=False)
+    keys = _smallest(_keys(largest, ranks[places]), count)
+    # Which of the products that equal the least were taken, nobody knows. Above it all are there.
+    unsure = (largest > largest.amin(dim=1, keepdim=True)).sum(dim=1) < count
+    if unsure.any():
+        keys[unsure] = _smallest(_keys(dots[unsure], ranks), count)
+    return keys
 
 
 def _smallest(keys: Tensor, count: int) -> Tensor:

@@ -43,8 +43,8 @@ class Clipping:
 
     * G is stored: f and each entry of G are rounded to the precision before they are multiplied, so every entry is off
       by at most (1 + e)^2 - 1 < 2.1 e of itself, and the norm by the same factor. N is taken from the stored G itself,
-      so how G was computed does not matter. Under `bfloat16` the stages of a stem are computed and stored in 16 bits: G is
-      what was stored, N is its norm, and its entries, which have fewer digits than e allows, are not rounded again.
+      so how G was computed does not matter. Under `bfloat16` the stages of a stem are computed and stored in 16 bits: G
+      is what was stored, N is its norm, and its entries, which have fewer digits than e allows, are not rounded again.
     * G = g a^T (a linear layer): each of f, g and a is rounded: at most 3.1 e, for the same reason.
     * G = sum_t g_t a_t^T is formed a second time for the sum: entries may cancel, so the two may differ by an error
       that is bounded relative to the operands, not to G: at most slack * |a| |g| by Cauchy-Schwarz, with slack = 8 e

@@ -91,7 +91,9 @@ class FastNetwork:
     def takes_halves(self, device: torch.device) -> bool:
         """Whether there are kernels that compute its stem in 16 bits."""
         kernels, stem = kernels_for(device), self._fusion.stem
-        if kernels is None or stem is None or (device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)):
+        if kernels is None or stem is None:
+            return False
+        if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
             return False
         return kernels.leading_convolutions.takes_halves(stem.stages)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 # Largest window of a stage.
 MOST_PLACES = 16
 

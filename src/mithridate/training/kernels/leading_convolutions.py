@@ -603,9 +603,9 @@ def _launch_stage_forward(saved: Saved, at: int, out: Tensor, *, last: bool, kee
     )
     parts = triton.cdiv(examples // models * height * width, tiles["BQ"])
     _stage_forward[(parts, models)](
-        images, _spread(weights, shape, tiles["BK"], images.dtype), biases, saved.extents, activated, out, examples // models,
-        biases.stride(0), **_constants(stage), CP=_padded(stage.channels), VP=_window_size(stage), ROWS=shape.rows,
-        RUN=shape.run, KEEP=keep, LAST=last, PRECISION=saved.of_products, **tiles,
+        images, _spread(weights, shape, tiles["BK"], images.dtype), biases, saved.extents, activated, out,
+        examples // models, biases.stride(0), **_constants(stage), CP=_padded(stage.channels), VP=_window_size(stage),
+        ROWS=shape.rows, RUN=shape.run, KEEP=keep, LAST=last, PRECISION=saved.of_products, **tiles,
     )  # fmt: skip
     saved.activated.append(activated)
 
@@ -618,10 +618,10 @@ def example_gradients(saved: Saved, gradients: Tensor) -> list[tuple[Tensor, Ten
         gradients: with respect to its result, [models * batch, O, height, width].
 
     Returns:
-        For each stage the gradients of the weights, those of the biases [models, batch, O] and the squared norms of both
-        together [models, batch], in double precision. The weights of a first stage that threads compute lie in their own
-        order, [models, batch, O * C * KH * KW]; those of others as [models, batch, O, KH * KW, channels], channels filled
-        up with zeros. Beyond the extents gradients are not written, and norms are 0.
+        For each stage the gradients of the weights, those of the biases [models, batch, O] and the squared norms of
+        both together [models, batch], in double precision. The weights of a first stage that threads compute lie in
+        their own order, [models, batch, O * C * KH * KW]; those of others as [models, batch, O, KH * KW, channels],
+        channels filled up with zeros. Beyond the extents gradients are not written, and norms are 0.
     """
     gradients = gradients.contiguous()
     results = []

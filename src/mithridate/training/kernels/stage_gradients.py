@@ -4,9 +4,9 @@
 """Triton kernels for the gradients of single examples with respect to the parameters of a stage.
 
 The gradient of an example with respect to the weights of a stage is one small matrix product for every place of the
-kernel: (gradients before the activation) x (the image, shifted to that place). All places share the first factor, and one
-program holds the results of many of them in registers, so that nothing of a patch is ever computed or read twice, and
-what is outside of the image is found once for each pixel, not once for each number.
+kernel: (gradients before the activation) x (the image, shifted to that place). All places share the first factor, and
+one program holds the results of many of them in registers, so that nothing of a patch is ever computed or read twice,
+and what is outside of the image is found once for each pixel, not once for each number.
 
 Images, gradients and results are all in single precision or all in 16 bits (bfloat16): what is stored is rounded before
 its norm is taken. Places come before channels in it, which is how it is formed (`layers.Turned` puts that right).
@@ -24,8 +24,8 @@ from mithridate.training.kernels import Stage
 # Pixels whose gradients one step of `_before_activation` takes.
 _UNPOOLED = 32
 # Sizes of tiles of `_weight_gradient` by outputs and channels, filled up, and by type, as measured to be fast on an
-# H200; any are right. BO: outputs, BC: channels, GT: places of the kernel in one product, TAPS: products of one program,
-# BP: pixels at a time.
+# H200; any are right. BO: outputs, BC: channels, GT: places of the kernel in one product, TAPS: products of one
+# program, BP: pixels at a time.
 TILES: dict[tuple[int, int, torch.dtype], dict[str, int]] = {}
 
 
