@@ -18,6 +18,10 @@ CLASSES = 4
 VOCABULARY = 11
 
 
+# How much shorter gradients are clipped than the bound (see `clipping`).
+_MARGINS = {"float32": 2.0**-9 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9, "bfloat16": 2.0**-8 + 2.0**-9}
+
+
 def reference_clipped_sums(
     module: nn.Module,
     weights: Tensor,
@@ -33,7 +37,7 @@ def reference_clipped_sums(
     little for TF32. Each example is a batch of its own. An absent example has norm 0 and adds nothing, whatever its
     content; one whose gradient is not finite keeps its (not finite) norm and adds nothing.
     """
-    longest = max_grad_norm * (1 - {"float32": 2.0**-9 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9}[precision])
+    longest = max_grad_norm * (1 - _MARGINS[precision])
     sums = torch.zeros(weights.shape, dtype=torch.float64)
     norms = torch.zeros(labels.shape, dtype=torch.float64)
     for m in range(weights.shape[0]):
@@ -69,7 +73,7 @@ def reference_sums_of_units(
         max_grad_norm: the largest norm of what one unit adds.
         precision: see `reference_clipped_sums`.
     """
-    longest = max_grad_norm * (1 - {"float32": 2.0**-9 + 2.0**-15, "tf32": 2.0**-8 + 2.0**-9}[precision])
+    longest = max_grad_norm * (1 - _MARGINS[precision])
     sums = torch.zeros(weights.shape, dtype=torch.float64)
     norms = torch.zeros(counts.shape, dtype=torch.float64)
     for model, row in enumerate(weights):
