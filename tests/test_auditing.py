@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 from audit_doubles import BROKEN_KEYS, CONTROL_KEYS, KEYS, TARGET_KEYS, as_json, blobs, digits, too_sure
 from test_cli import run
 
-from mithridate import Audit, audit
-from mithridate.attacking import attacks, search
+from mithridate import Audit, audit, certify
+from mithridate.attacking import attacks, judging, search
 from mithridate.attacking.poison import Poison
+from mithridate.attacking.retraining import Pipeline
 from mithridate.core.units import Unit
 from mithridate.defences import defence, names
-from mithridate.errors import ConfigError
-from mithridate.training.order import compose
+from mithridate.errors import ConfigError, NumericalError
+from mithridate.training.order import RuntimeOptions, compose
 
 NEAREST = ("nearest-neighbours", {"neighbours": 15})
 TABLE = "a,b,c,d,e,kind\n"
@@ -92,19 +94,70 @@ def test_a_method_that_claims_too_much_is_found_out_and_what_broke_it_can_be_use
         assert votes.counts[one["input"]].argmax() != one["label"]
 
 
+def _generous(more: int) -> Any:
+    """Claims that are larger by so much than those of the rule."""
+    sound = judging.Claims.of
+
+    def claimed(*given: Any, **others: Any) -> judging.Claims:
+        claims = sound(*given, **others)
+        return replace(claims, radius=claims.radius + more, strict=claims.strict + more)
+
+    return claimed
+
+
 def test_one_change_too_much_is_found_in_an_exact_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mithridate.attacking.judging import Claims
-
-    sound = Claims.of
-
-    def generous(*given: Any, **more: Any) -> Claims:
-        claims = sound(*given, **more)
-        return Claims(claims.label, claims.radius + 1, claims.strict + 1, 0.0, claims.on, claims.weights)
-
-    monkeypatch.setattr("mithridate.attacking.judging.Claims.of", generous)
+    monkeypatch.setattr(judging.Claims, "of", _generous(1))
     audited = found(*NEAREST, digits())
     assert audited.exit_status == 1
     assert {each.input for each in audited.violations} >= {target.input for target in audited.targets}
+
+
+def test_every_broken_claim_has_the_poison_that_broke_it(tmp_path: Path) -> None:
+    training, test = blobs()
+    with too_sure() as kind:
+        audited = audit(kind(), training, test, targets=6, minutes=None, out=tmp_path)
+    assert len({each.poison.digest() for each in audited.violations}) > 1
+    for each in audited.violations:
+        assert Poison.load(tmp_path / str(each.file)).digest() == each.poison.digest()
+
+
+def test_what_could_not_be_judged_in_the_time_is_no_good_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random method whose claims look broken in the search, and no time to judge them."""
+    seen = search.AuditSearch._verdict
+
+    def late(self: Any, key: str, *given: Any, **more: Any) -> Any:
+        if key.startswith("judged"):
+            raise search._OutOfTimeError
+        return seen(self, key, *given, **more)
+
+    monkeypatch.setattr(search.AuditSearch, "_verdict", late)
+    monkeypatch.setattr(judging.Claims, "of", _generous(5))
+    audited = found("bagging", {"instances": 40, "draws": 10, "steps": 5}, blobs(), attacks=["copies"], targets=1)
+    assert audited.violations == ()
+    assert audited.unjudged > 0
+    assert not audited.finished
+    assert audited.exit_status == 3
+    assert "could not be judged" in audited.headline
+
+
+def test_a_search_that_sees_other_votes_than_a_run_from_the_start_ends_the_audit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = Pipeline.poisoned
+
+    def wrong(self: Any, clean: Any, poison: Poison, *given: Any, **more: Any) -> Any:
+        votes = right(self, clean, poison, *given, **more)
+        return replace(votes, counts=np.roll(votes.counts, 1, axis=1)) if not len(poison.y) else votes
+
+    monkeypatch.setattr(Pipeline, "poisoned", wrong)
+    with pytest.raises(NumericalError, match="gives other votes on the same poisoned data"):
+        found("kernel-vote", {}, digits())
+
+
+def test_the_paper_s_rule_is_no_control_of_itself() -> None:
+    constants = {**_PRIVATE, "instances": 30, "steps": 3}
+    audited = found("rdp-paper", constants, blobs(), attacks=["copies"], budgets=["1"], targets=1)
+    assert audited.control.method != "rdp-paper"
 
 
 def test_of_sources_whole_ones_are_changed() -> None:
@@ -159,6 +212,15 @@ def test_time_that_is_over_leaves_what_was_found(tmp_path: Path) -> None:
     assert found(*NEAREST, digits(), minutes=None, out=tmp_path).finished
 
 
+def test_a_run_that_cannot_be_audited_leaves_the_folder_free(tmp_path: Path) -> None:
+    training, test = digits()
+    method = defence(NEAREST[0], **NEAREST[1])
+    compose(method, training, test).run(RuntimeOptions(run_dir=tmp_path / "run"))
+    with pytest.raises(ConfigError, match="was not trained on this training data"):
+        found(*NEAREST, (training.part(slice(0, 299)), test), run_dir=tmp_path / "run", out=tmp_path / "audit")
+    assert found(*NEAREST, digits(), run_dir=tmp_path / "run", out=tmp_path / "audit", targets=1).finished
+
+
 def test_another_audit_needs_another_folder(tmp_path: Path) -> None:
     found(*NEAREST, digits(), targets=1, out=tmp_path)
     with pytest.raises(ConfigError, match="belongs to another audit"):
@@ -207,8 +269,8 @@ def test_targets_are_taken_from_everywhere(count: int) -> None:
 def test_every_set_checks_all_inputs_whose_radius_covers_it() -> None:
     training, test = digits()
     audited = found(*NEAREST, (training, test), attacks=["copies"], budgets=["1"], targets=1)
-    certified = defence(NEAREST[0], **NEAREST[1]).train(training, test)
-    radius = defence(NEAREST[0], **NEAREST[1]).certify(certified).radius
+    method = defence(NEAREST[0], **NEAREST[1])
+    radius = certify(method.train(training, test)).radius
     tried = sum(each.retrainings for each in audited.used)
     # One target at its radius and at a budget of 1, and what breaks the controls lies beyond most radii.
     assert (radius >= 1).sum() <= audited.claims <= tried * (radius >= 1).sum()
@@ -291,6 +353,14 @@ def test_a_run_of_other_data_is_refused(flowers: Path, capsys: pytest.CaptureFix
     outcome = run(capsys, "audit", folder)
     assert outcome.code == 2
     assert "was not trained on this training data" in " ".join(outcome.err.split())
+
+
+def test_the_units_of_a_run_are_its_own(flowers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = flowers.parent / "run"
+    assert run(capsys, "train", flowers, "--run-dir", folder).code == 0
+    outcome = run(capsys, "audit", folder, "--unit", "vendor")
+    assert outcome.code == 2
+    assert "A run has its units" in outcome.err
 
 
 def test_there_is_an_attack_for_every_name() -> None:

@@ -111,6 +111,8 @@ def _project(arguments: argparse.Namespace, source: Path, console: Console, *, i
     if is_run:
         if arguments.method is not None:
             raise ConfigError("A run is of one method; leave --method out, or give the project file.")
+        if arguments.unit is not None or arguments.units is not None:
+            raise ConfigError("A run has its units; leave --unit and --units out, or give the project file.")
         return project_of_run(source)
     project = read_project(source).with_units(arguments.unit, arguments.units)
     if arguments.method is None:

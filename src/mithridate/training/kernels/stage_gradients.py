@@ -1,5 +1,6 @@
 # Triton's decorator hides that its functions take plain integers; O is the usual name of the number of output channels.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+# pyright: reportAttributeAccessIssue=false
 # ruff: noqa: E741
 """Triton kernels for the gradients of single examples with respect to the parameters of a stage.
 
