@@ -310,6 +310,22 @@ def test_the_command_leaves_a_page_and_json(flowers: Path, capsys: pytest.Captur
     assert "<html" in (folder / "audit.html").read_text()
 
 
+def test_what_broke_a_claim_breaks_it_again_as_the_documentation_says(
+    flowers: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "audit.md").read_text()
+    recipe = page.split("## Reproducing a broken claim")[1].split("```")[1]
+    monkeypatch.chdir(flowers.parent)
+    head, _, _ = flowers.read_text().partition("[train]")
+    with too_sure():
+        flowers.write_text(head + '[train]\nmethod = "too-sure"\n')
+        assert run(capsys, "audit", flowers, "--targets", "1", "-o", "flowers-audit").code == 1
+        values: dict[str, Any] = {}
+        exec(recipe, values)
+    assert values["votes"].counts[values["violation"]["input"]].tolist() == values["violation"]["votes"]
+    assert values["violation"]["votes"][values["violation"]["label"]] < max(values["violation"]["votes"])
+
+
 def test_a_run_is_audited_by_its_folder(flowers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = flowers.parent / "run"
     assert run(capsys, "train", flowers, "--run-dir", folder).code == 0

@@ -177,8 +177,8 @@ class Audit:
     """What attacks did to the claims of a method.
 
     Guarantee: with probability at least `1 - failure_prob` no true claim is called broken by the tests, and a violation
-    is counted only where a sound certificate would have made it with probability `failure_prob` in all, or too many
-    broken ones (see `attacking.judging`). Of a deterministic method a violation is a fact.
+    is counted only where a sound certificate would have made such a claim with probability `failure_prob` in all, or so
+    many broken ones with probability 5% (see `attacking.judging`). Of a deterministic method a violation is a fact.
 
     That nothing was broken does not show that nothing can be: the radii say what cannot happen, and attacks say what
     can.
@@ -202,6 +202,7 @@ class Audit:
         rules: for each way to certify the same votes, the radii of the targets.
         finished: whether all that was asked for was done within the time.
         seconds: how long it took.
+        unjudged: how many claims looked broken in the search and could not be judged in the time.
         notes: sentences for the reader.
         assumptions: what the certificate takes for granted.
         label_names: what classes are called.

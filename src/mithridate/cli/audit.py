@@ -61,7 +61,13 @@ def add_audit(command: _shared.NewCommand) -> None:
         help="numbers of changes to try, or multiples such as 2x (a search)",
     )
     parser.add_argument("--attacks", type=_words, metavar="A,B,...", help="use these attacks only (all that fit)")
-    parser.add_argument("--minutes", type=float, default=10, metavar="M", help="how long it takes in all (10)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=10,
+        metavar="M",
+        help="how long it takes in all, the first training included (10)",
+    )
     parser.add_argument(
         "--threat",
         choices=[threat.value for threat in Threat],
