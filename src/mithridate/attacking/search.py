@@ -43,6 +43,8 @@ _TOLERANCE = 0.03
 _CONFIRMATIONS, _A_LITTLE_MORE = 4, 1.1
 # Up to this share of all examples attacks are tried in any case.
 _AT_LEAST = 0.01
+# Budgets at which the claims of a control are attacked.
+_BUDGETS_OF_CONTROLS = 2
 # Share of the time that is left for controls.
 _FOR_CONTROLS = 0.4
 # Targets against whose predictions each control is tried before anything else.
@@ -423,11 +425,14 @@ class AuditSearch:
         """Whether an attack on one prediction refutes claims of a control."""
         names = [name for name in self._attacks(target) if name != "delete"] or self._attacks(target)
         for attack in names[:2]:
-            for budget in self._ladder(target, most=int(tally.claims.radius[target])):
+            # The most that it claims first: where that changes nothing, less will not.
+            for budget in self._ladder(target, most=int(tally.claims.radius[target]))[: -1 - _BUDGETS_OF_CONTROLS : -1]:
                 seen = self._tried(attack, target, budget)
-                if seen is None:
-                    break
-                if seen.controls[number] and self._is_refuted(number, tally, attack, target, budget, seen):
+                if (
+                    seen is not None
+                    and seen.controls[number]
+                    and self._is_refuted(number, tally, attack, target, budget, seen)
+                ):
                     return True
         return False
 
