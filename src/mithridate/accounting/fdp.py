@@ -293,11 +293,11 @@ class FdpAccountant(Accountant):
     def _split_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
         if deleted and inserted and self._family.chain_only:
             return self._chain_holds(deleted, inserted, margins)
-        return margins.sum_of(self._curve(deleted, inserted)) < 1
+        return margins.after(self._curve(deleted, inserted)) < 1
 
     def _chain_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
         outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
-        return margins.sum_of(lambda x: outer(inner(x))) < 1
+        return margins.after(lambda x: outer(inner(x))) < 1
 
     def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
         curve = self._family.curve(deleted, inserted)

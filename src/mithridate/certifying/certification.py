@@ -304,6 +304,9 @@ def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple
     """The distinct margins among the chosen examples, and which of them each example has."""
     if limits.ratio is not None:
         return _distinct_weighed(limits, chosen)
+    if limits.spread is not None:  # Hardly two inputs have the same histograms.
+        columns = (limits.top_lower[chosen], limits.top_miss_upper[chosen], limits.rival_upper[chosen])
+        return Margins.of(*columns, spread=limits.spread.take(chosen)), np.arange(len(chosen))
     pairs, inverse = _distinct_pairs(limits.top_miss_upper[chosen], limits.rival_upper[chosen])
     # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
     top = np.full(pairs.shape[1], np.inf)
