@@ -33,12 +33,18 @@ from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsa
 from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method, Weighted
 from mithridate.errors import NumericalError
 
+Curve = Callable[[FloatArray], FloatArray]
+# From a curve to a bound on an expectation.
+MeanOf = Callable[[Curve], float]
+
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
 _BLOCKS = 16
 # Above this radius numbers of changes are rounded up to so many binary digits, which costs at most 0.4% of the radius.
 _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10
+# An average that may come so near to 1 may as well reach it.
+_NOTHING_LEFT = 1e-6
 # Kept examples beyond this probability count as if the label were lost: added to the curve.
 _KEEP_DROP = 1e-12
 
@@ -254,6 +260,37 @@ class FdpAccountant(Accountant):
             case Threat.SYMMETRIC_DIFFERENCE:
                 return self._every_split_holds(radius, margins)
 
+    def largest(self, radius: int, mean_of: MeanOf) -> float:
+        """An upper bound on what an average may become on any D' within `radius`.
+
+        Guarantee: let `mean_of(K)` bound the expectation of a number in [0, 1] by the curve K, as `Spread.sum_of` does.
+        Then on every D' within `radius` the expectation is at most this. Rounded up.
+
+        Splits with both kinds of changes are chained; of more than `_SINGLE_SPLITS`, a chain covers many.
+        """
+        if radius == 0:
+            return mean_of(lambda x: x)
+        match self._threat:
+            case Threat.ADD:
+                return mean_of(self._curve(radius, 0))
+            case Threat.REMOVE:
+                return mean_of(self._curve(0, radius))
+            case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
+                least = mean_of(self._chain(radius, radius))
+                return least if self._family.chain_only else min(least, mean_of(self._curve(radius, radius)))
+            case Threat.SYMMETRIC_DIFFERENCE:
+                return self._largest_of_splits(radius, mean_of)
+
+    def _largest_of_splits(self, radius: int, mean_of: MeanOf) -> float:
+        largest = max(mean_of(self._curve(radius, 0)), mean_of(self._curve(0, radius)))
+        width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
+        for fewest in range(1, radius, width):
+            if largest > 1 - _NOTHING_LEFT:
+                return 1.0
+            most = min(fewest + width, radius) - 1
+            largest = max(largest, mean_of(self._chain(most, radius - fewest)))
+        return largest
+
     def _every_split_holds(self, radius: int, margins: Margins) -> BoolArray:
         shown = self._split_holds(radius, 0, margins)
         _refine(shown, lambda chosen: self._split_holds(0, radius, margins.take(chosen)))
@@ -296,8 +333,12 @@ class FdpAccountant(Accountant):
         return margins.after(self._curve(deleted, inserted)) < 1
 
     def _chain_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
+        return margins.after(self._chain(deleted, inserted)) < 1
+
+    def _chain(self, deleted: int, inserted: int) -> Curve:
+        """A bound on the curve of a split, by those of its deletions and of its insertions."""
         outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
-        return margins.after(lambda x: outer(inner(x))) < 1
+        return lambda x: outer(inner(x))
 
     def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
         curve = self._family.curve(deleted, inserted)

@@ -339,7 +339,9 @@ def bound_scores(
     if kind == "histogram":
         return _by_bands(total, _checked_histograms(histograms, total, instances, kind), label, instances, tail)
     if kind == "betting":
-        top_miss, rival = _betting(total, _checked_histograms(histograms, total, instances, kind), label, instances, tail)
+        top_miss, rival = _betting(
+            total, _checked_histograms(histograms, total, instances, kind), label, instances, tail
+        )
     else:
         if kind == "hoeffding":
             width = np.full(total.stored.shape, np.sqrt(np.log(1.0 / tail) / (2 * instances)))
@@ -519,7 +521,7 @@ def _by_bands(
 
 
 def _places(band: Band, counts: npt.NDArray[Any], label: IntArray) -> tuple[IndexArray, IndexArray]:
-    """Which height of the band each bin has, inputs x bins: of 1 - the score of the leader, and of the highest rival."""
+    """Which height of the band each bin has, inputs x bins: of 1 - the score of the leader, and of any rival."""
     is_top = np.equal(np.arange(counts.shape[1], dtype=np.int64), label[:, None])
     # Bins below B - b, for b = 0 ... B - 1.
     below = counts[is_top].cumsum(axis=1, dtype=np.int64)[:, ::-1]
