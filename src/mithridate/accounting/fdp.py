@@ -6,6 +6,8 @@ For one split (deleted, inserted) and its curve K, every D' of that split obeys
     K(1 - top_lower) + K(rival_upper) < 1
 
 or, where votes for label l weigh w_l, if K(1 - top_lower) + (w_rival / w_top) K(rival_upper) < 1 for every rival.
+Where the distributions of scores y are bounded and not only their means, it is enough that the integrals over t of
+K(Pr[1 - y_top > t]) and of K(Pr[y_rival > t]) add up to less than 1, which is never more to ask.
 
 The symmetric difference needs this for *every* split of the radius. A curve per split would be sound and slow; instead
 
@@ -71,6 +73,7 @@ class FDP(Weighted, Method):
 
     name = "fdp"
     title = "f-DP"
+    reads_distributions = True
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Curves from the disk cache where they are known, computed otherwise."""

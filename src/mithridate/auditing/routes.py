@@ -131,7 +131,7 @@ class Claim:
             points = np.stack(limits.take(members), axis=-1)
             distinct, inverse = np.unique(points.reshape(-1, points.shape[-1]), axis=0, return_inverse=True)
             held = holds(radius, Limits(*distinct.T))[inverse.reshape(-1)]
-            return held.reshape(len(members), -1).all(axis=1)
+            return np.logical_and.reduce(held.reshape(len(members), -1), axis=1)
 
         return self.unconfirmed_members(hold)
 

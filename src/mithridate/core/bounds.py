@@ -535,7 +535,7 @@ def _places(band: Band, counts: npt.NDArray[Any], label: IntArray) -> tuple[Inde
 def _lengths(places: IndexArray, heights: int) -> FloatArray:
     """On which share of the bins a step function has each height, inputs x heights."""
     rows, bins = places.shape
-    flat = (np.arange(rows)[:, None] * heights + places).reshape(-1)
+    flat: IndexArray = np.ravel(np.arange(rows, dtype=np.intp)[:, None] * heights + places)
     return np.bincount(flat, minlength=rows * heights).reshape(rows, heights) / bins
 
 

@@ -265,7 +265,13 @@ class Accountant(Protocol):
 
 
 class Method(Rule):
-    """A rule on samples: bounds on their counts, and an accountant that says how far these reach."""
+    """A rule on samples: bounds on their counts, and an accountant that says how far these reach.
+
+    Attributes:
+        reads_distributions: whether it certifies more from whole distributions of scores than from their means.
+    """
+
+    reads_distributions: ClassVar[bool] = False
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant of this method for one mechanism and one threat."""

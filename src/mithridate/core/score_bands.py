@@ -194,6 +194,7 @@ def steps_of_values(
     # From 0 to the smallest value all are above, from there on fewer.
     remaining = instances - np.append(0, np.cumsum(above))
     widths = np.diff(np.concatenate([[0.0], edges, [1.0]]))
-    lengths = np.bincount(band.places(remaining), widths, len(band.heights))
+    lengths = np.zeros(len(band.heights))
+    np.add.at(lengths, band.places(remaining), widths)
     mean = chernoff_upper(np.array([min(float(values.mean()) * (1 + _WIDEN), 1.0)]), instances, tail * MEAN_SHARE)
     return band.steps(lengths[None], mean)

@@ -163,6 +163,8 @@ class StatisticalBound:
 
     def _after(self, radius: int) -> float:
         """The bound at one radius. Where nothing is left after fewer changes, nothing is after more."""
+        if radius == 0:
+            return self.accuracy_lower
         fewer = 1
         while fewer < radius:
             if _accuracy_after(self.mechanism, self.threat, self.errors, fewer) == 0:
