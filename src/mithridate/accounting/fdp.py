@@ -35,9 +35,9 @@ from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsa
 from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method, Weighted
 from mithridate.errors import NumericalError
 
-Curve = Callable[[FloatArray], FloatArray]
+CurveOrChain = Callable[[FloatArray], FloatArray]
 # From a curve to a bound on an expectation.
-MeanOf = Callable[[Curve], float]
+MeanOf = Callable[[CurveOrChain], float]
 
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
@@ -338,7 +338,7 @@ class FdpAccountant(Accountant):
     def _chain_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
         return margins.after(self._chain(deleted, inserted)) < 1
 
-    def _chain(self, deleted: int, inserted: int) -> Curve:
+    def _chain(self, deleted: int, inserted: int) -> CurveOrChain:
         """A bound on the curve of a split, by those of its deletions and of its insertions."""
         outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
         return lambda x: outer(inner(x))

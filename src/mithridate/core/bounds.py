@@ -34,7 +34,7 @@ import numpy.typing as npt
 from scipy import special
 
 from mithridate._validate import number_in, positive_integer
-from mithridate.core.score_bands import MEAN_SHARE, Band, Spread, Steps, chernoff_upper
+from mithridate.core.score_bands import MEAN_SHARE, Band, Spread, StepBounds, chernoff_upper
 from mithridate.errors import ConfigError, NumericalError
 
 FloatArray = npt.NDArray[np.float64]
@@ -539,7 +539,7 @@ def _lengths(places: IndexArray, heights: int) -> FloatArray:
     return np.bincount(flat, minlength=rows * heights).reshape(rows, heights) / bins
 
 
-def _joined(label: IntArray, miss: Steps, rival: Steps) -> LabelBounds:
+def _joined(label: IntArray, miss: StepBounds, rival: StepBounds) -> LabelBounds:
     spread = Spread(
         miss.heights,
         miss.lengths + rival.lengths,

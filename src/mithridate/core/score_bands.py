@@ -75,7 +75,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepBounds:
     """Upper bounds on S as step functions, a row each; `lengths` is rows x heights, the rest one number a row."""
 
     heights: FloatArray
@@ -110,7 +110,7 @@ class Band:
         """Which height belongs to each count."""
         return np.searchsorted(self.counts, counts)
 
-    def steps(self, lengths: FloatArray, mean: FloatArray) -> Steps:
+    def steps(self, lengths: FloatArray, mean: FloatArray) -> StepBounds:
         """The worst distributions, from the lengths on which U has each height, and an upper bound on each mean."""
         heights, reached = self.heights, np.cumsum(lengths * self.heights, axis=1)
         left = np.maximum(lengths.sum(axis=1, keepdims=True) - np.cumsum(lengths, axis=1), 0.0)
@@ -125,7 +125,7 @@ class Band:
         # Never above the height that is cut, which is a bound by itself.
         cap = np.minimum(cap, np.append(heights, 1.0)[first])
         total = (kept @ heights + cap_length * cap) * (1 + _WIDEN)
-        return Steps(heights, kept, cap, cap_length, np.minimum(total, 1.0))
+        return StepBounds(heights, kept, cap, cap_length, np.minimum(total, 1.0))
 
 
 def grid_of(instances: int) -> IntArray:
@@ -178,7 +178,7 @@ def _divergence(mean: FloatArray, candidate: FloatArray) -> FloatArray:
 
 def steps_of_values(
     values: FloatArray, instances: int, tail: float, upper: Callable[[IntArray, int, FloatArray], FloatArray]
-) -> Steps:
+) -> StepBounds:
     """The worst distribution of a number in [0, 1] of which every draw is known, as one row.
 
     Guarantee: with probability `1 - tail`, the integral of K(Pr[y > t]) over t is at most that of K of the steps, for

@@ -46,7 +46,7 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate.accounting import FDP
-from mithridate.accounting.fdp import Curve, FdpAccountant, curve_family
+from mithridate.accounting.fdp import CurveOrChain, FdpAccountant, curve_family
 from mithridate.accounting.rdp import one_example_epsilon
 from mithridate.certifying.certification import default_threat
 from mithridate.core.bounds import clopper_pearson_upper
@@ -285,7 +285,7 @@ def _accuracy_after(mechanism: Private, threat: Threat, errors: tuple[tuple[floa
     """1 - the largest expected error within a radius; 0 where that is next to nothing, or cannot be computed."""
     lengths, heights = np.array(errors).T
 
-    def mean_of(curve: Curve) -> float:
+    def mean_of(curve: CurveOrChain) -> float:
         return float(lengths @ curve(heights)) * (1 + _SAFETY) + _SAFETY
 
     accountant = _accountant(mechanism, threat)
