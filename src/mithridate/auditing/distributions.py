@@ -178,3 +178,18 @@ def steps_of_errors(accuracies: Sequence[float], tail: float) -> list[tuple[floa
         middle = (low + high) / 2
         low, high = (middle, high) if lengths @ np.minimum(bound, middle) <= mean else (low, middle)
     return list(zip(lengths.tolist(), np.minimum(bound, high).tolist(), strict=True))
+
+
+def steps_of_wrong(wrong: IntArray, instances: int, tail: float) -> list[tuple[float, float]]:
+    """Shares of the inputs, and how probably one instance is wrong on them at most, from how many were."""
+    grid = np.array(list(_grid(instances)))
+    # A count between two of the grid counts as the larger one.
+    above = np.array([grid[grid >= count].min(initial=instances) for count in wrong.tolist()])
+    low, high = np.zeros(len(above)), np.ones(len(above))
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        rejected = stats.binom.cdf(above, instances, middle) <= tail / (2 * len(wrong))
+        low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
+    mean = mean_at_most(np.array([wrong.mean() / instances]), instances, tail / 2)
+    shares = np.full(len(wrong), 1 / len(wrong))
+    return list(zip(shares.tolist(), cut(high[None], mean)[0].tolist(), strict=True))

@@ -176,6 +176,23 @@ def _divergence(mean: FloatArray, candidate: FloatArray) -> FloatArray:
     return np.where(candidate >= 1, np.inf, hit + miss)
 
 
+def steps_of_counts(
+    counts: IntArray, instances: int, tail: float, upper: Callable[[IntArray, int, FloatArray], FloatArray]
+) -> StepBounds:
+    """The worst probabilities of some events, of which each happened to so many of the models, as one row.
+
+    Guarantee: with probability `1 - tail`, the average of K(p) over the probabilities p of the events is at most that
+    of K of the steps, for every increasing concave K. Half of `tail` goes to all single probabilities at once, the
+    other half to their mean.
+    """
+    grid = grid_of(instances)
+    each = np.full(len(grid), 0.5 * tail * (1.0 - _WIDEN) / len(counts))
+    band = Band(grid, np.append(upper(grid, instances, each), 1.0))
+    lengths = np.bincount(band.places(counts), minlength=len(band.heights)) / len(counts)
+    mean = min(float(counts.mean()) / instances * (1.0 + _WIDEN), 1.0)
+    return band.steps(lengths[None], chernoff_upper(np.array([mean]), instances, 0.5 * tail))
+
+
 def steps_of_values(
     values: FloatArray, instances: int, tail: float, upper: Callable[[IntArray, int, FloatArray], FloatArray]
 ) -> StepBounds:

@@ -5,21 +5,25 @@ speak of it. With the error e = 1 - a and the curve K of a split of the changes,
 
     E'[e] = integral of Pr'[e > t] over t in [0, 1] <= integral of K(Pr[e > t]),
 
-and, K being concave, both are at most K(E[e]). So with J = E[a] every D' of that split has E'[a] >= 1 - K(1 - J), and
-where the accuracies of single instances are known, a band on their distribution gives more. The smallest over all
-splits is the bound.
+which is the claim where the accuracies of single instances are known. From counts alone, e is the mean over the inputs
+of the events "wrong on input i", so that
 
-J is not known. The accuracies of P independent instances are independent, lie in [0, 1] and have mean J; their
-observed mean m follows from the counts of the true labels, the single accuracies do not, so from counts only a bound
-that needs nothing but the mean applies. By Chernoff and Hoeffding (1963, Theorem 1), Pr[mean >= m] <= exp(-P kl(m, J))
-for m > J,
+    E'[e] = mean of Pr'[wrong on i] over i <= mean of K(Pr[wrong on i]) over i.
+
+K is concave, so either is at most K(1 - J) with J = E[a], and far less where most inputs are easy or hopeless. The
+claim is the largest such bound over all splits.
+
+The probabilities are not known; they are bounded at once. From counts, half of the failure probability goes to
+Clopper-Pearson bounds for all inputs together, and half to J: the accuracies of P independent instances are
+independent, lie in [0, 1] and have mean J, and by Chernoff and Hoeffding (1963, Theorem 1) their observed mean m obeys
+Pr[mean >= m] <= exp(-P kl(m, J)) for m > J,
 
     kl(m, J) = m log(m / J) + (1 - m) log((1 - m) / (1 - J)),
 
 so with probability 1 - failure_prob no J below m with P kl(m, J) > log(1 / failure_prob) is the true one. This is never
 worse than the usual sqrt(log(1 / failure_prob) / (2 P)), and far better where accuracy is near 1. With the accuracies
-of all instances, a band on the distribution (core/score_bands.py) and the mean share the failure probability. Either
-way it is one event for the whole curve.
+of all instances, a band on their distribution and their mean share the failure probability. The worst case that fits
+both is cut off at one height (core/score_bands.py). Either way it is one event for the whole curve.
 
 The bound of Ma, Zhu, Hsu 2019, `StatisticalBound.published`, follows from (eps, delta) instead. If one inserted or
 deleted example obeys it, a single change gives
@@ -54,7 +58,7 @@ from mithridate.core.certificate import Scope
 from mithridate.core.conditions import Size, in_json
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.rule import FloatArray, Rule
-from mithridate.core.score_bands import steps_of_values
+from mithridate.core.score_bands import StepBounds, steps_of_counts, steps_of_values
 from mithridate.core.units import Unit, unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.defences.base import check_votes, option
@@ -98,8 +102,10 @@ class StatisticalBound:
     Attributes:
         mean_accuracy: accuracy of the instances, on average.
         accuracy_lower: lower bound on the expected accuracy of one instance.
-        errors: upper bounds on the distribution of the error of one instance, as a step function: pairs of a length, in
-            all 1, and a bound on the probability of a larger error there. From counts alone it has one step.
+        errors: what the claim follows from, pairs of a share and a probability, the shares adding up to 1: one instance
+            is wrong on that share of the inputs at most so probably; or, from the accuracies of instances, on that
+            share of the errors in [0, 1] a larger one is at most so probable.
+        published_lower: lower bound on the expected accuracy from the mean alone, for `published`.
         epsilon: eps of one inserted or deleted example, for `published`; infinite where the mechanism is as good as not
             private.
         delta: delta of one inserted or deleted example, for `published`.
@@ -120,6 +126,7 @@ class StatisticalBound:
     mean_accuracy: float
     accuracy_lower: float
     errors: tuple[tuple[float, float], ...]
+    published_lower: float
     epsilon: float
     delta: float
     failure_prob: float
@@ -140,9 +147,9 @@ class StatisticalBound:
         return self._within_size(radii, lambda numbers: np.vectorize(self._after, otypes=[np.float64])(numbers))
 
     def published(self, radii: npt.ArrayLike) -> FloatArray:
-        """The bound of Ma, Zhu, Hsu at every radius, from (eps, delta): for comparison, never above `accuracy` by much.
+        """The bound of Ma, Zhu, Hsu at every radius, from (eps, delta) and the mean alone: for comparison.
 
-        Guarantee: that of `accuracy`.
+        Guarantee: that of `accuracy`, on an event of its own.
 
         Raises:
             ConfigError: a radius is negative or not a whole number.
@@ -150,7 +157,7 @@ class StatisticalBound:
         return self._within_size(
             radii,
             lambda numbers: statistical_bound(
-                self.accuracy_lower, numbers * self.threat.changes(1), epsilon=self.epsilon, delta=self.delta
+                self.published_lower, numbers * self.threat.changes(1), epsilon=self.epsilon, delta=self.delta
             ),
         )
 
@@ -181,6 +188,7 @@ class StatisticalBound:
             "mean_accuracy": self.mean_accuracy,
             "accuracy_lower": self.accuracy_lower,
             "errors": [list(step) for step in self.errors],
+            "published_lower": self.published_lower,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.delta,
             "failure_prob": self.failure_prob,
@@ -212,7 +220,7 @@ def statistical_dp(
         delta: the delta of one example, in (0, 1), for `StatisticalBound.published`.
         threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         instance_accuracy: the accuracy of every instance on the inputs of the votes, where it is known; the bound then
-            rests on the distribution of accuracy and not on its mean alone.
+            rests on their distribution, and is larger.
 
     Raises:
         ConfigError: the votes carry no labels or were not trained privately, the accuracies are not theirs, or an
@@ -228,18 +236,18 @@ def statistical_dp(
         )
     if votes.labels is None:
         raise ConfigError("statistical-dp bounds accuracy and needs the true labels; add labels to the votes.")
-    correct = int(np.take_along_axis(votes.counts, votes.labels[:, None], axis=1).sum())
-    mean = correct / (votes.examples * votes.instances)
+    correct = np.take_along_axis(votes.counts, votes.labels[:, None], axis=1)[:, 0]
+    mean = int(correct.sum()) / (votes.examples * votes.instances)
     if instance_accuracy is None:
-        lower = mean_lower(mean, votes.instances, failure_prob)
-        errors = ((1.0, min((1.0 - lower) * (1 + _SAFETY), 1.0)),)
+        steps = steps_of_counts(votes.instances - correct, votes.instances, failure_prob, clopper_pearson_upper)
     else:
-        errors = _error_steps(_checked_accuracies(instance_accuracy, votes.instances, mean), failure_prob)
-        lower = max(1.0 - sum(length * height for length, height in errors) - _SAFETY, 0.0)
+        errors = 1.0 - _checked_accuracies(instance_accuracy, votes.instances, mean)
+        steps = steps_of_values(errors, votes.instances, failure_prob, clopper_pearson_upper)
     return StatisticalBound(
         mean_accuracy=mean,
-        accuracy_lower=lower,
-        errors=errors,
+        accuracy_lower=max(1.0 - float(steps.mean[0]) - _SAFETY, 0.0),
+        errors=_pairs(steps),
+        published_lower=mean_lower(mean, votes.instances, failure_prob),
         epsilon=one_example_epsilon(votes.mechanism, delta),
         delta=float(delta),
         failure_prob=float(failure_prob),
@@ -266,9 +274,8 @@ def _checked_accuracies(given: npt.ArrayLike, instances: int, mean: float) -> Fl
     return np.maximum(values.astype(np.float64) - _ACCURACY_ROUNDING, 0.0)
 
 
-def _error_steps(accuracies: FloatArray, failure_prob: float) -> tuple[tuple[float, float], ...]:
-    """Bounds on the distribution of the error: all of them hold with probability `1 - failure_prob`."""
-    steps = steps_of_values(1.0 - accuracies, len(accuracies), failure_prob, clopper_pearson_upper)
+def _pairs(steps: StepBounds) -> tuple[tuple[float, float], ...]:
+    """The one row of some steps, as pairs of a length and a height."""
     pairs = [(float(steps.cap_length[0]), float(steps.cap[0]))]
     pairs += zip(steps.lengths[0].tolist(), steps.heights.tolist(), strict=True)
     return tuple(pair for pair in pairs if pair[0] > 0)
