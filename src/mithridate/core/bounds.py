@@ -296,6 +296,8 @@ def bound_scores(
         - `betting`: the capital of the module's docstring, on bets fixed by P alone. For P = 1000 and
           failure_prob = 0.001 it is tighter than Bernstein, and tighter than Hoeffding up to a variance of 0.16;
           towards the largest possible variance, 1/4, it is wider than Hoeffding by less than a tenth.
+        - `histogram`: bounds on the whole distribution of every score, all at once, in `spread`; see `score_bands`. Those
+          on the means follow from it.
 
     Assumes:
         Models are independent draws of one mechanism. Scores lie in [0, 1], and those of one model sum to at most 1
@@ -311,7 +313,7 @@ def bound_scores(
     Args:
         sums: sum of each score over the models, examples x classes.
         sumsqs: sum of the squares, same shape; needed by `empirical-bernstein`.
-        histograms: counts, examples x classes x equal-width bins of [0, 1]; needed by `betting`.
+        histograms: counts, examples x classes x equal-width bins of [0, 1]; needed by `betting` and `histogram`.
         instances: the number P of models.
         failure_prob: allowed probability of a wrong bound, for one example.
         kind: one of `SCORE_BOUNDS`.

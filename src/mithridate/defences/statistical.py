@@ -220,7 +220,7 @@ def statistical_dp(
         delta: the delta of one example, in (0, 1), for `StatisticalBound.published`.
         threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         instance_accuracy: the accuracy of every instance on the inputs of the votes, where it is known; the bound then
-            rests on their distribution, and is larger.
+            rests on their distribution and not on single inputs, which as a rule gives more.
 
     Raises:
         ConfigError: the votes carry no labels or were not trained privately, the accuracies are not theirs, or an
