@@ -2,10 +2,9 @@
 
 Nothing here uses the curve cache, the privacy-loss engine, the search of `certify` or a defence; radii are checked by
 `routes`, and bounds and size steps are computed again below and in `distributions`, sharing no code with `bounds`,
-`score_bands` and `conditions`. Two things
-are shared: the first route suggests which Renyi orders to try (the condition at any order is a proof by itself), and
-betting bounds come from `bounds`, for the capital of a bet is a definition and has no second route. A certificate is
-confirmed when every claimed radius holds, not when it is the largest one.
+`score_bands` and `conditions`. Two things are shared: the first route suggests which Renyi orders to try (the condition
+at any order is a proof by itself), and betting bounds come from `bounds`, for the capital of a bet is a definition and
+has no second route. A certificate is confirmed when every claimed radius holds, not when it is the largest one.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ def bound_scores(
         - `betting`: the capital of the module's docstring, on bets fixed by P alone. For P = 1000 and
           failure_prob = 0.001 it is tighter than Bernstein, and tighter than Hoeffding up to a variance of 0.16;
           towards the largest possible variance, 1/4, it is wider than Hoeffding by less than a tenth.
-        - `histogram`: bounds on the whole distribution of every score, all at once, in `spread`; see `score_bands`. Those
-          on the means follow from it.
+        - `histogram`: bounds on the whole distribution of every score, all at once, in `spread`; see `score_bands`.
+          Those on the means follow from it.
 
     Assumes:
         Models are independent draws of one mechanism. Scores lie in [0, 1], and those of one model sum to at most 1
