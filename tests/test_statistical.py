@@ -172,8 +172,10 @@ def test_it_is_the_worst_split_by_the_exact_curves(mechanism: Private, threat: s
     votes = Votes.from_counts([[950, 50], [800, 200]], mechanism=mechanism, labels=[0, 0])
     bound, radii = statistical_dp(votes, threat=threat), [1, 2, 5]
     found, stated = bound.accuracy(radii), json.loads(json.dumps(bound.to_dict()))
-    assert average_holds(stated, radii, found.tolist()).all()
-    assert not average_holds(stated, radii, (found + 0.01).tolist()).any()
+    steps = steps_of_wrong(np.array([50, 200]), 1000, 1e-3)
+    assert average_holds(stated, steps, radii, found.tolist()).all()
+    assert not average_holds(stated, steps, radii, (found + 0.01).tolist()).any()
+    assert not average_holds(stated, steps[:1], radii, found.tolist()).any()
     assert (found > bound.published(radii)).all()
 
 
@@ -244,9 +246,9 @@ def test_accuracies_that_hardly_differ_give_more_than_their_mean() -> None:
     radii = [0, 10, 50, 100, 150]
     assert (together.accuracy(radii) > alone.accuracy(radii)).all()
     assert together.accuracy(100) > alone.accuracy(100) + 0.02
-    stated = json.loads(json.dumps(together.to_dict()))
-    assert average_holds(stated, radii[1:], together.accuracy(radii[1:]).tolist()).all()
-    assert not average_holds(stated, radii[1:], (together.accuracy(radii[1:]) + 0.01).tolist()).any()
+    stated, steps = json.loads(json.dumps(together.to_dict())), steps_of_errors((correct / 200).tolist(), 1e-3)
+    assert average_holds(stated, steps, radii[1:], together.accuracy(radii[1:]).tolist()).all()
+    assert not average_holds(stated, steps, radii[1:], (together.accuracy(radii[1:]) + 0.01).tolist()).any()
 
 
 def test_instances_that_are_all_right_or_all_wrong_are_the_worst_case() -> None:

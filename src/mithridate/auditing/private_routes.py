@@ -51,18 +51,28 @@ def recheck_tradeoff(claim: Claim) -> BoolArray:
     )
 
 
-def average_holds(stated: Mapping[str, Any], radii: Sequence[int], accuracies: Sequence[float]) -> BoolArray:
-    """Whether a bound on accuracy, as its `to_dict` has it, says no more at some radii than its error steps allow.
+def average_holds(
+    stated: Mapping[str, Any],
+    steps: Sequence[tuple[float, float]],
+    radii: Sequence[int],
+    accuracies: Sequence[float],
+) -> BoolArray:
+    """Whether a bound on the accuracy of one instance says no more, at some radii, than it may.
+
+    Guarantee: where True, the expected accuracy on every D' within the radius is at least what is claimed, provided
+    that the steps bound what they are said to.
 
     Args:
-        stated: the bound, with `mechanism`, `threat` and `errors`.
+        stated: the bound, as its `to_dict` has it; only `mechanism` and `threat` are taken from there.
+        steps: shares and probabilities that the claim follows from, of `distributions.steps_of_wrong` or
+            `distributions.steps_of_errors`, computed again from the votes.
         radii: 1 or more each.
         accuracies: what is claimed at each.
     """
     route = _TradeoffRoute(PrivateTraining.of(stated["mechanism"]), Threat(stated["threat"]))
-    lengths, heights = np.array(stated["errors"], dtype=np.float64).T
-    if abs(lengths.sum() - 1) > TOLERANCE:
-        return np.zeros(len(radii), dtype=np.bool_)
+    lengths, heights = np.array(steps, dtype=np.float64).T
+    # Whatever the steps leave out of the whole may be wrong for certain.
+    lengths, heights = np.append(lengths, max(1 - lengths.sum(), 0.0)), np.append(heights, 1.0)
     pairs = zip(radii, accuracies, strict=True)
     held = [route(radius, _Average(heights, lengths, np.array([claimed]))) for radius, claimed in pairs]
     return np.concatenate(held)
