@@ -179,6 +179,16 @@ def test_it_is_the_worst_split_by_the_exact_curves(mechanism: Private, threat: s
     assert (found > bound.published(radii)).all()
 
 
+@pytest.mark.parametrize("radius", [513, 700])
+def test_of_many_changes_one_chain_covers_several_splits(radius: int) -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=SampledGaussian(3000.0, 1.0, 16), labels=[0])
+    bound = statistical_dp(votes)
+    exact, fewer = (
+        stats.norm.cdf(stats.norm.ppf(bound.accuracy_lower) - r * 4 / 3000) for r in (radius, 1.08 * radius)
+    )
+    assert fewer - 1e-3 <= bound.accuracy(radius) <= exact + 1e-12
+
+
 def test_more_changes_leave_less_and_in_the_end_nothing() -> None:
     bound = statistical_dp(Votes.from_counts([[900, 100]], mechanism=SampledGaussian(1.0, 0.05, 20), labels=[0]))
     found = bound.accuracy([0, 1, 2, 5, 10, 20, 1 << 20])
