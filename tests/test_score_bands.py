@@ -6,8 +6,10 @@ which a band of exactly the promised failure probability exceeds with probabilit
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
-from mithridate import SampledGaussian, Votes, certify
+from mithridate import SampledGaussian, Subsampled, Votes, certify, verify
 from mithridate.accounting import ADP, FDP, RDP
 from mithridate.auditing import distributions
 from mithridate.core import bounds, score_bands
 from mithridate.core.bounds import bound_scores, clopper_pearson_upper
+from mithridate.core.mechanism import Private
 from mithridate.core.score_bands import Band, FloatArray, chernoff_upper, grid_of, shares_of, steps_of_values
 from mithridate.errors import ConfigError
 
@@ -310,7 +313,7 @@ def test_bins_are_free_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch)
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 
-def scored(scores: FloatArray, mechanism: SampledGaussian = GAUSSIAN, bins: int = 64) -> Votes:
+def scored(scores: FloatArray, mechanism: Private = GAUSSIAN, bins: int = 64) -> Votes:
     """Votes from scores, inputs x models x labels."""
     summary = summarise(scores, bins)
     winners = np.eye(scores.shape[2], dtype=np.int64)[scores.argmax(axis=2)].sum(axis=1)
@@ -380,3 +383,36 @@ def test_methods_by_means_take_the_means_of_the_band(method: Any) -> None:
 def test_one_model_certifies_nothing() -> None:
     votes = scored(np.array([[[0.9, 0.1]]]))
     assert certify(votes, on="scores").radius.tolist() == [-1]
+
+
+# --- the second route -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threat", ["symmetric-difference", "add", "edit"])
+@pytest.mark.parametrize(
+    "mechanism",
+    [SampledGaussian(2.0, 0.1, 20), SampledGaussian(40.0, 1.0, 4), Subsampled(0.5, SampledGaussian(6.0, 1.0, 4))],
+    ids=str,
+)
+def test_certificates_are_confirmed_and_one_change_more_is_not(tmp_path: Path, mechanism: Any, threat: str) -> None:
+    found = certify(scored(SCORES[:5], mechanism), on="scores", threat=threat, scope="all")
+    assert (found.radius > 0).all()
+    path = tmp_path / "certificate.json"
+    found.save(path)
+    assert verify(path).valid
+    replace(found, radius=found.radius + np.maximum(found.radius // 8, 1)).save(path)
+    assert {check.name for check in verify(path).checks if not check.passed} == {"radii"}
+
+
+def test_histograms_that_say_more_than_the_scores_are_not_taken_over(tmp_path: Path) -> None:
+    votes, path = scored(SCORES[:3]), tmp_path / "certificate.json"
+    found = certify(votes, on="scores")
+    assert votes.score_histograms is not None
+    wide = votes.score_histograms.copy()
+    # What is claimed of scores that agree does not follow from scores that are zero or one as often.
+    wide[:, :, 0] += wide[:, :, 1:-1].sum(axis=2) // 2
+    wide[:, :, -1] += wide[:, :, 1:-1].sum(axis=2) - wide[:, :, 1:-1].sum(axis=2) // 2
+    wide[:, :, 1:-1] = 0
+    replace(found, votes=replace(found.votes, score_histograms=wide)).save(path)
+    failed = {check.name for check in verify(path).checks if not check.passed}
+    assert failed & {"radii", "statuses"}
