@@ -200,7 +200,7 @@ def test_save_then_load_is_the_identity(tmp_path: Path, method: Any, threat: str
     same_after_a_file(certify(votes, method=method, threat=threat), tmp_path / "c.json")
 
 
-@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting", "histogram"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_save_then_load_is_the_identity_on_scores(tmp_path: Path, bounds: str, dtype: type) -> None:
     certificate = certify(scored_votes(dtype=dtype), on="scores", bounds=bounds, scope="all")
