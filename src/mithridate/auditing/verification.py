@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -142,6 +142,7 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         yield _check_decisions(certificate, progress)
         return
     yield _check_labels(certificate)
+    yield from _check_order(certificate)
     try:
         limits = _limits_of(certificate)
     except MithridateError as error:
@@ -166,8 +167,9 @@ def _check_assumptions(certificate: Certificate) -> Check:
 
 def _check_conditions(certificate: Certificate, content: dict[str, Any]) -> Check:
     """That the file says on what it is conditional, as its votes do."""
-    expected = in_json(certificate.votes.statements, certificate.threat)
-    if _is_proposed(certificate.votes.recipe) and not conditions_of(certificate.votes.statements):
+    said = certificate.votes.statements_by(certificate.bounds)
+    expected = in_json(said, certificate.threat)
+    if _is_proposed(certificate.votes.recipe) and not conditions_of(said):
         return Check("conditions", False, "how the data is read was proposed from the data, but no condition says so")
     for name, value in expected.items():
         if content.get(name) != value:
@@ -183,7 +185,7 @@ def _is_proposed(recipe: Any) -> bool:
 
 
 def _in_words(certificate: Certificate) -> str:
-    found = conditions_of(certificate.votes.statements, certificate.threat)
+    found = conditions_of(certificate.votes.statements_by(certificate.bounds), certificate.threat)
     return f"the claim is conditional on {listed_ids(found)}" if found else "the claim is unconditional"
 
 
@@ -250,6 +252,21 @@ def _check_labels(certificate: Certificate) -> Check:
     wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
     wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
     return _counted("labels", wrong, "have the most votes or the largest mean score, ties to the smaller label")
+
+
+def _check_order(certificate: Certificate) -> Iterator[Check]:
+    """That bounds which hold at any time are of the first instances of a run; see `Votes.shards`."""
+    if certificate.bounds != "anytime":
+        return
+    votes = certificate.votes
+    merged = any("without a name were merged" in sentence for sentence in votes.assumptions)
+    if merged or len(votes.run_ids) > 1:
+        yield Check("order of instances", False, "the votes are those of several runs, whose order nobody fixed")
+        return
+    numbers = [range(*pair) for pairs in votes.shards.values() for pair in pairs] or [range(votes.instances)]
+    first = numbers == [range(votes.instances)]
+    agreed = f"the votes are those of the first {counted(votes.instances, 'instance')}, in the order of their numbers"
+    yield Check("order of instances", first, agreed if first else "instances before the last one that voted are missing")
 
 
 def _weights(certificate: Certificate) -> IntArray:
@@ -456,12 +473,7 @@ def _limits_of(certificate: Certificate) -> Limits:
     votes = certificate.votes
     share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
     if certificate.on == "votes":
-        tail = {"simultaneous": share / (2 * votes.classes), "simuem": share / votes.classes, "pointwise": share / 4}
-        if certificate.method.to_dict().get("class_weights") is None:
-            return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
-        if certificate.bounds != "simultaneous":
-            raise NumericalError("class weights rest on simultaneous bounds, and the certificate names others")
-        return _weighed_limits(certificate, tail["simultaneous"])
+        return _vote_limits(certificate, share)
     if votes.score_sums is None:
         raise NumericalError("the certificate is on scores but carries none")
     if certificate.bounds == "betting":
@@ -477,29 +489,73 @@ def _limits_of(certificate: Certificate) -> Limits:
     return _score_limits(certificate, share / (2 * votes.classes))
 
 
-def _vote_limits(counts: IntArray, total: int, tail: float) -> Limits:
-    ordered = np.sort(counts, axis=1)
-    top, second = ordered[:, -1], ordered[:, -2]
-    values = np.unique(ordered[:, -2:])
-    lower, upper = binomial_lower(values, total, tail), binomial_upper(values, total, tail)
-    place_top, place_second = np.searchsorted(values, top), np.searchsorted(values, second)
-    # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
-    miss = binomial_upper(total - values, total, tail)[place_top]
-    return Limits(lower[place_top], miss, np.minimum(upper[place_second], miss))
+def _vote_limits(certificate: Certificate, share: float) -> Limits:
+    """Bounds on the label of every example and on its rivals; with class weights examples x rivals.
 
-
-def _weighed_limits(certificate: Certificate, tail: float) -> Limits:
-    """Bounds on the label and on each of its rivals, examples x rivals."""
-    votes, weights = certificate.votes, _weights(certificate)
-    label = np.clip(certificate.label, 0, votes.classes - 1)
-    numbers = np.arange(votes.instances + 1)
-    upper, lower = binomial_upper(numbers, votes.instances, tail), binomial_lower(numbers, votes.instances, tail)
-    top = votes.counts[np.arange(votes.examples), label]
-    rivals = np.stack([np.delete(np.arange(votes.classes), each) for each in label])
-    miss = upper[votes.instances - top][:, None]
-    theirs = upper[np.take_along_axis(votes.counts, rivals, axis=1)]
-    columns = (lower[top][:, None], miss, np.minimum(theirs, miss), weights[label][:, None], weights[rivals])
+    Raises:
+        NumericalError: the bounds are not proved for class weights.
+    """
+    counts, label = certificate.votes.counts, np.clip(certificate.label, 0, certificate.votes.classes - 1)
+    weighed = certificate.method.to_dict().get("class_weights") is not None
+    if weighed and certificate.bounds in ("simuem", "pointwise"):
+        raise NumericalError(f"class weights rest on no {certificate.bounds} bounds, but the certificate names them")
+    weights = _weights(certificate)
+    lower_tail, upper_tail, test_tail = _tails(certificate.bounds, share, weights)
+    rivals = np.stack([np.delete(np.arange(len(weights)), each) for each in range(len(weights))])[label]
+    top, theirs = counts[np.arange(len(counts)), label][:, None], np.take_along_axis(counts, rivals, axis=1)
+    if not weighed:  # the rival with most votes is the nearest
+        rivals, theirs = rivals[:, :1], theirs.max(axis=1, keepdims=True)
+    own, other = weights[label][:, None], weights[rivals]
+    miss = _looked_up(certificate, certificate.votes.instances - top, lower_tail)
+    upper = np.minimum(_looked_up(certificate, theirs, upper_tail), miss)
+    lower = 1 - miss if certificate.bounds == "anytime" else _looked_up(certificate, top, lower_tail, below=True)
+    ahead = _all_ahead(certificate.bounds, top, theirs, own, other, test_tail)
+    columns = (np.where(ahead, lower, 0), np.where(ahead, miss, 1), np.where(ahead, upper, 1), own, other)
+    if not weighed:
+        return Limits(*(each[:, 0] for each in columns[:3]))
     return Limits(*(np.broadcast_to(each, rivals.shape).astype(np.float64) for each in columns))
+
+
+def _tails(bounds: str, share: float, weights: IntArray) -> tuple[float, float, float | None]:
+    """What may be spent on the lower bound, on each upper bound, and on each sign test where there are any."""
+    labels, kinds = len(weights), len(set(weights.tolist()))
+    if bounds in ("simultaneous", "simuem", "pointwise"):
+        tail = share / {"simultaneous": 2 * labels, "simuem": labels, "pointwise": 4}[bounds]
+        return tail, tail, None
+    tests = labels - 1
+    if bounds == "winner" and kinds == 1:
+        tests = min(tests, 2)
+    spent = share / 10
+    if bounds == "winner" and tests / (2 * labels) > 1 / 10:
+        spent = share * tests / (2 * labels)
+    rest = (share - spent) / (1 if labels == 2 else 1 + min(kinds, labels - 1))
+    return rest, rest, spent / tests
+
+
+def _looked_up(certificate: Certificate, counts: IntArray, tail: float, below: bool = False) -> FloatArray:
+    """A bound for every count, computed once for each that occurs."""
+    values, where = np.unique(counts, return_inverse=True)
+    total = certificate.votes.instances
+    if certificate.bounds == "anytime":
+        found = mixture_upper(values, total, tail)
+    else:
+        found = binomial_lower(values, total, tail) if below else binomial_upper(values, total, tail)
+    return found[where.reshape(counts.shape)]
+
+
+def _all_ahead(
+    bounds: str, top: IntArray, theirs: IntArray, own: IntArray, other: IntArray, tail: float | None
+) -> BoolArray:
+    """Whether sign tests separate the label of each example from all its rivals, in one column."""
+    if tail is None:
+        return np.ones(top.shape, dtype=np.bool_)
+    rows = np.stack([each.ravel() for each in np.broadcast_arrays(top, theirs, own, other)])
+    (hits, misses, mine, rival), where = np.unique(rows, axis=1, return_inverse=True)
+    if bounds == "anytime":
+        passed = mixture(misses, hits, mine / (mine + rival)) >= np.log(1 / tail)
+    else:
+        passed = log_binomial_tail(hits, hits + misses, rival / (mine + rival)) <= np.log(tail)
+    return passed[where.reshape(theirs.shape)].all(axis=1, keepdims=True)
 
 
 def _score_limits(certificate: Certificate, tail: float) -> Limits:
@@ -545,4 +601,80 @@ def binomial_upper(count: IntArray, total: int, tail: float) -> FloatArray:
         middle = (low + high) / 2
         fits = stats.binom.cdf(count, total, middle) <= tail
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return high
+
+
+# Terms of a binomial tail that are added up; those that follow are bounded by a geometric series.
+_TERMS = 2000
+
+
+def log_binomial_tail(count: IntArray, total: IntArray, probability: FloatArray) -> FloatArray:
+    """An upper bound on the logarithm of the probability of `count` or more successes, term by term.
+
+    It is 0 where `count` is no more than the mean. Beyond it every term is smaller than the one before, and the ratio
+    of neighbouring terms falls.
+    """
+    result = np.zeros(len(count))
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, int(total.max(initial=0)) + 1)))])
+    for row in np.flatnonzero(count > total * probability):
+        first, trials, chance = int(count[row]), int(total[row]), float(probability[row])
+        k = np.arange(first, min(trials, first + _TERMS) + 1)
+        terms = factorials[trials] - factorials[k] - factorials[trials - k]
+        terms = terms + k * np.log(chance) + (trials - k) * np.log1p(-chance)
+        ratio = (trials - k[-1]) / (k[-1] + 1) * chance / (1 - chance)
+        largest = terms[0]
+        result[row] = largest + np.log(np.exp(terms - largest).sum() + np.exp(terms[-1] - largest) * ratio / (1 - ratio))
+    return result
+
+
+# Nodes and weights of the rule by which a capital is integrated on either side of its peak.
+_NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(100)
+# What lies so far below the peak, in logarithms, is left out, which makes the capital smaller.
+_NEGLIGIBLE = 50.0
+
+
+def mixture(misses: IntArray, hits: IntArray, miss: FloatArray) -> FloatArray:
+    """The logarithm of the capital against missing with probability `miss` or more, by quadrature.
+
+    For u = v^2 the prior on v is uniform on (0, 1), and the capital is the integral of
+    ((1 - v^2) / (1 - miss) + v^2)^hits v^(2 misses), which has one peak.
+    """
+    lost, won = misses.astype(np.float64)[:, None], hits.astype(np.float64)[:, None]
+    gain = (miss / (1 - miss))[:, None]  # the first factor is 1 + gain (1 - v^2)
+
+    def log_at(v: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return won * np.log1p(gain * (1 - v**2)) + np.where(lost > 0, 2 * lost * np.log(v), 0.0)
+
+    peak = np.sqrt(np.clip(lost / np.maximum(lost + won, 1) / miss[:, None], 0.0, 1.0))
+    height = log_at(peak)
+    sides = [_where_negligible(log_at, peak, end, height - _NEGLIGIBLE) for end in (0.0, 1.0)]
+    total = np.zeros(peak.shape)
+    for end in sides:
+        nodes = peak + (end - peak) * (_NODES + 1) / 2
+        total += np.abs(end - peak) / 2 * (np.exp(log_at(nodes) - height) * _NODE_WEIGHTS).sum(axis=1, keepdims=True)
+    return (height + np.log(total))[:, 0]
+
+
+def _where_negligible(
+    log_at: Callable[[FloatArray], FloatArray], peak: FloatArray, end: float, level: FloatArray
+) -> FloatArray:
+    """How far from the peak towards an end an integrand stays above a level; the end, if it is above it there."""
+    inner, outer = peak, np.full(peak.shape, end)
+    for _ in range(40):
+        middle = (inner + outer) / 2
+        below = log_at(middle) < level
+        inner, outer = np.where(below, inner, middle), np.where(below, middle, outer)
+    return outer
+
+
+def mixture_upper(count: IntArray, total: int, tail: float) -> FloatArray:
+    """The smallest probability beyond which the capital has reached one by the tail, in any number of trials."""
+    low, high = np.zeros(len(count)), np.ones(len(count))
+    for _ in range(70):
+        middle = (low + high) / 2
+        rejected = np.zeros(len(count), dtype=np.bool_)
+        inside = (middle > low) & (middle < high)
+        rejected[inside] = mixture(count[inside], (total - count)[inside], middle[inside]) >= np.log(1 / tail)
+        low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
     return high

@@ -730,12 +730,12 @@ def cautions(certificate: Certificate) -> list[str]:
     if certificate.bounds == "pointwise":
         sentences.append(
             "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
-            "Certify with --bounds simultaneous for a guarantee."
+            "Certify with --bounds winner for a guarantee."
         )
     if certificate.bounds == "simuem":
         sentences.append(
             "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
-            "counted in the confidence here. --bounds simultaneous has no such factor."
+            "counted in the confidence here. --bounds winner has no such factor."
         )
     return sentences
 
