@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mithridate.auditing.verification import binomial_lower, binomial_upper
+from mithridate.auditing.confidence import binomial_lower, binomial_upper
 
 
 @pytest.mark.parametrize("total", [1, 7, 1000])

@@ -192,8 +192,8 @@ def anytime_upper(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLik
         The result is rounded up. The arguments, and what is refused, are those of `clopper_pearson_upper`.
 
     References:
-        Ville 1939. Robbins 1970, Annals of Mathematical Statistics 41(5) (mixtures of likelihood ratios). Waudby-Smith &
-        Ramdas 2020, arXiv 2010.09686.
+        Ville 1939. Robbins 1970, Annals of Mathematical Statistics 41(5) (mixtures of likelihood ratios). Waudby-Smith
+        & Ramdas 2020, arXiv 2010.09686.
 
     >>> bool(anytime_upper(0, 1000, 0.001) > clopper_pearson_upper(0, 1000, 0.001))
     True
@@ -331,10 +331,10 @@ def bound_weighed_votes(
 ) -> LabelBounds:
     """Bound the probability of the label with the largest weight x votes, and those of its rivals by their weight.
 
-    Guarantee: as `bound_votes` for these kinds, with "best" and "largest" by weight x probability. Of `simultaneous` all
-    2L one-sided bounds hold at once, so they hold for the label that was picked, by whatever rule, and for every rival;
-    of the others, the upper bound of the best rival of each weight, and a sign test against it. Which rival comes
-    closest depends on what is asked of the bounds, so that there is an entry for every weight.
+    Guarantee: as `bound_votes` for these kinds, with "best" by weight x probability. All 2L one-sided bounds of
+    `simultaneous` hold at once, so they hold for the label that was picked, by whatever rule, and for every rival. The
+    others bound the best rival of each weight, and have a sign test against it. Which rival comes closest depends on
+    what is asked of the bounds, so that there is an entry for every weight.
 
     Args:
         counts: as for `bound_votes`.
@@ -384,9 +384,7 @@ def _of_winner(kind: str, top: IntArray, total: int, levels: _Levels) -> tuple[F
     return lower, _per_distinct(_UPPER[kind], total - top, total, levels.lower)
 
 
-def _ahead(
-    kind: str, top: IntArray, rival: IntArray, share: FloatArray | float, level: float
-) -> npt.NDArray[np.bool_]:
+def _ahead(kind: str, top: IntArray, rival: IntArray, share: FloatArray | float, level: float) -> npt.NDArray[np.bool_]:
     """Whether a sign test separates the label from a rival.
 
     Guarantee: let the label have at most `share` of the votes for either in truth. The test passes with probability at
