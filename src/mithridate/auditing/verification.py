@@ -525,9 +525,8 @@ def _against(counts: IntArray, label: IntArray, weights: IntArray, each: bool) -
     if each:
         rivals = np.stack([np.delete(np.arange(len(weights)), own) for own in label])
         return top, np.take_along_axis(counts, rivals, axis=1), weights[rivals]
-    others = counts.copy()
-    np.put_along_axis(others, label[:, None], -1, axis=1)
-    return top, others.max(axis=1, keepdims=True), np.ones(top.shape, dtype=np.int64)
+    ordered = np.sort(counts, axis=1)
+    return ordered[:, -1:], ordered[:, -2:-1], np.ones(top.shape, dtype=np.int64)
 
 
 def _tails(bounds: str, share: float, weights: IntArray) -> tuple[float, float, float | None]:

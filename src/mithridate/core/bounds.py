@@ -307,8 +307,8 @@ def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "winner") 
         NumericalError: no bound could be verified (seen with 10^9 models, and with a failure_prob near 1e-300).
 
     References:
-        Hung & Fithian 2019, Annals of Statistics 47(3) (the sign test of the winner). Jia, Cao, Gong 2021, arXiv
-        2008.04495 (SimuEM). Liu et al. 2023, AAAI.
+        Hung & Fithian 2019, arXiv 1610.03944 (the sign test of the winner). Jia, Cao, Gong 2021, arXiv 2008.04495
+        (SimuEM). Liu et al. 2023, AAAI.
 
     >>> bound_votes(np.array([[0, 1000]]), failure_prob=0.001).top_lower.round(4)
     array([0.9928])
