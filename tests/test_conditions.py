@@ -22,7 +22,7 @@ from mithridate import CertifiedClassifier, SampledGaussian, Votes, certify, tra
 from mithridate._io.artifacts import read_hashed, write_hashed
 from mithridate.auditing.verification import verify
 from mithridate.comparing.running import compare
-from mithridate.core.certificate import SCHEMA, Certificate
+from mithridate.core.certificate import SCHEMA, Certificate, confidence
 from mithridate.core.conditions import (
     IDS,
     Statement,
@@ -370,7 +370,8 @@ def test_the_first_instances_of_a_run_are_unconditional_by_bounds_that_hold_at_a
     ):
         certificate = certify(votes, bounds="anytime")
         assert ids(certificate) == set()
-        assert sum("every number of instances" in sentence for sentence in certificate.assumptions) == 1
+        assert sum("from 0 on and without gaps" in sentence for sentence in certificate.assumptions) == 1
+        assert confidence(certificate).endswith("confidence, whenever one stops adding instances")
         certificate.save(tmp_path / "c.json")
         assert verify(tmp_path / "c.json").valid
         assert Certificate.load(tmp_path / "c.json").conditions == ()
@@ -387,13 +388,15 @@ def test_the_first_instances_of_a_run_are_unconditional_by_bounds_that_hold_at_a
         (lambda: of_hundred(0, 4).merge(of_hundred(5, 6), of_hundred(8, 30)), "lack the instance 4 of the run 'a'"),
         (lambda: part(0, 20, "a", None).merge(part(0, 20, "b", None)), "those of 2 runs, whose order nobody fixed"),
         (lambda: Votes.from_counts([[9, 0]], mechanism=MECHANISM).merge(
-            Votes.from_counts([[9, 0]], mechanism=MECHANISM)), "runs without a name were merged"),
+            Votes.from_counts([[9, 0]], mechanism=MECHANISM)), "come from runs without a name"),
     ],
 )  # fmt: skip
 def test_bounds_that_hold_at_any_time_refuse_other_instances(
     votes: Callable[[], Votes], reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"instances 0, 1, 2, ... of one run without gaps, but .*{reason}"):
+    with pytest.raises(
+        ConfigError, match=f"instances 0, 1, 2, ... of one run, without gaps, and these votes .*{reason}"
+    ):
         certify(votes(), bounds="anytime")
     # Who writes such a certificate nevertheless is found out, whatever conditions are named.
     honest = certify(Votes.from_counts(votes().counts, mechanism=MECHANISM), bounds="anytime")

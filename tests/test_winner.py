@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
+from mithridate import SampledGaussian, Votes, certify
 from mithridate.core import bounds
 from mithridate.core.bounds import (
     IntArray,
@@ -379,6 +380,18 @@ def test_the_sign_test_is_the_binomial_one(own: int, rival: int) -> None:
                 if 0 < level < 1:
                     found = bounds._ahead("winner", np.array([hits]), np.array([misses]), share, level)  # pyright: ignore[reportPrivateUsage]
                     assert found.tolist() == [expected]
+
+
+@pytest.mark.parametrize(("classes", "share"), [(2, 0.75), (3, 1 / 3), (10, 0.45), (50, 0.45)])
+def test_unanimous_votes_are_bounded_at_the_level_of_the_theory_page(classes: int, share: float) -> None:
+    """`pointwise` spends a quarter of its failure probability on each bound."""
+    votes = Votes.from_counts([[1000] + [0] * (classes - 1)], mechanism=SampledGaussian(20.0, 1.0, 2))
+    found, same = certify(votes), certify(votes, bounds="pointwise", failure_prob=4e-3 * share)
+    assert found.radius[0] == same.radius[0] > certify(votes, bounds="simultaneous").radius[0]
+
+
+def test_a_level_that_is_no_number_any_more_separates_nothing() -> None:
+    assert not bounds._ahead("winner", np.array([10**6]), np.array([0]), 0.5, 1e-305).any()  # pyright: ignore[reportPrivateUsage]
 
 
 def test_where_the_winner_is_not_separated_nothing_is_said() -> None:

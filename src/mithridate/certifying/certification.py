@@ -241,7 +241,7 @@ def check_first(votes: Votes) -> None:
     reason = not_first(votes)
     if reason:
         raise ConfigError(
-            f"Anytime bounds are for the instances 0, 1, 2, ... of one run without gaps, but {reason}. "
+            f"Anytime bounds are for the instances 0, 1, 2, ... of one run, without gaps, and these votes {reason}. "
             "Start one run with as many instances as may ever be wanted, train its shards in order and merge all that "
             "there are; or use other bounds."
         )
@@ -316,9 +316,8 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
         )
     if kind == ANYTIME:
         sentences.append(
-            "The claims after every number of instances hold together with the stated probability. Instances count in "
-            "the order of their numbers, from 0 on and without gaps; their mechanism, the inputs and the stated "
-            "probability were fixed before anyone saw how they vote."
+            "Instances count in the order of their numbers, from 0 on and without gaps; their mechanism, the inputs "
+            "and the stated probability were fixed before anyone saw how they vote."
         )
     if kind == "pointwise":
         sentences.append(

@@ -255,8 +255,8 @@ class _Levels:
 
         With two labels, A and B are one event. One wrong label passes a sign test at level t with probability at most
         t, so L - 1 tests pay for C; where all labels weigh the same and their number is not open, the cost is that of
-        two tests, whatever L is (docs/theory.md, after Hung & Fithian 2019). No test asks for more than `simultaneous`
-        does, whose tail is failure_prob / (2L).
+        two tests, whatever L is (docs/theory.md, after Hung & Fithian 2019). Of `winner`, no level is below the
+        failure_prob / (2L) of `simultaneous`: whatever that separates passes the tests.
         """
         if kind not in ("winner", ANYTIME):
             each = failure_prob / {"simultaneous": 2 * classes, "simuem": classes, "pointwise": 4}[kind]
@@ -394,8 +394,8 @@ def _ahead(kind: str, top: IntArray, rival: IntArray, share: FloatArray | float,
     hits, misses = top.astype(np.float64), rival.astype(np.float64)
     if kind == ANYTIME:
         return _rejects(misses, hits + misses, 1.0 - np.asarray(share, dtype=np.float64), level)
-    # Pr[Binomial(hits + misses, share) >= hits]; the label has a vote, since it has most.
-    return _betainc(hits, misses + 1.0, share) <= level * (1.0 - 1e-11)
+    # Pr[Binomial(hits + misses, share) >= hits]; the label has a vote, since it has most. It may have underflowed.
+    return _betainc(hits, misses + 1.0, share) + 1e-300 <= level * (1.0 - 1e-11)
 
 
 def _fair_share(rival: npt.ArrayLike, top: IntArray) -> FloatArray:

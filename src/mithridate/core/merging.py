@@ -112,18 +112,18 @@ def same_array(first: Any, second: Any) -> bool:
 
 
 def not_first(votes: Votes) -> str:
-    """Why votes are not those of the first instances of one run, in the order of their numbers; empty where they are.
+    """What votes do that are not those of the first instances of one run; empty where they are.
 
     Of votes without a name nobody can say; they are taken for what `Votes` assumes.
     """
     if len(votes.run_ids) > 1:
-        return f"they are those of {len(votes.run_ids)} runs, whose order nobody fixed beforehand"
+        return f"are those of {len(votes.run_ids)} runs, whose order nobody fixed beforehand"
     if _UNNAMED in votes.assumptions:
-        return "runs without a name were merged, whose order nobody fixed beforehand"
+        return "come from runs without a name, whose order nobody fixed beforehand"
     for run, parts in votes.shards.items():
         gap = (0, parts[0][0]) if parts[0][0] > 0 else (parts[0][1], parts[1][0]) if len(parts) > 1 else None
         if gap is not None:
-            return f"they lack {instances_in_words(*gap)} of the run {shown(run)}"
+            return f"lack {instances_in_words(*gap)} of the run {shown(run)}"
     return ""
 
 
