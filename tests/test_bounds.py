@@ -183,8 +183,8 @@ def separated(kind: str, top: int, second: int) -> bool:
         return float(stats.binom.sf(top - 1, top + second, 0.5)) <= 0.02 / 8
     if kind == "anytime":
         with mp.workdps(30):
-            won = mp.quad(lambda v: (2 - v * v) ** top * v ** (2 * second), mp.linspace(0, 1, 20))
-        return won >= 3 / (0.1 * 0.02)
+            won: Any = mp.quad(lambda v: (2 - v * v) ** top * v ** (2 * second), mp.linspace(0, 1, 20))
+        return bool(won >= 3 / (0.1 * 0.02))
     return True
 
 
