@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 from math import comb, factorial, prod
+from pathlib import Path
 from typing import Any
 
 import mpmath as mp
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from mithridate import SampledGaussian, Votes, certify
+from mithridate import SampledGaussian, Votes, certify, verify
 from mithridate.core import bounds
 from mithridate.core.bounds import (
     IntArray,
@@ -405,3 +406,21 @@ def test_where_the_winner_is_not_separated_nothing_is_said() -> None:
 def test_weighed_votes_have_the_bounds_that_are_proved_for_them(kind: str) -> None:
     with pytest.raises(ConfigError, match="class weights"):
         bound_weighed_votes(np.array([[3, 1]]), np.array([1, 2]), failure_prob=0.1, kind=kind)
+
+
+@pytest.mark.parametrize(("kind", "top"), [("winner", 557), ("anytime", 577)])
+def test_the_second_route_asks_for_the_sign_test_too(
+    kind: str, top: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where bounds alone separate two labels, a certificate without the test is found out."""
+    votes = Votes.from_counts([[top, 1000 - top] + [0] * 8, [999] + [1] + [0] * 8], mechanism=SampledGaussian(3, 1, 1))
+    honest = certify(votes, bounds=kind)
+    assert honest.status.tolist() == ["not_separated", "certified"]
+    honest.save(tmp_path / "c.json")
+    assert verify(tmp_path / "c.json").valid
+    with_levels(monkeypatch, lambda levels, _: replace(levels, ahead=None))
+    careless = certify(votes, bounds=kind)
+    assert careless.status.tolist() == ["certified", "certified"]
+    careless.save(tmp_path / "c.json")
+    failed = {check.name for check in verify(tmp_path / "c.json").checks if not check.passed}
+    assert "statuses" in failed
