@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "size-cpu.json"
+RESULTS_OF_GPU = RESULTS.with_name("size-h200.json")
 PAGE = ROOT / "docs" / "scaling.md"
 BEGIN, END = "<!-- size -->", "<!-- end of size -->"
 CLASSES, NEIGHBOURS = 10, 3500
@@ -287,7 +288,26 @@ def tables() -> str:
         for title, found in known["reading"]["measured"].items()
     ]
     parts.append("\n".join(rows))
+    parts.append(_on_gpu())
     return "\n\n".join(parts)
+
+
+def _on_gpu() -> str:
+    """The table of `benchmarks/size_gpu.py`."""
+    known = json.loads(RESULTS_OF_GPU.read_text())
+    near, private, stream = (known[stage] for stage in ("near", "private", "stream"))
+    rows = [
+        "| one H200 | time | beside it |",
+        "| --- | ---: | --- |",
+        f"| nearest 7,000 of 1,000,000 examples, 256 columns, 10,000 inputs | {_seconds(near['nearest'])} | a product "
+        f"and `topk` on rows that are there already: {_seconds(near['product_and_topk'])} |",
+        f"| nearest 1,000 of 100,000,000 examples in a mapped file, 64 columns, 100 inputs | "
+        f"{_seconds(stream['nearest'])} | sending these {stream['gigabytes']:.1f} GB alone: "
+        f"{_seconds(stream['sending_alone'])} |",
+        f"| 1,000 linear private instances, 1,000,000 examples in a mapped file, 256 columns | "
+        f"{_seconds(private['votes'])} | the first time, which compiles kernels: {_seconds(private['first'])} |",
+    ]
+    return "\n".join(rows)
 
 
 def _seconds(seconds: float | None) -> str:

@@ -1,3 +1,5 @@
+# What is replaced has other names of its arguments.
+# pyright: reportAttributeAccessIssue=false
 """Triton's interpreter, mended where it computes with bfloat16, which it holds as whole numbers of 16 bits."""
 
 import numpy as np

@@ -284,7 +284,8 @@ def test_a_bar_is_as_long_as_the_median_radius() -> None:
 def test_the_numbers_stand_beside_the_chart() -> None:
     rows = page(made_up()).table("rule", "median radius (changes)")
     # What flips the targets is 8, 25, 40 and more than was tried: the lower of the two in the middle is 25.
-    assert rows == [["fdp", "6", "4.17", "0 of 4"], ["adp", "1", "25.00", "0 of 4"]]
+    # And over the radii 2, 2.5 and 6.67; of the other rule 8, 12.5 and 40.
+    assert rows == [["fdp", "6", "2.50", "0 of 4"], ["adp", "1", "12.50", "0 of 4"]]
     assert "best attack: 25" in page(made_up()).text
 
 

@@ -200,7 +200,7 @@ def test_save_then_load_is_the_identity(tmp_path: Path, method: Any, threat: str
     same_after_a_file(certify(votes, method=method, threat=threat), tmp_path / "c.json")
 
 
-@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting", "histogram"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_save_then_load_is_the_identity_on_scores(tmp_path: Path, bounds: str, dtype: type) -> None:
     certificate = certify(scored_votes(dtype=dtype), on="scores", bounds=bounds, scope="all")
@@ -212,7 +212,7 @@ def test_save_then_load_is_the_identity_on_scores(tmp_path: Path, bounds: str, d
     assert loaded.votes.score_sums.dtype == dtype
 
 
-@pytest.mark.parametrize("bounds", ["simultaneous", "simuem", "pointwise"])
+@pytest.mark.parametrize("bounds", ["winner", "simultaneous", "simuem", "pointwise"])
 def test_save_then_load_is_the_identity_for_other_bounds_and_mechanisms(tmp_path: Path, bounds: str) -> None:
     votes = Votes(
         np.array([[200, 0], [60, 140]]), Subsampled(0.25, GAUSSIAN), data_fingerprint="sha256:ü", run_ids=("a", "b")

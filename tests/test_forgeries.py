@@ -138,6 +138,7 @@ KINDS = {
     "fdp on scores": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores"),
     "fdp on scores by Hoeffding": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores", "hoeffding"),
     "fdp on scores by betting": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores", "betting"),
+    "fdp on scores by histogram": _private(FDP(), SampledGaussian(12.0, 1.0, 4), "scores", "histogram"),
     "rdp": _private(RDP(), SAMPLED),
     "rdp with complement": _private(RDP(complement=True), SAMPLED),
     "rdp standard": _private(RDP("standard"), SampledGaussian(40.0, 0.1, 20)),

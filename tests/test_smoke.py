@@ -51,6 +51,7 @@ WALK = (
     ("train flowers.toml --run-dir parts/1 --in-flight 20", None),
     ("merge parts/0 parts/1 -o votes.npz", "votes.npz"),
     ("compare compare.toml --out compared", None),
+    ("audit flowers.toml --method nearest-neighbours --targets 4 -o audited", "audited/audit.html"),
     ("tune proposed.toml -o tuned", "tuned/tuned.toml"),
     ("demo --instances 20 --device cpu --out demo.html", "demo.html"),
 )

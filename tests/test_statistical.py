@@ -1,7 +1,8 @@
-"""Baseline-DP: group privacy step by step, the coverage of the bound on accuracy, and a learner of known truth."""
+"""Bounds on mean accuracy: by trade-off curves and as published, their coverage, and a learner of known truth."""
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,30 @@ from scipy import stats
 
 from mithridate import Votes
 from mithridate.accounting.rdp import one_example_epsilon
-from mithridate.core.mechanism import SampledGaussian, Threat, mechanism_from_dict
+from mithridate.auditing.distributions import steps_of_errors, steps_of_wrong
+from mithridate.auditing.private_routes import average_holds
+from mithridate.core.bounds import clopper_pearson_upper
+from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat, mechanism_from_dict
+from mithridate.core.score_bands import steps_of_counts, steps_of_values
 from mithridate.defences.bagging import Bagged
 from mithridate.defences.smoothing import NoisyLabels
-from mithridate.defences.statistical import StatisticalBound, mean_lower, statistical_bound, statistical_dp
+from mithridate.defences.statistical import (
+    StatisticalBound,
+    _pairs,
+    mean_lower,
+    statistical_bound,
+    statistical_dp,
+)
 from mithridate.errors import ConfigError
 
 FALSE_ALARM = 1e-6
+
+
+def error_steps(accuracies: np.ndarray, failure_prob: float) -> tuple[tuple[float, float], ...]:
+    """What follows from the accuracies of all instances."""
+    return _pairs(steps_of_values(1 - accuracies, len(accuracies), failure_prob, clopper_pearson_upper))
+
+
 MNIST = SampledGaussian(3.0, 0.001, 1000)
 
 
@@ -109,7 +127,10 @@ def test_votes_give_the_accuracy_of_the_instances() -> None:
     votes = Votes.from_counts([[80, 20, 0], [0, 50, 50], [10, 0, 90]], mechanism=MNIST, labels=[0, 1, 2])
     bound = statistical_dp(votes, failure_prob=0.01, delta=1e-6, threat="remove")
     assert bound.mean_accuracy == pytest.approx((80 + 50 + 90) / 300)
-    assert bound.accuracy_lower == mean_lower(220 / 300, 100, 0.01)
+    assert bound.published_lower == mean_lower(220 / 300, 100, 0.01)
+    # Both the mean and the single inputs have half of the probability.
+    assert bound.accuracy_lower >= mean_lower(220 / 300, 100, 0.005) - 1e-9
+    assert sum(share for share, _ in bound.errors) == pytest.approx(1)
     assert bound.epsilon == one_example_epsilon(MNIST, 1e-6)
     assert (bound.delta, bound.failure_prob, bound.threat) == (1e-6, 0.01, Threat.REMOVE)
     assert (bound.examples, bound.instances) == (3, 100)
@@ -117,14 +138,200 @@ def test_votes_give_the_accuracy_of_the_instances() -> None:
 
 
 @pytest.mark.parametrize("threat", list(Threat))
-def test_changed_examples_count_two(threat: Threat) -> None:
+def test_the_published_bound_counts_changed_examples_twice(threat: Threat) -> None:
     votes = Votes.from_counts([[900, 100]], mechanism=MNIST, labels=[0])
     bound = statistical_dp(votes, threat=threat)
     changes = [threat.changes(radius) for radius in range(30)]
-    expected = statistical_bound(bound.accuracy_lower, changes, epsilon=bound.epsilon, delta=bound.delta)
-    np.testing.assert_array_equal(bound.accuracy(range(30)), expected)
-    assert expected[0] == bound.accuracy_lower
+    expected = statistical_bound(bound.published_lower, changes, epsilon=bound.epsilon, delta=bound.delta)
+    np.testing.assert_array_equal(bound.published(range(30)), expected)
+    assert expected[0] == bound.published_lower
     assert (np.diff(expected) <= 0).all()
+
+
+# --- by trade-off curves --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threat", list(Threat))
+def test_without_sampling_there_is_a_closed_form(threat: Threat) -> None:
+    """With q = 1 every split of r changes has K(x) = Phi(Phi^-1(x) + r sqrt(T) / sigma); one input has one step."""
+    votes = Votes.from_counts([[900, 100]], mechanism=SampledGaussian(40.0, 1.0, 16), labels=[0])
+    bound, radii = statistical_dp(votes, threat=threat), np.arange(12)
+    changes = np.array([threat.changes(radius) for radius in radii.tolist()])
+    # One minus it, without subtracting from one.
+    exact = stats.norm.cdf(stats.norm.ppf(bound.accuracy_lower) - changes * 4 / 40)
+    found = bound.accuracy(radii)
+    assert (found <= exact + 1e-12).all()
+    np.testing.assert_allclose(found, exact, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [MNIST, SampledGaussian(1.0, 0.05, 20), Subsampled(0.5, SampledGaussian(4.0, 0.5, 4))], ids=str
+)
+@pytest.mark.parametrize("threat", ["symmetric-difference", "add", "remove", "edit"])
+def test_it_is_the_worst_split_by_the_exact_curves(mechanism: Private, threat: str) -> None:
+    votes = Votes.from_counts([[950, 50], [800, 200]], mechanism=mechanism, labels=[0, 0])
+    bound, radii = statistical_dp(votes, threat=threat), [1, 2, 5]
+    found, stated = bound.accuracy(radii), json.loads(json.dumps(bound.to_dict()))
+    steps = steps_of_wrong(np.array([50, 200]), 1000, 1e-3)
+    assert average_holds(stated, steps, radii, found.tolist()).all()
+    assert not average_holds(stated, steps, radii, (found + 0.01).tolist()).any()
+    assert not average_holds(stated, steps[:1], radii, found.tolist()).any()
+    assert (found > bound.published(radii)).all()
+
+
+@pytest.mark.parametrize("radius", [513, 700])
+def test_of_many_changes_one_chain_covers_several_splits(radius: int) -> None:
+    votes = Votes.from_counts([[900, 100]], mechanism=SampledGaussian(3000.0, 1.0, 16), labels=[0])
+    bound = statistical_dp(votes)
+    exact, fewer = (
+        stats.norm.cdf(stats.norm.ppf(bound.accuracy_lower) - r * 4 / 3000) for r in (radius, 1.08 * radius)
+    )
+    assert fewer - 1e-3 <= bound.accuracy(radius) <= exact + 1e-12
+
+
+def test_more_changes_leave_less_and_in_the_end_nothing() -> None:
+    bound = statistical_dp(Votes.from_counts([[900, 100]], mechanism=SampledGaussian(1.0, 0.05, 20), labels=[0]))
+    found = bound.accuracy([0, 1, 2, 5, 10, 20, 1 << 20])
+    assert found[0] == bound.accuracy_lower
+    assert (np.diff(found) <= 0).all()
+    assert found[-1] == 0.0
+
+
+# --- from counts ------------------------------------------------------------------------------------------------------
+
+
+def test_easy_and_hopeless_inputs_together_are_better_than_their_mean() -> None:
+    """The largest expected error is a mean over inputs, and a curve does little to what is certain already."""
+    mixed = Votes.from_counts([[1000, 0]] * 8 + [[0, 1000]] * 2, mechanism=MNIST, labels=[0] * 10)
+    even = Votes.from_counts([[800, 200]] * 10, mechanism=MNIST, labels=[0] * 10)
+    assert statistical_dp(mixed).mean_accuracy == statistical_dp(even).mean_accuracy
+    assert (statistical_dp(mixed).accuracy([50, 100]) > statistical_dp(even).accuracy([50, 100]) + 0.1).all()
+
+
+@pytest.mark.parametrize("law", ["alike", "mixed", "together"])
+def test_what_is_claimed_from_counts_fails_as_rarely_as_promised(law: str) -> None:
+    """The truth under a shift of a Gaussian is known for every input; false alarm below 1e-6 over seeds."""
+    rng, inputs, instances, failure_prob, runs = np.random.default_rng(14), 12, 40, 0.1, 1000
+    wrong = np.full(inputs, 0.3) if law != "mixed" else np.linspace(0, 1, inputs) ** 2
+    chance = rng.random((runs, instances, 1 if law == "together" else inputs))
+    counts = (chance < wrong).sum(axis=1)
+    curve = lambda x: stats.norm.cdf(stats.norm.ppf(x) + 0.8)  # noqa: E731
+    truth = curve(wrong).mean()
+    failures = 0
+    for row in counts:
+        lengths, heights = np.array(_pairs(steps_of_counts(row, instances, failure_prob, clopper_pearson_upper))).T
+        failures += lengths @ curve(heights) < truth - 1e-12
+    assert failures <= stats.binom.isf(FALSE_ALARM, runs, failure_prob)
+
+
+@pytest.mark.parametrize("instances", [1, 2, 60, 1000])
+def test_the_second_route_to_the_steps_of_inputs_agrees(instances: int) -> None:
+    wrong = np.random.default_rng(instances).binomial(instances, 0.2, 30)
+    shifts = np.array([0.0, 0.3, 1.0, 3.0])[:, None]
+    results: list[np.ndarray] = []
+    for steps in (
+        _pairs(steps_of_counts(wrong, instances, 1e-3, clopper_pearson_upper)),
+        steps_of_wrong(wrong, instances, 1e-3),
+    ):
+        lengths, heights = np.array(steps).T
+        results.append(stats.norm.cdf(stats.norm.ppf(heights) + shifts) @ lengths)
+    np.testing.assert_allclose(*results, rtol=1e-9)
+    assert (results[0] >= results[1] * (1 - 1e-12)).all()
+
+
+# --- by the accuracies of the instances -------------------------------------------------------------------------------
+
+
+def many_inputs(correct: np.ndarray, inputs: int = 200) -> Votes:
+    """Votes of instances that are correct on so many of the first inputs."""
+    right = np.arange(inputs)[:, None] < correct
+    counts = np.stack([right.sum(axis=1), (~right).sum(axis=1)], axis=1)
+    return Votes.from_counts(counts, mechanism=MNIST, labels=np.zeros(inputs, dtype=np.int64))
+
+
+def test_accuracies_that_hardly_differ_give_more_than_their_mean() -> None:
+    correct = np.random.default_rng(3).binomial(200, 0.9, 500)
+    votes = many_inputs(correct)
+    alone, together = statistical_dp(votes), statistical_dp(votes, instance_accuracy=correct / 200)
+    radii = [0, 10, 50, 100, 150]
+    assert (together.accuracy(radii) > alone.accuracy(radii)).all()
+    assert together.accuracy(100) > alone.accuracy(100) + 0.02
+    stated, steps = json.loads(json.dumps(together.to_dict())), steps_of_errors((correct / 200).tolist(), 1e-3)
+    assert average_holds(stated, steps, radii[1:], together.accuracy(radii[1:]).tolist()).all()
+    assert not average_holds(stated, steps, radii[1:], (together.accuracy(radii[1:]) + 0.01).tolist()).any()
+
+
+def test_instances_that_are_all_right_or_all_wrong_are_the_worst_case() -> None:
+    """Then their distribution says no more than the counts, which are those of every input."""
+    correct = np.where(np.arange(1000) < 900, 200, 0)
+    votes = many_inputs(correct)
+    alone, together = statistical_dp(votes), statistical_dp(votes, instance_accuracy=correct / 200)
+    radii = [0, 10, 50, 100]
+    np.testing.assert_allclose(together.accuracy(radii), alone.accuracy(radii), atol=0.03)
+
+
+@pytest.mark.parametrize("law", ["all or nothing", "spread", "narrow", "atoms"])
+def test_the_accuracy_after_changes_is_below_the_bound_as_rarely_as_promised(law: str) -> None:
+    """The truth is an integral over the law of the error; a valid bound fails with probability 1e-6 over seeds."""
+    rng, instances, failure_prob, runs = np.random.default_rng(12), 40, 0.1, 800
+    levels = (np.arange(20_000) + 0.5) / 20_000
+    match law:
+        case "all or nothing":
+            quantiles = (levels > 0.85).astype(float)
+        case "spread":
+            quantiles = stats.beta(0.2, 0.8).ppf(levels)
+        case "narrow":
+            quantiles = stats.beta(20, 180).ppf(levels)
+        case _:
+            quantiles = np.choose((levels * 4).astype(int), [0.0, 0.125, 0.25, 1.0])
+    shift = 0.8
+    # E'[e] on the worst D' of a Gaussian: the largest errors get all the weight that a shift by so much can give.
+    edges = stats.norm.cdf(stats.norm.ppf(np.linspace(0, 1, 20_001)) - shift)
+    truth = float(1 - np.diff(edges) @ quantiles)
+    errors = quantiles[rng.integers(0, 20_000, (runs, instances))]
+    failures = 0
+    for row in errors:
+        lengths, heights = np.array(error_steps(1 - row, failure_prob)).T
+        claimed = 1 - lengths @ stats.norm.cdf(stats.norm.ppf(heights) + shift)
+        failures += claimed > truth + 1e-3  # what the grid of the law is good for
+    assert failures <= stats.binom.isf(FALSE_ALARM, runs, failure_prob)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.full(99, 0.9), "one for each of 100 instances"),
+        (np.full((100, 1), 0.9), "one for each of 100 instances"),
+        (np.full(100, 2), "numbers in"),
+        (np.full(100, 1.1), "numbers in"),
+        (np.full(100, np.nan), "numbers in"),
+        (np.full(100, 0.5), "by their votes"),
+    ],
+)
+def test_accuracies_of_other_instances_are_refused(given: np.ndarray, message: str) -> None:
+    votes = Votes.from_counts([[90, 10]], mechanism=MNIST, labels=[0])
+    with pytest.raises(ConfigError, match=message):
+        statistical_dp(votes, instance_accuracy=given)
+
+
+def test_accuracies_in_single_precision_are_taken() -> None:
+    correct = np.random.default_rng(4).binomial(200, 0.9, 100)
+    exact = statistical_dp(many_inputs(correct), instance_accuracy=correct / 200)
+    rounded = statistical_dp(many_inputs(correct), instance_accuracy=(correct / 200).astype(np.float32))
+    np.testing.assert_allclose(rounded.accuracy([0, 50]), exact.accuracy([0, 50]), atol=1e-5)
+
+
+@pytest.mark.parametrize("instances", [1, 2, 50, 1000])
+def test_the_second_route_to_the_steps_of_the_error_agrees(instances: int) -> None:
+    accuracies = np.random.default_rng(instances).beta(30, 3, instances)
+    shifts = np.array([0.0, 0.3, 1.0, 3.0])[:, None]
+    results: list[np.ndarray] = []
+    for steps in (error_steps(accuracies, 1e-3), steps_of_errors(accuracies.tolist(), 1e-3)):
+        lengths, heights = np.array(steps).T
+        assert lengths.sum() == pytest.approx(1)
+        results.append(stats.norm.cdf(stats.norm.ppf(heights) + shifts) @ lengths)
+    np.testing.assert_allclose(*results, rtol=1e-9)
+    assert (results[0] >= results[1] * (1 - 1e-12)).all()
 
 
 def test_a_learner_of_known_accuracy_is_never_below_the_bound() -> None:
@@ -139,6 +346,11 @@ def test_a_learner_of_known_accuracy_is_never_below_the_bound() -> None:
     truth = stats.norm.cdf((threshold - 50 * radii) / deviation)
     bound = statistical_bound(float(truth[0]), radii, epsilon=epsilon, delta=1e-5)
     assert (bound <= truth).all()
+    # The attacked learner is the worst one, so that our bound is the truth.
+    votes = Votes.from_counts([[10**9, 0]], mechanism=mechanism, labels=[0])
+    lower = replace(statistical_dp(votes), errors=((1.0, float(1 - truth[0])),), accuracy_lower=float(truth[0]))
+    assert (lower.accuracy(radii) <= truth + 1e-12).all()
+    np.testing.assert_allclose(lower.accuracy(radii), truth, atol=2e-4)
     assert bound[1] > 0.1  # Not an empty claim.
 
 
@@ -157,6 +369,7 @@ def test_it_is_written_as_plain_values() -> None:
         "threat": Threat(rest["threat"]),
         "mechanism": mechanism_from_dict(rest["mechanism"]),
         "assumptions": tuple(rest["assumptions"]),
+        "errors": tuple(map(tuple, rest["errors"])),
     }
     assert StatisticalBound(**{**rest, **read}) == statistical_dp(votes)
 

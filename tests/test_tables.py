@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mithridate import ArtifactError, ConfigError
 from mithridate.data import Category, Date, Number, Ordered, Table, Text, read
-from mithridate.data.columns import encode
+from mithridate.data.columns import cells_in_words, encode
 from mithridate.data.frames import Frame, cells_of_objects, frame_of, moments
 from mithridate.data.table_files import read_csv
 from mithridate.features import HashedNgrams
@@ -210,6 +210,17 @@ def test_products_fall_with_the_distance(one: float, other: float, bins: int, sc
     assert -1e-6 <= falls_short <= 1 / bins + 1e-6
     if math.ceil(min(t, u) * bins) <= math.floor(max(t, u) * bins):
         assert abs(falls_short) < 1e-6
+
+
+@given(share=st.floats(0, 1), bins=st.integers(2, 40), scale=st.sampled_from(["linear", "log"]))
+def test_people_see_the_number_that_a_block_was_made_of(share: float, bins: int, scale: str) -> None:
+    value = -20 + share * 120
+    columns = (Category("kind"), Number("size", low=-20, high=100, bins=bins, scale=scale))
+    frame = pytest.importorskip("pandas").DataFrame({"kind": ["a", "b"], "size": [value, None], "label": ["x", "y"]})
+    rows = read(frame, Table(columns=columns, label="label", classes=("x", "y")), labels=True).x
+    (name, cell), (_, missing) = (cells_in_words(row, columns)[0] for row in rows)
+    assert (name, missing) == ("size", "missing")
+    assert float(cell) == pytest.approx(value, rel=2e-3, abs=0.02)
 
 
 def test_what_differs_by_how_much() -> None:

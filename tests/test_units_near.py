@@ -162,7 +162,7 @@ def at(where: str, block: int) -> Iterator[None]:
             patch.setattr(_on_gpu, "_BLOCK_EXAMPLES", block)
             patch.setattr(_on_gpu, "BLOCK_EXAMPLES", block)
             patch.setattr(_on_gpu, "_BYTES_OF_PRODUCT", 1 << 22)
-            patch.setattr(_on_gpu, "_FOR_EXAMPLES", block % 2)
+            patch.setattr(_on_gpu, "_SPARE", block % 3)
             place = _on_gpu.OnGpu(torch.device("cpu"))
         patch.setattr(_near, "place_for", lambda runtime: nullcontext(place))
         yield

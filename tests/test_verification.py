@@ -106,7 +106,7 @@ def test_right_certificates_with_other_bounds_are_confirmed(
 
 
 @pytest.mark.parametrize("method", [FDP(), RDP(), ADP()], ids=repr)
-@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting", "histogram"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_right_certificates_on_scores_are_confirmed(tmp_path: Path, method: Any, bounds: str, dtype: type) -> None:
     votes = scored_votes(dtype=dtype, mechanism=SampledGaussian(30.0, 1.0, 4))
@@ -151,6 +151,7 @@ def test_no_split_of_the_changes_is_left_out() -> None:
     mechanism, rng = SampledGaussian(1.0, 0.02, 40), np.random.default_rng(2)
     miss = rng.uniform(0.001, 0.4, 60)
     limits = Limits(1 - miss, miss, miss * rng.uniform(0.1, 1, 60))
+    conditions = private_routes._Pairs(limits)
     training, found = PrivateTraining.of(mechanism.to_dict()), set[bool]()
     for radius in (1, 2, 3, 5, 8, 13):
         expected = np.ones(60, dtype=np.bool_)
@@ -158,8 +159,8 @@ def test_no_split_of_the_changes_is_left_out() -> None:
             curve = ExactTradeoff(1.0, 0.02, 40, *split)
             expected &= curve(limits.miss_upper) + curve(limits.rival_upper) < 1 - TOLERANCE
         route = private_routes._TradeoffRoute(training, Threat.SYMMETRIC_DIFFERENCE)
-        assert route(radius, limits).tolist() == expected.tolist()
-        assert route._in_blocks(radius, limits).tolist() == expected.tolist()
+        assert route(radius, conditions).tolist() == expected.tolist()
+        assert route._in_blocks(radius, conditions).tolist() == expected.tolist()
         found.update(expected.tolist())
     assert found == {False, True}
 
@@ -265,7 +266,7 @@ def test_calling_weak_bounds_strong_is_refused(tmp_path: Path) -> None:
     assert failed(replace(paper, method=RDP("standard")), tmp_path / "c.json") == {"radii"}
 
 
-@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting"])
+@pytest.mark.parametrize("bounds", ["empirical-bernstein", "hoeffding", "betting", "histogram"])
 def test_forged_scores_are_refused(tmp_path: Path, bounds: str) -> None:
     votes = scored_votes(mechanism=SampledGaussian(3000.0, 1.0, 4))
     certificate = certify(votes, on="scores", bounds=bounds, threat="add")

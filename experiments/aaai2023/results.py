@@ -161,8 +161,8 @@ class Results:
         """Radii of a run of partitions, which follow from the votes alone."""
         return self._once((name,), _right)
 
-    def baseline_dp(self, name: str) -> StatisticalBound:
-        """The bound on the accuracy of one instance, which is about no prediction."""
+    def on_average(self, name: str) -> StatisticalBound:
+        """The bounds on the accuracy of one instance, which are about no prediction: as published, and by f-DP."""
         return statistical_dp(self.votes(name), failure_prob=paper_rules.FAILURE_PROB, delta=paper_rules.DELTA)
 
     def has_scores(self, row: Row) -> bool:

@@ -398,7 +398,9 @@ def _curves(results: Results, row: Row) -> dict[str, FloatArray]:
     for method, title in METHODS.items():
         if (sound := soundly(results, row, method)) is not None:
             found[title] = sound.accuracy(row.radii)
-    found[f"Baseline-DP {NOT_ABOUT_POINTS}"] = results.baseline_dp(row.main).accuracy(list(row.radii))
+    bound = results.on_average(row.main)
+    found[f"Baseline-DP {NOT_ABOUT_POINTS}"] = bound.published(list(row.radii))
+    found[f"f-DP, mean accuracy {NOT_ABOUT_POINTS}"] = bound.accuracy(list(row.radii))
     return found
 
 

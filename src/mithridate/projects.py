@@ -78,6 +78,7 @@ from mithridate.data.published_files import Progress
 from mithridate.data.sources import TABLE_FILES, is_data, read
 from mithridate.defences import Defence, defence
 from mithridate.defences.automatic import AUTO, decided, named
+from mithridate.defences.registry import methods_with
 from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Pretrained, beside, pick_encoder
@@ -149,6 +150,17 @@ class Project:
         if unit is not None:
             declared = Arrays(unit=unit) if declared is None else replace(declared, unit=unit)
         return replace(self, declaration=declared, units=self.units if units is None else units)
+
+    def with_method(self, name: str) -> tuple[Project, tuple[str, ...]]:
+        """The same data for another method, and what was said of training that this method has no use for."""
+        methods = options_of_methods()
+        unused = tuple(
+            option
+            for option in self.options
+            if option in ("radius", "private") or (option in methods and name not in methods_with(option))
+        )
+        kept = {option: value for option, value in self.options.items() if option not in unused}
+        return replace(self, name=self.data_name, options={**kept, "method": name}), unused
 
     @property
     def data_name(self) -> str | None:

@@ -6,6 +6,8 @@ For one split (deleted, inserted) and its curve K, every D' of that split obeys
     K(1 - top_lower) + K(rival_upper) < 1
 
 or, where votes for label l weigh w_l, if K(1 - top_lower) + (w_rival / w_top) K(rival_upper) < 1 for every rival.
+Where the distributions of scores y are bounded and not only their means, it is enough that the integrals over t of
+K(Pr[1 - y_top > t]) and of K(Pr[y_rival > t]) add up to less than 1, which is never more to ask.
 
 The symmetric difference needs this for *every* split of the radius. A curve per split would be sound and slow; instead
 
@@ -33,12 +35,18 @@ from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsa
 from mithridate.core.rule import Accountant, BoolArray, FloatArray, IndexArray, Margins, Method, Weighted
 from mithridate.errors import NumericalError
 
+CurveOrChain = Callable[[FloatArray], FloatArray]
+# From a curve to a bound on an expectation.
+MeanOf = Callable[[CurveOrChain], float]
+
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
 _BLOCKS = 16
 # Above this radius numbers of changes are rounded up to so many binary digits, which costs at most 0.4% of the radius.
 _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10
+# An average that may come so near to 1 may as well reach it.
+_NOTHING_LEFT = 1e-6
 # Kept examples beyond this probability count as if the label were lost: added to the curve.
 _KEEP_DROP = 1e-12
 
@@ -65,6 +73,7 @@ class FDP(Weighted, Method):
 
     name = "fdp"
     title = "f-DP"
+    reads_distributions = True
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Curves from the disk cache where they are known, computed otherwise."""
@@ -254,6 +263,37 @@ class FdpAccountant(Accountant):
             case Threat.SYMMETRIC_DIFFERENCE:
                 return self._every_split_holds(radius, margins)
 
+    def largest(self, radius: int, mean_of: MeanOf) -> float:
+        """An upper bound on what an average may become on any D' within `radius`.
+
+        Guarantee: let `mean_of(K)` bound the expectation of a number in [0, 1] by the curve K, as `Spread.sum_of` does.
+        Then on every D' within `radius` the expectation is at most this. Rounded up.
+
+        Splits with both kinds of changes are chained; of more than `_SINGLE_SPLITS`, a chain covers many.
+        """
+        if radius == 0:
+            return mean_of(lambda x: x)
+        match self._threat:
+            case Threat.ADD:
+                return mean_of(self._curve(radius, 0))
+            case Threat.REMOVE:
+                return mean_of(self._curve(0, radius))
+            case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
+                least = mean_of(self._chain(radius, radius))
+                return least if self._family.chain_only else min(least, mean_of(self._curve(radius, radius)))
+            case Threat.SYMMETRIC_DIFFERENCE:
+                return self._largest_of_splits(radius, mean_of)
+
+    def _largest_of_splits(self, radius: int, mean_of: MeanOf) -> float:
+        largest = max(mean_of(self._curve(radius, 0)), mean_of(self._curve(0, radius)))
+        width = 1 if radius <= _SINGLE_SPLITS else radius // _BLOCKS
+        for fewest in range(1, radius, width):
+            if largest > 1 - _NOTHING_LEFT:
+                return 1.0
+            most = min(fewest + width, radius) - 1
+            largest = max(largest, mean_of(self._chain(most, radius - fewest)))
+        return largest
+
     def _every_split_holds(self, radius: int, margins: Margins) -> BoolArray:
         shown = self._split_holds(radius, 0, margins)
         _refine(shown, lambda chosen: self._split_holds(0, radius, margins.take(chosen)))
@@ -293,11 +333,15 @@ class FdpAccountant(Accountant):
     def _split_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
         if deleted and inserted and self._family.chain_only:
             return self._chain_holds(deleted, inserted, margins)
-        return margins.sum_of(self._curve(deleted, inserted)) < 1
+        return margins.after(self._curve(deleted, inserted)) < 1
 
     def _chain_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
+        return margins.after(self._chain(deleted, inserted)) < 1
+
+    def _chain(self, deleted: int, inserted: int) -> CurveOrChain:
+        """A bound on the curve of a split, by those of its deletions and of its insertions."""
         outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
-        return margins.sum_of(lambda x: outer(inner(x))) < 1
+        return lambda x: outer(inner(x))
 
     def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
         curve = self._family.curve(deleted, inserted)

@@ -150,7 +150,7 @@ def _asked(
 def _checked_budgets(budgets: Sequence[int | str] | None) -> tuple[str, ...] | None:
     if budgets is None:
         return None
-    given = tuple(str(each).strip().lower() for each in budgets)
+    given = tuple(str(each).strip().lower() for each in (budgets.split(",") if isinstance(budgets, str) else budgets))
     for each in given:
         try:
             number = float(each[:-1]) if each.endswith("x") else int(each)
@@ -169,6 +169,7 @@ def _checked_budgets(budgets: Sequence[int | str] | None) -> tuple[str, ...] | N
 def _checked_attacks(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
     if attacks is None:
         return None
+    attacks = attacks.split(",") if isinstance(attacks, str) else attacks
     for each in attacks:
         if each not in NAMES:
             raise ConfigError(f"There is no attack {shown(each)}; {did_you_mean(str(each), NAMES)}")
@@ -239,17 +240,20 @@ class _Clean:
         }
 
     def votes(self, folder: Path | None) -> list[Votes]:
-        """Votes on the inputs, and where those of the models of a run are asked for, apart from them on triggers."""
-        if self.run_dir is None:
-            return [self.pipeline.clean(self.order, None if folder is None else folder / "run")]
-        return self._of_run(self.run_dir)
+        """Votes on the inputs, trained now or earlier in the folder of the audit."""
+        return [self.pipeline.clean(self.order, None if folder is None else folder / "run")]
 
-    def _of_run(self, run_dir: PathLike) -> list[Votes]:
+    def kept_votes(self) -> list[Votes]:
         """The votes of a finished run, and those of its models on inputs with a trigger where they can be asked.
+
+        Empty where no run is audited.
 
         Raises:
             ConfigError: the run is of other data, inputs or constants.
         """
+        run_dir = self.run_dir
+        if run_dir is None:
+            return []
         votes = Votes.load(Path(run_dir) / "votes.npz")
         self._check_run(votes, run_dir)
         if not is_random(self.order):
@@ -314,10 +318,12 @@ def _with_triggered(training: Examples, test: Examples, marked: IntArray) -> Exa
 
 def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float | None, say: Say) -> AuditSearch:
     """Everything that is decided before the first poisoned set: claims, targets, what an attacker knows."""
-    journal = Journal(folder, {**clean.identity, "asked": asked.to_dict()})
-    started = time.monotonic() - journal.seconds
     say(f"the clean run of {clean.order.defence.title}")
-    votes, notes = clean.votes(folder), list[str]()
+    began = time.monotonic()
+    kept = clean.kept_votes()  # before a folder is taken by an audit that cannot be
+    journal = Journal(folder, {**clean.identity, "asked": asked.to_dict()})
+    started = began - journal.seconds
+    votes, notes = kept or clean.votes(folder), list[str]()
     if is_random(clean.order) and clean.run_dir is not None and len(clean.marked) and len(votes) == 1:
         notes.append("The run keeps no models that could be asked about inputs with a trigger: no backdoor was tried.")
         clean = clean.without_triggers()
@@ -433,7 +439,7 @@ class _Claimed:
         paper's rule claims no more than a sound one, it may be true, and only the multiples show what would be found.
         """
         found = list[tuple[str, Claims]]()
-        if self._is_private:
+        if self._is_private and self.name != "rdp-paper":
             paper = RDP("paper", class_weights=getattr(self.rule, "class_weights", None))
             found.append(("rdp-paper", self._by(paper, self._freed)))
         own = self._by(self.rule, self._freed)

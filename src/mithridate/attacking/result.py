@@ -42,7 +42,8 @@ class Broken:
         votes: how they voted.
         p: the chance of such votes if the claim is true, times the number of claims and of rivals.
         poison: what was changed.
-        file: where that is kept, below the folder of the audit.
+        of: of an input with a trigger, the input without it.
+        file: where what was changed is kept, below the folder of the audit.
     """
 
     input: int
@@ -54,12 +55,14 @@ class Broken:
     votes: tuple[float, ...]
     p: float
     poison: Poison
+    of: int | None = None
     file: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         names = ("input", "label", "radius", "budget", "attack", "seed", "p", "file")
-        return {**{name: getattr(self, name) for name in names}, "votes": list(self.votes)}
+        more = {} if self.of is None else {"triggered_copy_of": self.of}
+        return {**{name: getattr(self, name) for name in names}, "votes": list(self.votes), **more}
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +177,8 @@ class Audit:
     """What attacks did to the claims of a method.
 
     Guarantee: with probability at least `1 - failure_prob` no true claim is called broken by the tests, and a violation
-    is counted only where a sound certificate would have made it with probability `failure_prob` in all, or too many
-    broken ones (see `attacking.judging`). Of a deterministic method a violation is a fact.
+    is counted only where a sound certificate would have made such a claim with probability `failure_prob` in all, or so
+    many broken ones with probability 5% (see `attacking.judging`). Of a deterministic method a violation is a fact.
 
     That nothing was broken does not show that nothing can be: the radii say what cannot happen, and attacks say what
     can.
@@ -199,6 +202,7 @@ class Audit:
         rules: for each way to certify the same votes, the radii of the targets.
         finished: whether all that was asked for was done within the time.
         seconds: how long it took.
+        unjudged: how many claims looked broken in the search and could not be judged in the time.
         notes: sentences for the reader.
         assumptions: what the certificate takes for granted.
         label_names: what classes are called.
@@ -223,6 +227,7 @@ class Audit:
     rules: Mapping[str, tuple[int, ...]]
     finished: bool
     seconds: float
+    unjudged: int = 0
     notes: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
@@ -245,9 +250,11 @@ class Audit:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing was broken; 1: a claim was; 3: nothing was, but the control neither, or nothing was attacked."""
+        """0: nothing was broken; 1: a claim was; 3: neither a claim nor a control was, or not all was judged."""
         if self.violations:
             return BROKEN
+        if self.unjudged:
+            return NO_POWER
         return HOLDS if self.control.has_power and self.claims and self.targets else NO_POWER
 
     @cached_property
@@ -271,7 +278,14 @@ class Audit:
         if self.violations:
             inputs = len({each.input for each in self.violations})
             return f"{said}: {len(self.violations):,} are broken, on {counted(inputs, 'input')}. {self._ratio_words}"
-        return f"{said}: none is broken. {' '.join(filter(None, (self._ratio_words, self.control_words)))}"
+        said += f": none is broken{self._unjudged_words}."
+        return " ".join([said, self._ratio_words, self.control_words])
+
+    @property
+    def _unjudged_words(self) -> str:
+        if not self.unjudged:
+            return ""
+        return f", but {counted(self.unjudged, 'claim')} that seemed broken could not be judged in the time"
 
     @property
     def _ratio_words(self) -> str:
@@ -293,6 +307,8 @@ class Audit:
                 f"The same attacks break {counted(control.violations, 'claim')} of the control ({control.method}), so "
                 "they do find claims that are as false as that."
             )
+        if not control.claims:
+            return "No control was tried, so nothing follows: allow more minutes, targets or attacks."
         return (
             f"The same attacks break no claim of the control ({control.method}): this audit has no power, and shows "
             "nothing. Allow more attacks, targets or minutes."
@@ -320,6 +336,7 @@ class Audit:
             "inputs": self.inputs,
             "claims": self.claims,
             "retrainings": self.retrainings,
+            "unjudged": self.unjudged,
             "violations": [each.to_dict() for each in self.violations],
             "within_failure_prob": [each.to_dict() for each in self.excused],
             "outside_conditions": [each.to_dict() for each in self.conditional],
@@ -352,11 +369,10 @@ class Audit:
         return said
 
     def _with_files(self, broken: tuple[Broken, ...], folder: Path) -> tuple[Broken, ...]:
-        found: dict[int, str] = {}
+        found: list[Broken] = []
         for each in broken:
-            if id(each.poison) not in found:
-                name = f"broken/{each.attack}-{each.input}-{each.budget}.npz"
-                make_folder(folder / "broken")
-                each.poison.save(folder / name, {"attack": each.attack, "budget": each.budget, "seed": each.seed})
-                found[id(each.poison)] = name
-        return tuple(replace(each, file=found[id(each.poison)]) for each in broken)
+            file = f"broken/{each.attack}-{each.budget}-{each.poison.digest()}.npz"
+            make_folder(folder / "broken")
+            each.poison.save(folder / file, {"attack": each.attack, "budget": each.budget})
+            found.append(replace(each, file=file))
+        return tuple(found)

@@ -79,10 +79,10 @@ class Pipeline:
         order = self._order_of(clean, poison, chosen, instances, seed, pinned=pinned)
         return order.run(RuntimeOptions(device=self.device, known=self.known))
 
-    def again(self, clean: Order, poison: Poison, instances: int, seed: bytes) -> Votes:
-        """Votes on a poisoned set, to judge by: nothing pinned, known or remembered, and a seed of their own."""
+    def again(self, clean: Order, poison: Poison, instances: int, seed: bytes, *, pinned: bool = False) -> Votes:
+        """Votes on a poisoned set, to judge by: nothing known or remembered, a seed of their own, nothing pinned."""
         with forgotten():
-            order = self._order_of(clean, poison, None, instances, seed, pinned=False)
+            order = self._order_of(clean, poison, None, instances, seed, pinned=pinned)
             return order.run(RuntimeOptions(device=self.device))
 
     def _order_of(

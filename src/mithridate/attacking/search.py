@@ -6,6 +6,7 @@ deterministic methods by training everything once more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,10 @@ _TOLERANCE = 0.03
 _CONFIRMATIONS, _A_LITTLE_MORE = 4, 1.1
 # Up to this share of all examples attacks are tried in any case.
 _AT_LEAST = 0.01
+# Budgets at which the claims of a control are attacked.
+_BUDGETS_OF_CONTROLS = 2
+# Share of the time that is left for controls.
+_FOR_CONTROLS = 0.4
 # Targets against whose predictions each control is tried before anything else.
 _CONTROL_TARGETS = 3
 
@@ -114,8 +119,8 @@ class _ControlTally:
     tails: list[float] = field(default_factory=list[float])
 
     def broken(self, level: float) -> int:
-        """How many of its claims are refuted, with a correction for all that were judged."""
-        return sum(tail * len(self.tails) <= level for tail in self.tails)
+        """How many of its claims are refuted, with the correction that those of an audit have: for all checked."""
+        return sum(tail * max(self.checked, len(self.tails)) <= level for tail in self.tails)
 
 
 @dataclass(eq=False)
@@ -167,6 +172,7 @@ class AuditSearch:
     _refused: dict[str, str] = field(default_factory=dict[str, str])
     _counted: set[str] = field(default_factory=set[str])
     _tallies: list[_ControlTally] = field(default_factory=list[_ControlTally])
+    _last_took: float = 0.0
 
     def __post_init__(self) -> None:
         self._tallies = [_ControlTally(name, claims) for name, claims in self.controls]
@@ -177,18 +183,31 @@ class AuditSearch:
         finished = True
         chosen = self._targets()
         try:
-            self._break_controls(chosen)
-            if self._wanted(BOUNDARY) and chosen:
-                self._cross_boundaries(chosen[0])
-            self._check_search(chosen[0]) if chosen else None
             for number, target in enumerate(chosen):
                 targets[target] = self._attacked(target)
                 self._say_target(targets[target], number + 1, len(chosen))
+                if number == 0:
+                    self._check_all(chosen)
             for target in self.scene.triggered:
                 targets[target] = self._attacked(target)
         except _OutOfTimeError:
             finished = False
         return self._found(chosen, targets, finished)
+
+    def _check_all(self, chosen: Sequence[int]) -> None:
+        """What is not about one target: the search itself, boundaries of constants, and controls for some of the time.
+
+        After the first target: where there is time for little, its claims have been attacked.
+        """
+        self._check_search(chosen[0])
+        if self._wanted(BOUNDARY):
+            self._cross_boundaries(chosen[0])
+        deadline = self.deadline
+        if deadline is not None:
+            self.deadline = time.monotonic() + _FOR_CONTROLS * (deadline - time.monotonic())
+        with contextlib.suppress(_OutOfTimeError):
+            self._break_controls(chosen)
+        self.deadline = deadline
 
     def _wanted(self, name: str) -> bool:
         return self.asked.attacks is None or name in self.asked.attacks
@@ -226,7 +245,9 @@ class AuditSearch:
         known = self.journal.find(key)
         if known is None:
             self._check_time()
+            began = time.monotonic()
             known = self._voted(poison, target, cost, covered)
+            self._last_took = time.monotonic() - began
             self.journal.add(key, known, time.monotonic() - self.started)
         if known.get("refused"):
             self._refused.setdefault(key, known["refused"])
@@ -236,11 +257,11 @@ class AuditSearch:
         self._count(key, attack, known, seen, len(covered), is_covered=condition is None)
         if seen.suspects:
             self._judge(key, attack, cost, poison, seen.suspects, condition)
-        is_flipped = seen.flipped and (target not in seen.suspects or self._is_broken(target, cost, poison))
-        return replace(seen, flipped=is_flipped)
+        is_luck = is_random(self.clean) and target in seen.suspects and not self._is_broken(target, cost, poison)
+        return replace(seen, flipped=seen.flipped and not is_luck)
 
     def _is_broken(self, target: int, cost: int, poison: Poison) -> bool:
-        """Whether what the search saw within a radius was confirmed: else it was luck."""
+        """Whether what the search saw within a radius was confirmed."""
         found = self._broken()
         broken = (each for kind in found.values() for each in kind)
         return any(
@@ -287,30 +308,37 @@ class AuditSearch:
         }
 
     def _check_time(self) -> None:
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        """End where another poisoned set, if it takes as long as the last one, would be too late."""
+        if self.deadline is not None and time.monotonic() + self._last_took > self.deadline:
             raise _OutOfTimeError
 
     def _check_search(self, target: int) -> None:
-        """Where votes are a function of the data, compute a poisoned set from the start, too: the search reuses much.
+        """Where votes are a function of the data, compute poisoned sets from the start, too: the search reuses much.
 
         Raises:
             NumericalError: the search sees other votes.
         """
-        name = next(iter(self._attacks(target)), None)
-        poison = None if name is None else ATTACKS[name].poison(self.scene, target, max(1, self._guide(target)))
-        if poison is None or is_random(self.clean):
-            return
-        key = f"again {name} {target} {poison.digest()}"
+        names = () if is_random(self.clean) else self._attacks(target)
+        # Whoever trains takes long from the start: one that inserts will do, and one that deletes.
+        for name in names if is_instant(self.clean) else [*names[:1], *(each for each in names if each == "delete")]:
+            poison = ATTACKS[name].poison(self.scene, target, max(1, self._guide(target)))
+            if poison is not None:
+                self._check_poison(f"again {name} {target} {poison.digest()}", poison)
+
+    def _check_poison(self, key: str, poison: Poison) -> None:
         known = self.journal.find(key)
         if known is None:
             self._check_time()
             known = self._agrees(poison)
             self.journal.add(key, known, time.monotonic() - self.started)
         if not known:
-            raise NumericalError(
-                f"{self.clean.defence.name} gives other votes on the same poisoned data when what was computed before "
-                "is used again, so this audit would be worth nothing. Please report it."
-            )
+            raise self._disagreement()
+
+    def _disagreement(self) -> NumericalError:
+        return NumericalError(
+            f"{self.clean.defence.name} gives other votes on the same poisoned data when what was computed before "
+            "is used again, so this audit would be worth nothing. Please report it."
+        )
 
     def _agrees(self, poison: Poison) -> bool:
         """Whether the quick votes on a poisoned set are those of a run from the start."""
@@ -333,22 +361,34 @@ class AuditSearch:
         if len({one.poison.digest() for one in self._broken()["violations"]}) >= _MOST_REFUTING:
             self._left_unjudged += len(suspects)
             return
-        said = self._verdict(f"judged {key}", poison, suspects, self.claims)
+        try:
+            said = self._verdict(f"judged {key}", poison, suspects, self.claims)
+        except _OutOfTimeError:
+            self._left_unjudged += len(suspects)
+            raise
+        if not is_random(self.clean) and max(said["tails"]) > 0:
+            raise self._disagreement()
         found: list[tuple[Broken, int]] = []
+        of = self.scene.triggered
         for number, votes, tail in zip(suspects, said["votes"], said["tails"], strict=True):
             label, radius = int(self.claims.label[number]), int(self.claims.radius[number])
-            one = Broken(number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison)
+            one = Broken(
+                number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison, of.get(number)
+            )  # fmt: skip
             found.append((one, int(self.claims.strict[number])))
         self._judged[name] = found
 
-    def _verdict(self, key: str, poison: Poison, suspects: Sequence[int], claims: Claims) -> dict[str, Any]:
+    def _verdict(
+        self, key: str, poison: Poison, suspects: Sequence[int], claims: Claims, *, pinned: bool = False
+    ) -> dict[str, Any]:
         """How fresh instances vote on some inputs, and how likely that is if their claims are true."""
         known = self.journal.find(key)
         if known is not None:
             return known
-        self._check_time()
+        if is_random(self.clean):  # elsewhere it takes one more computation, and what was seen is a fact
+            self._check_time()
         seed = os.urandom(32)
-        votes = self.pipeline.again(self.clean, poison, _JUDGING, seed)
+        votes = self.pipeline.again(self.clean, poison, _JUDGING, seed, pinned=pinned)
         table = votes.score_sums if claims.on == "scores" and votes.score_sums is not None else votes.counts
         if is_random(self.clean):
             tails = [p_value(votes, at, int(claims.label[at]), claims.on, claims.weights) for at in suspects]
@@ -385,11 +425,14 @@ class AuditSearch:
         """Whether an attack on one prediction refutes claims of a control."""
         names = [name for name in self._attacks(target) if name != "delete"] or self._attacks(target)
         for attack in names[:2]:
-            for budget in self._ladder(target, most=int(tally.claims.radius[target])):
+            # The most that it claims first: where that changes nothing, less will not.
+            for budget in self._ladder(target, most=int(tally.claims.radius[target]))[: -1 - _BUDGETS_OF_CONTROLS : -1]:
                 seen = self._tried(attack, target, budget)
-                if seen is None:
-                    break
-                if seen.controls[number] and self._is_refuted(number, tally, attack, target, budget, seen):
+                if (
+                    seen is not None
+                    and seen.controls[number]
+                    and self._is_refuted(number, tally, attack, target, budget, seen)
+                ):
                     return True
         return False
 
@@ -404,7 +447,8 @@ class AuditSearch:
             poison = ATTACKS[attack].poison(self.scene, target, budget)
             assert poison is not None
             key = f"control {number} {attack} {target} {budget}"
-            tally.tails += self._verdict(key, poison, seen.controls[number], tally.claims)["tails"]
+            # Its claims know no limit of size: they are about the constants of the clean set.
+            tally.tails += self._verdict(key, poison, seen.controls[number], tally.claims, pinned=True)["tails"]
         return tally.broken(self._level) > 0
 
     def _control(self) -> Control:
@@ -421,7 +465,8 @@ class AuditSearch:
 
     def _ladder(self, target: int, most: int | None = None) -> list[int]:
         """Budgets beyond the radius, ascending."""
-        guide, limit = self._guide(target), max(2, self.scene.count // 2)
+        guide = self._guide(target)
+        limit = max(2, self.scene.count // 2, 2 * guide)
         limit = limit if most is None else min(limit, most)
         steps = [guide + 1, *(round(times * max(guide, 1)) for times in _STEPS)]
         if is_random(self.clean):
@@ -535,10 +580,10 @@ class AuditSearch:
         found = known_attacks.boundaries(self.scene, self.clean.size, classes_declared=declared, target=target)
         for number, each in enumerate(found):
             cost = self._cost(each.poison)
-            if cost is None or not len(self.claims.covering(cost)):
-                self.notes.append(
-                    f"Radii end before {each.what}" + ("." if cost is None else f", which takes {cost:,} changes.")
-                )
+            if cost is None:
+                continue
+            if not len(self.claims.covering(cost)):
+                self.notes.append(f"Radii end before {each.what}, which takes {cost:,} changes.")
                 continue
             self._seen(BOUNDARY, number, cost, each.poison, each.condition)
 
@@ -579,8 +624,9 @@ class AuditSearch:
             triggered=triggered,
             used=self._attacks_used(attacked + triggered),
             rules={name: tuple(int(radii[each.input]) for each in attacked) for name, radii in self.rules.items()},
-            finished=finished and (not self._left_unjudged or bool(broken["violations"])),
+            finished=finished,
             seconds=time.monotonic() - self.started,
+            unjudged=0 if broken["violations"] else self._left_unjudged,
             notes=tuple(dict.fromkeys([*self.notes, *self._more_notes(attacked)])),
             assumptions=self.assumptions,
             label_names=self.class_names,

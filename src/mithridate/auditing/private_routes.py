@@ -7,15 +7,27 @@ is a proof by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
 from mithridate.accounting.rdp import CONVERSION_ORDERS, group_divergence
+from mithridate.auditing.distributions import Integrals
 from mithridate.auditing.exact_curves import TOLERANCE, ExactMoments, ExactTradeoff, PrivateTraining
-from mithridate.auditing.routes import BoolArray, Claim, Difference, FloatArray, Limits, differences, second_route
+from mithridate.auditing.routes import (
+    BoolArray,
+    Claim,
+    Difference,
+    Distributions,
+    FloatArray,
+    IndexArray,
+    Limits,
+    differences,
+    second_route,
+)
 from mithridate.core.mechanism import Threat, private
 from mithridate.errors import NumericalError
 
@@ -31,7 +43,99 @@ _MANY_KEPT = 16
 @second_route("sampled-gaussian", "fdp")
 def recheck_tradeoff(claim: Claim) -> BoolArray:
     """Which radii of f-DP do not hold on the exact curves."""
-    return claim.unconfirmed(_TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat))
+    route, found = _TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat), claim.distributions
+    if found is None:
+        return claim.unconfirmed(lambda radius, limits: route(radius, _Pairs(limits)))
+    return claim.unconfirmed_members(
+        lambda radius, members: route(radius, Integrals(Distributions(found.miss[members], found.rival[members])))
+    )
+
+
+def average_holds(
+    stated: Mapping[str, Any],
+    steps: Sequence[tuple[float, float]],
+    radii: Sequence[int],
+    accuracies: Sequence[float],
+) -> BoolArray:
+    """Whether a bound on the accuracy of one instance says no more, at some radii, than it may.
+
+    Guarantee: where True, the expected accuracy on every D' within the radius is at least what is claimed, provided
+    that the steps bound what they are said to.
+
+    Args:
+        stated: the bound, as its `to_dict` has it; only `mechanism` and `threat` are taken from there.
+        steps: shares and probabilities that the claim follows from, of `distributions.steps_of_wrong` or
+            `distributions.steps_of_errors`, computed again from the votes.
+        radii: 1 or more each.
+        accuracies: what is claimed at each.
+    """
+    route = _TradeoffRoute(PrivateTraining.of(stated["mechanism"]), Threat(stated["threat"]))
+    lengths, heights = np.array(steps, dtype=np.float64).T
+    # Whatever the steps leave out of the whole may be wrong for certain.
+    lengths, heights = np.append(lengths, max(1 - lengths.sum(), 0.0)), np.append(heights, 1.0)
+    pairs = zip(radii, accuracies, strict=True)
+    held = [route(radius, _Average(heights, lengths, np.array([claimed]))) for radius, claimed in pairs]
+    return np.concatenate(held)
+
+
+class _Conditions(Protocol):
+    """What curves have to be small enough for, a condition for each claim."""
+
+    @property
+    def x(self) -> FloatArray:
+        """Where a curve is asked."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: IndexArray) -> _Conditions:
+        """Those of some claims."""
+        ...
+
+    def below_one(self, largest: FloatArray) -> BoolArray:
+        """Whether a curve with these values at `x`, or each of several, leaves the label on top."""
+        ...
+
+
+class _Pairs:
+    """A bound on what is not the label's, and one on a rival, for each claim."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.x = np.concatenate([limits.miss_upper, limits.rival_upper])
+
+    def __len__(self) -> int:
+        return len(self._limits.top_lower)
+
+    def take(self, rows: IndexArray) -> _Pairs:
+        """Those of some claims."""
+        return _Pairs(self._limits.take(rows))
+
+    def below_one(self, largest: FloatArray) -> BoolArray:
+        """Whether the label keeps more than the rival gets, by their weights."""
+        limits, points = self._limits, len(self)
+        left = limits.weight * (1 - largest[..., :points])
+        # Weights are whole numbers: either product is off by its last digit at most, far less than the tolerance.
+        tolerance = TOLERANCE * np.maximum(limits.weight, limits.rival_weight)
+        return limits.rival_weight * largest[..., points:] < left - tolerance
+
+
+class _Average:
+    """The error of one instance on average, against what is claimed of it."""
+
+    def __init__(self, heights: FloatArray, lengths: FloatArray, claimed: FloatArray) -> None:
+        self.x, self._lengths, self._claimed = heights, lengths, claimed
+
+    def __len__(self) -> int:
+        return len(self._claimed)
+
+    def take(self, rows: IndexArray) -> _Average:
+        """Those of some claims."""
+        return _Average(self.x, self._lengths, self._claimed[rows])
+
+    def below_one(self, largest: FloatArray) -> BoolArray:
+        """Whether the error and what is claimed of accuracy add up to no more than one."""
+        return (largest @ self._lengths)[..., None] + self._claimed < 1 + TOLERANCE
 
 
 class _TradeoffRoute:
@@ -51,44 +155,44 @@ class _TradeoffRoute:
         self._tables: dict[Difference, _ConcaveTable] = {}
         self._node_values: dict[int, FloatArray] = {}
 
-    def __call__(self, radius: int, limits: Limits) -> BoolArray:
+    def __call__(self, radius: int, claims: _Conditions) -> BoolArray:
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
-            return self._holds(differences(self._threat, radius)[0], limits)
+            return self._holds(differences(self._threat, radius)[0], claims)
         if self._training.keep is not None or radius > _MOST_CHAINED:
-            return self._in_blocks(radius, limits)
-        if radius > self._lost.known + _FEW_CURVES and not self._plausible(radius, limits):
-            return np.zeros(len(limits.top_lower), dtype=np.bool_)
+            return self._in_blocks(radius, claims)
+        if radius > self._lost.known + _FEW_CURVES and not self._plausible(radius, claims):
+            return np.zeros(len(claims), dtype=np.bool_)
         if not (self._gained.know(radius) and self._lost.know(radius)):
-            return self._in_blocks(radius, limits)
+            return self._in_blocks(radius, claims)
         step = max(_CHAINED_AT_ONCE // (radius + 1), 1)
-        claims = np.arange(len(limits.top_lower))
-        parts = (claims[start : start + step] for start in range(0, len(claims), step))
-        return np.concatenate([self._chained(radius, limits.take(part)) for part in parts])
+        rows = np.arange(len(claims))
+        parts = (rows[start : start + step] for start in range(0, len(rows), step))
+        return np.concatenate([self._chained(radius, claims.take(part)) for part in parts])
 
-    def _plausible(self, radius: int, limits: Limits) -> bool:
+    def _plausible(self, radius: int, claims: _Conditions) -> bool:
         """Whether some claim holds where all changes are alike: else hundreds of curves need not be computed."""
-        return bool((self._holds(Difference(radius, 0), limits) & self._holds(Difference(0, radius), limits)).any())
+        return bool((self._holds(Difference(radius, 0), claims) & self._holds(Difference(0, radius), claims)).any())
 
-    def _chained(self, radius: int, limits: Limits) -> BoolArray:
+    def _chained(self, radius: int, claims: _Conditions) -> BoolArray:
         """By chains; where these do not show a claim, by the curve of the split itself."""
         gained = np.arange(radius + 1)
-        x = np.concatenate([limits.miss_upper, limits.rival_upper])
+        x = claims.x
         without = self._lost.at_most(radius - gained, np.broadcast_to(x, (radius + 1, len(x))))
-        shown = self._below_one(self._gained.at_most(gained, without), limits)
+        shown = claims.below_one(self._gained.at_most(gained, without))
         held = np.ones(shown.shape[1], dtype=np.bool_)
         # Those splits first that show the fewest claims: a false one is refuted there.
         for number in np.argsort(shown.sum(axis=1), kind="stable").tolist():
             doubted = np.flatnonzero(held & ~shown[number])
             if len(doubted):
-                held[doubted] = self._holds(Difference(number, radius - number), limits.take(doubted))
+                held[doubted] = self._holds(Difference(number, radius - number), claims.take(doubted))
         return held
 
-    def _in_blocks(self, radius: int, limits: Limits) -> BoolArray:
-        held = np.ones(len(limits.top_lower), dtype=np.bool_)
+    def _in_blocks(self, radius: int, claims: _Conditions) -> BoolArray:
+        held = np.ones(len(claims), dtype=np.bool_)
         fewest, width = 0, max(radius // 4, 1)
         while fewest <= radius and held.any():
             most, rest = min(fewest + width - 1, radius), np.flatnonzero(held)
-            shown = self._holds(Difference(most, radius - fewest), limits.take(rest))
+            shown = self._holds(Difference(most, radius - fewest), claims.take(rest))
             if not shown.all() and most > fewest:
                 width = (most - fewest + 1) // 2
                 continue
@@ -96,24 +200,16 @@ class _TradeoffRoute:
             fewest, width = most + 1, min(width + max(width // 4, 1), max(radius // 4, 1))
         return held
 
-    def _holds(self, split: Difference, limits: Limits) -> BoolArray:
-        x = np.concatenate([limits.miss_upper, limits.rival_upper])
+    def _holds(self, split: Difference, claims: _Conditions) -> BoolArray:
+        x = claims.x
         pure = (Difference(split.gained, 0), Difference(0, split.lost))
         is_new = any(sum(each) > _MANY_KEPT and each not in self._tables for each in pure)
         if self._training.keep is not None and is_new:
             # Thousands of curves are not computed for a claim that one of them refutes.
-            held = self._below_one(self._at_least(self._training.keep, split, x), limits)
+            held = claims.below_one(self._at_least(self._training.keep, split, x))
             if not held.any():
                 return held
-        return self._below_one(self._largest(split, x), limits)
-
-    @staticmethod
-    def _below_one(largest: FloatArray, limits: Limits) -> BoolArray:
-        points = largest.shape[-1] // 2
-        left = limits.weight * (1 - largest[..., :points])
-        # Weights are whole numbers: either product is off by its last digit at most, far less than the tolerance.
-        tolerance = TOLERANCE * np.maximum(limits.weight, limits.rival_weight)
-        return limits.rival_weight * largest[..., points:] < left - tolerance
+        return claims.below_one(self._largest(split, x))
 
     def _at_least(self, keep: float, split: Difference, x: FloatArray) -> FloatArray:
         """A lower bound on what `_largest` says of a subsampled mechanism, from a number that is nearly always kept.

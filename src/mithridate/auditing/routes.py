@@ -20,6 +20,7 @@ from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismEr
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.intp]
 Progress = Callable[[int, int], None]
 _ONE: FloatArray = np.ones(())
 
@@ -41,9 +42,22 @@ class Limits(NamedTuple):
     weight: FloatArray = _ONE
     rival_weight: FloatArray = _ONE
 
-    def take(self, rows: npt.NDArray[np.intp]) -> Limits:
+    def take(self, rows: IndexArray) -> Limits:
         """Those of some rows."""
         return Limits(*(np.broadcast_to(each, self.top_lower.shape)[rows] for each in self))
+
+
+@dataclass(frozen=True, eq=False)
+class Distributions:
+    """Upper bounds on the probability that a score is above t, by the bins that t may be in; inputs x bins each.
+
+    Attributes:
+        miss: of one minus the score of the label.
+        rival: of the score of any one other label.
+    """
+
+    miss: FloatArray
+    rival: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +75,7 @@ class Claim:
         evidence: what else the mechanism shows of each example, by name.
         limits: bounds on the votes, an entry for each example, or with class weights one for each example and rival;
             None for a deterministic mechanism, whose votes are exact.
+        distributions: bounds on whole distributions of scores, whose means are the limits; None where there are none.
         progress: called with how many radii are done and their total; of a deterministic mechanism, how many examples.
         counts_units: whether radii count units that have names, each of many examples, and not single examples.
     """
@@ -74,6 +89,7 @@ class Claim:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     evidence: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict[str, npt.NDArray[Any]])
     limits: Limits | None = None
+    distributions: Distributions | None = None
     progress: Progress | None = None
     counts_units: bool = False
 
@@ -109,13 +125,26 @@ class Claim:
         """
         if self.limits is None:
             raise ArtifactError("The claim is about exact votes, but its rule rests on bounds.")
+        limits = self.limits
+
+        def hold(radius: int, members: IndexArray) -> BoolArray:
+            points = np.stack(limits.take(members), axis=-1)
+            distinct, inverse = np.unique(points.reshape(-1, points.shape[-1]), axis=0, return_inverse=True)
+            held = holds(radius, Limits(*distinct.T))[inverse.reshape(-1)]
+            return np.logical_and.reduce(held.reshape(len(members), -1), axis=1)
+
+        return self.unconfirmed_members(hold)
+
+    def unconfirmed_members(self, holds: Callable[[int, IndexArray], BoolArray]) -> BoolArray:
+        """Which radii do not hold, asked once for each radius.
+
+        Args:
+            holds: says at a radius, for the examples that claim it, whether the label stays on top.
+        """
         wrong = self.radius > SEARCH_LIMIT
         for number, radius in enumerate(self.radii):
             members = np.flatnonzero(self.radius == radius)
-            points = np.stack(self.limits.take(members), axis=-1)
-            distinct, inverse = np.unique(points.reshape(-1, points.shape[-1]), axis=0, return_inverse=True)
-            held = holds(radius, Limits(*distinct.T))[inverse.reshape(-1)]
-            wrong[members] = ~held.reshape(len(members), -1).all(axis=1)
+            wrong[members] = ~holds(radius, members)
             if self.progress is not None:
                 self.progress(number + 1, len(self.radii))
         return wrong

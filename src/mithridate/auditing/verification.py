@@ -1,10 +1,10 @@
 """An auditor's check of a saved certificate: everything is computed again, by another route, and compared.
 
 Nothing here uses the curve cache, the privacy-loss engine, the search of `certify` or a defence; radii are checked by
-`routes`, and bounds and size steps are computed again below, sharing no code with `bounds` and `conditions`. Two things
-are shared: the first route suggests which Renyi orders to try (the condition at any order is a proof by itself), and
-betting bounds come from `bounds`, for the capital of a bet is a definition and has no second route. A certificate is
-confirmed when every claimed radius holds, not when it is the largest one.
+`routes`, and bounds and size steps are computed again below and in `distributions`, sharing no code with `bounds`,
+`score_bands` and `conditions`. Two things are shared: the first route suggests which Renyi orders to try (the condition
+at any order is a proof by itself), and betting bounds come from `bounds`, for the capital of a bet is a definition and
+has no second route. A certificate is confirmed when every claimed radius holds, not when it is the largest one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,9 +28,11 @@ from mithridate.auditing.confidence import (
     mixture,
     mixture_upper,
 )
+from mithridate.auditing.distributions import distributions_of, means_of
 from mithridate.auditing.routes import (
     BoolArray,
     Claim,
+    Distributions,
     FloatArray,
     IntArray,
     Limits,
@@ -150,14 +152,15 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield _check_labels(certificate)
     yield from _check_order(certificate)
     try:
-        limits = _limits_of(certificate)
+        distributions = _distributions_of(certificate)
+        limits = _limits_of(certificate) if distributions is None else means_of(distributions)
     except MithridateError as error:
         yield Check("confidence bounds", False, f"they cannot be computed again: {error}")
         return
     route = "by the code that certified" if certificate.bounds == "betting" else "by another route"
     yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
     yield _check_statuses(certificate, limits)
-    claim = _claim(certificate, limits, progress)
+    claim = replace(_claim(certificate, limits, progress), distributions=distributions)
     changes = certificate.votes.unit_words.changes
     what = f"hold, at {len(claim.radii)} distinct radii, whatever the {changes} are"
     yield _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
@@ -493,6 +496,19 @@ def _limits_of(certificate: Certificate) -> Limits:
         )
         return Limits(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
     return _score_limits(certificate, share / (2 * votes.classes))
+
+
+def _distributions_of(certificate: Certificate) -> Distributions | None:
+    """Bounds on whole distributions of scores, where the certificate rests on them."""
+    votes = certificate.votes
+    if certificate.on != "scores" or certificate.bounds != "histogram":
+        return None
+    if votes.score_sums is None or votes.score_histograms is None:
+        raise NumericalError("the certificate is on histograms of scores but carries none")
+    share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
+    label = np.clip(certificate.label, 0, votes.classes - 1)
+    tail = share / (2 * votes.classes)
+    return distributions_of(votes.score_histograms, votes.score_sums, label, instances=votes.instances, tail=tail)
 
 
 def _vote_limits(certificate: Certificate, share: float) -> Limits:

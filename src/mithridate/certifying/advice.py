@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from mithridate.accounting import ADP, FDP, RDP, Method
-from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify
+from mithridate.certifying.certification import BeyondLimitError, Progress, bounded, certify, default_bounds
 from mithridate.core.certificate import Advice, Certificate, Scope
 from mithridate.core.mechanism import Private
 from mithridate.core.rule import Rule, Weighted
@@ -75,6 +75,13 @@ def _weighing(method: Rule, own: Rule) -> Rule:
     return replace(method, class_weights=own.class_weights)
 
 
+def _bounds_for(method: Method, certificate: Certificate) -> str:
+    """The bounds of the certificate, but means for a method that does not read distributions."""
+    by_means = certificate.bounds == "histogram" and not method.reads_distributions
+    has_squares = certificate.votes.score_squares is not None
+    return default_bounds(certificate.on) if by_means and has_squares else certificate.bounds
+
+
 def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
     """The same claim by another method, or the reason why there is none."""
     try:
@@ -86,7 +93,7 @@ def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
             certificate.threat,
             certificate.failure_prob,
             on=certificate.on,
-            bounds=certificate.bounds,
+            bounds=_bounds_for(method, certificate),
             scope=certificate.scope,
             farthest=_FARTHEST,
         )

@@ -70,9 +70,10 @@ def certify(
         failure_prob: probability with which the claim may fail, over training, in (0, 1); a deterministic mechanism
             has none, and its certificates say 0.
         on: certify the majority of `votes`, or the mean of `scores`.
-        bounds: for votes `winner` (default), `simultaneous`, `anytime`, `simuem` or `pointwise`; for scores
-            `empirical-bernstein` (default), `hoeffding` or `betting`. What `anytime` certifies holds for every number
-            of instances at once, so instances may be added after a look.
+        bounds: for votes `winner` (default), `simultaneous`, `anytime`, `simuem` or `pointwise`; for scores `histogram`
+            (default of f-DP where votes carry histograms), `empirical-bernstein` (default otherwise), `hoeffding` or
+            `betting`. What `anytime` certifies holds for every number of instances at once, so instances may be added
+            after a look.
         scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
         progress: called with the number of distinct examples done and their total.
 
@@ -106,7 +107,7 @@ def certify(
         return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
     if not isinstance(rule, Method):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
-    scope, kind = Scope(scope), default_bounds(on) if bounds is None else bounds
+    scope, kind = Scope(scope), default_bounds(on, votes, rule) if bounds is None else bounds
     return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
 
 
@@ -227,9 +228,12 @@ def _within(most: int, radius: IntArray, status: npt.NDArray[np.str_]) -> tuple[
     return np.minimum(radius, most), np.where(radius > most, Status.SIZE_LIMIT.value, status)
 
 
-def default_bounds(on: str) -> str:
-    """The confidence bounds that are used where none are named."""
-    return VOTE_BOUNDS[0] if on == "votes" else SCORE_BOUNDS[0]
+def default_bounds(on: str, votes: Votes | None = None, method: Method | None = None) -> str:
+    """The confidence bounds that are used where none are named: those that certify most of what the votes carry."""
+    if on == "votes":
+        return VOTE_BOUNDS[0]
+    has_histograms = votes is not None and votes.score_histograms is not None
+    return "histogram" if has_histograms and method is not None and method.reads_distributions else SCORE_BOUNDS[0]
 
 
 def check_first(votes: Votes) -> None:
@@ -332,6 +336,9 @@ def distinct_margins(limits: LabelBounds, chosen: npt.NDArray[np.intp]) -> tuple
     """The distinct margins among the chosen examples, and which of them each example has."""
     if limits.ratio is not None:
         return _distinct_weighed(limits, chosen)
+    if limits.spread is not None:  # Hardly two inputs have the same histograms.
+        columns = (limits.top_lower[chosen], limits.top_miss_upper[chosen], limits.rival_upper[chosen])
+        return Margins.of(*columns, spread=limits.spread.take(chosen)), np.arange(len(chosen))
     pairs, inverse = _distinct_pairs(limits.top_miss_upper[chosen], limits.rival_upper[chosen])
     # The lower bound follows from the upper bound on the miss; were it ever not so, the least one is safe.
     top = np.full(pairs.shape[1], np.inf)

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import dataclasses
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mithridate._progress import progress_bar
-from mithridate._text import printable, shortened
+from mithridate._text import listed, printable, shortened
 from mithridate.attacking.attacks import NAMES
 from mithridate.attacking.auditing import audit
 from mithridate.attacking.result import BROKEN, NO_POWER, PAGE, RECORD, Audit
@@ -62,7 +61,13 @@ def add_audit(command: _shared.NewCommand) -> None:
         help="numbers of changes to try, or multiples such as 2x (a search)",
     )
     parser.add_argument("--attacks", type=_words, metavar="A,B,...", help="use these attacks only (all that fit)")
-    parser.add_argument("--minutes", type=float, default=10, metavar="M", help="how long it takes in all (10)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=10,
+        metavar="M",
+        help="how long it takes in all, the first training included (10)",
+    )
     parser.add_argument(
         "--threat",
         choices=[threat.value for threat in Threat],
@@ -82,8 +87,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
     """Attack, write, and say what came of it."""
     source: Path = arguments.source
     is_run = source.is_dir()
-    project = _project(arguments, source, is_run=is_run)
     console = _shared.console(error=arguments.json)
+    project = _project(arguments, source, console, is_run=is_run)
     with progress_bar("downloading") if project.data_name else contextlib.nullcontext() as progress:
         training, test = project.examples(progress)
     for sentence in dict.fromkeys((*training.notes, *test.notes)):
@@ -107,16 +112,21 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return found.exit_status
 
 
-def _project(arguments: argparse.Namespace, source: Path, *, is_run: bool) -> Project:
+def _project(arguments: argparse.Namespace, source: Path, console: Console, *, is_run: bool) -> Project:
     """What is audited: what a run was made from, or a project file with the method asked for."""
     if is_run:
         if arguments.method is not None:
             raise ConfigError("A run is of one method; leave --method out, or give the project file.")
+        if arguments.unit is not None or arguments.units is not None:
+            raise ConfigError("A run has its units; leave --unit and --units out, or give the project file.")
         return project_of_run(source)
     project = read_project(source).with_units(arguments.unit, arguments.units)
     if arguments.method is None:
         return project
-    return dataclasses.replace(project, options={**project.options, "method": arguments.method})
+    project, unused = project.with_method(arguments.method)
+    if unused:
+        console.print(f"Note: {arguments.method} has no use for {listed(unused)} of {printable(str(source))}.")
+    return project
 
 
 def _folder(source: Path, project: Project, *, is_run: bool) -> Path:

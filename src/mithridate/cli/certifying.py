@@ -371,8 +371,8 @@ def add_certify(command: _shared.NewCommand) -> None:
         "--bounds",
         choices=(*VOTE_BOUNDS, *SCORE_BOUNDS),
         help="confidence bounds; votes: winner (default), simultaneous, anytime (add instances after a look if you "
-        "like), simuem, pointwise (not simultaneous, for reproduction only); scores: empirical-bernstein (default), "
-        "hoeffding, betting (needs histograms)",
+        "like), simuem, pointwise (not simultaneous, for reproduction only); scores: histogram (default of f-DP where "
+        "there are histograms), empirical-bernstein (default otherwise), hoeffding, betting (needs histograms)",
     )
     parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
     parser.add_argument(

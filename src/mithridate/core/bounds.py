@@ -53,10 +53,12 @@ import numpy.typing as npt
 from scipy import special
 
 from mithridate._validate import number_in, positive_integer
+from mithridate.core.score_bands import MEAN_SHARE, Band, Spread, StepBounds, chernoff_upper
 from mithridate.errors import ConfigError, NumericalError
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.intp]
 _Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
 VOTE_BOUNDS = ("winner", "simultaneous", "anytime", "simuem", "pointwise")
@@ -64,7 +66,7 @@ VOTE_BOUNDS = ("winner", "simultaneous", "anytime", "simuem", "pointwise")
 WEIGHED_BOUNDS = ("winner", "simultaneous", "anytime")
 # Those that hold at any time: for all numbers of instances at once.
 ANYTIME = "anytime"
-SCORE_BOUNDS = ("empirical-bernstein", "hoeffding", "betting")
+SCORE_BOUNDS = ("empirical-bernstein", "hoeffding", "betting", "histogram")
 
 # Relative distance by which every bound is moved outward, so that the rounding of our own arithmetic cannot hurt.
 _WIDEN = 1e-12
@@ -100,6 +102,7 @@ class LabelBounds:
         top_miss_upper: upper bound on one minus that score, with full relative accuracy when it is near zero.
         rival_upper: upper bound on the largest score of any other label; never above `top_miss_upper`.
         ratio: what that label weighs by the weight of `label`, rounded up; None: all labels weigh the same.
+        spread: bounds on whole distributions of scores, of which the others are the means; None: there are none.
     """
 
     label: IntArray
@@ -107,6 +110,7 @@ class LabelBounds:
     top_miss_upper: FloatArray
     rival_upper: FloatArray
     ratio: FloatArray | None = None
+    spread: Spread | None = None
 
 
 # --- votes ----------------------------------------------------------------------------------------------------------
@@ -456,6 +460,8 @@ def bound_scores(
         - `betting`: the capital of the module's docstring, on bets fixed by P alone. For P = 1000 and
           failure_prob = 0.001 it is tighter than Bernstein, and tighter than Hoeffding up to a variance of 0.16;
           towards the largest possible variance, 1/4, it is wider than Hoeffding by less than a tenth.
+        - `histogram`: bounds on the whole distribution of every score, all at once, in `spread`; see `score_bands`.
+          Those on the means follow from it.
 
     Assumes:
         Models are independent draws of one mechanism. Scores lie in [0, 1], and those of one model sum to at most 1
@@ -471,7 +477,7 @@ def bound_scores(
     Args:
         sums: sum of each score over the models, examples x classes.
         sumsqs: sum of the squares, same shape; needed by `empirical-bernstein`.
-        histograms: counts, examples x classes x equal-width bins of [0, 1]; needed by `betting`.
+        histograms: counts, examples x classes x equal-width bins of [0, 1]; needed by `betting` and `histogram`.
         instances: the number P of models.
         failure_prob: allowed probability of a wrong bound, for one example.
         kind: one of `SCORE_BOUNDS`.
@@ -496,8 +502,12 @@ def bound_scores(
         )
     tail = failure_prob / (2 * total.stored.shape[1])
     label = total.stored.argmax(axis=1)
+    if kind == "histogram":
+        return _by_bands(total, _checked_histograms(histograms, total, instances, kind), label, instances, tail)
     if kind == "betting":
-        top_miss, rival = _betting(total, _checked_histograms(histograms, total, instances), label, instances, tail)
+        top_miss, rival = _betting(
+            total, _checked_histograms(histograms, total, instances, kind), label, instances, tail
+        )
     else:
         if kind == "hoeffding":
             width = np.full(total.stored.shape, np.sqrt(np.log(1.0 / tail) / (2 * instances)))
@@ -647,6 +657,67 @@ def _largest_rejected_mean(
     return answer
 
 
+# --- bands ----------------------------------------------------------------------------------------------------------
+
+
+def _by_bands(
+    total: _SumInterval, histograms: npt.NDArray[Any], label: IntArray, instances: int, tail: float
+) -> LabelBounds:
+    """Bounds on the distribution of 1 - the score of the leader, and on those of all rivals at once.
+
+    A score is above t in [b/B, (b+1)/B) only if it is in bin b or higher; 1 - a score is, only if the score is in a bin
+    below B - b. Those counts are exact, and the band at the edge holds for all t of the bin.
+    """
+    examples, num_classes, bins = histograms.shape
+    band = Band.of(instances, tail * (1.0 - MEAN_SHARE), clopper_pearson_upper)
+    means = total.high / instances * (1.0 + _WIDEN)
+    rival_mean = np.minimum(_largest_other(means, label), 1.0)
+    miss_mean = np.clip((instances - _pick(total.low, label)) / instances + _WIDEN, 0.0, 1.0)
+    # The Chernoff bound grows with the mean, so that of the largest covers all rivals.
+    rival_mean, miss_mean = (chernoff_upper(each, instances, tail * MEAN_SHARE) for each in (rival_mean, miss_mean))
+    # Scores of one model add up to one, but for rounding: no rival has more than the leader leaves.
+    rival_mean = np.minimum(rival_mean, miss_mean + _EXCESS)
+    pieces: list[tuple[FloatArray, FloatArray]] = []
+    step = max(1, _CHUNK // (num_classes * (bins + 1)))
+    for part in (slice(start, start + step) for start in range(0, examples, step)):
+        miss, rival = _places(band, histograms[part], label[part])
+        pieces.append((_lengths(miss, len(band.heights)), _lengths(rival, len(band.heights))))
+    miss, rival = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    return _joined(label, band.steps(miss, miss_mean), band.steps(rival, rival_mean))
+
+
+def _places(band: Band, counts: npt.NDArray[Any], label: IntArray) -> tuple[IndexArray, IndexArray]:
+    """Which height of the band each bin has, inputs x bins: of 1 - the score of the leader, and of any rival."""
+    is_top = np.equal(np.arange(counts.shape[1], dtype=np.int64), label[:, None])
+    # Bins below B - b, for b = 0 ... B - 1.
+    below = counts[is_top].cumsum(axis=1, dtype=np.int64)[:, ::-1]
+    above = counts[~is_top].reshape(len(counts), -1, counts.shape[2])[:, :, ::-1].cumsum(axis=2, dtype=np.int64)
+    miss, rival = band.places(below), band.places(above.max(axis=1)[:, ::-1])
+    # What is above t leaves 1 - the score of the leader above t - 2^-20, which is at least the next lower edge.
+    left = np.concatenate([miss[:, :1], miss[:, :-1]], axis=1)
+    return miss, np.minimum(rival, left)
+
+
+def _lengths(places: IndexArray, heights: int) -> FloatArray:
+    """On which share of the bins a step function has each height, inputs x heights."""
+    rows, bins = places.shape
+    flat: IndexArray = np.ravel(np.arange(rows, dtype=np.intp)[:, None] * heights + places)
+    return np.bincount(flat, minlength=rows * heights).reshape(rows, heights) / bins
+
+
+def _joined(label: IntArray, miss: StepBounds, rival: StepBounds) -> LabelBounds:
+    spread = Spread(
+        miss.heights,
+        miss.lengths + rival.lengths,
+        np.stack([miss.cap, rival.cap], axis=1),
+        np.stack([miss.cap_length, rival.cap_length], axis=1),
+    )
+    top_miss_upper = np.minimum(miss.mean + _EXCESS, 1.0)
+    return LabelBounds(
+        label, 1.0 - top_miss_upper, top_miss_upper, np.minimum(rival.mean, top_miss_upper), spread=spread
+    )
+
+
 # --- shared ---------------------------------------------------------------------------------------------------------
 
 
@@ -717,10 +788,12 @@ def _checked_sumsqs(sumsqs: npt.NDArray[Any] | None, total: _SumInterval, instan
     return squares
 
 
-def _checked_histograms(histograms: npt.NDArray[Any] | None, total: _SumInterval, instances: int) -> npt.NDArray[Any]:
+def _checked_histograms(
+    histograms: npt.NDArray[Any] | None, total: _SumInterval, instances: int, kind: str
+) -> npt.NDArray[Any]:
     if histograms is None:
         raise ConfigError(
-            "bounds='betting' needs histograms; re-run with histograms or use bounds='empirical-bernstein'."
+            f"bounds={kind!r} needs histograms; re-run with histograms or use bounds='empirical-bernstein'."
         )
     counts = np.asarray(histograms)
     shape = total.stored.shape

@@ -18,6 +18,7 @@ from mithridate import _validate
 from mithridate._text import shown
 from mithridate.core import registry
 from mithridate.core.mechanism import Mechanism, Threat
+from mithridate.core.score_bands import Spread
 from mithridate.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
@@ -191,19 +192,28 @@ class Margins:
         miss: upper bounds on one minus that score.
         rival: upper bounds on the largest score of any other label; shares its distinct values with `miss`.
         ratio: what that label weighs by the weight of the top label, rounded up; None: both weigh the same.
+        spread: bounds on whole distributions of scores, where `miss` and `rival` are their means; None: there are none.
     """
 
     top: DistinctValues
     miss: DistinctValues
     rival: DistinctValues
     ratio: FloatArray | None = None
+    spread: Spread | None = None
 
     @classmethod
-    def of(cls, top: FloatArray, miss: FloatArray, rival: FloatArray, ratio: FloatArray | None = None) -> Margins:
+    def of(
+        cls,
+        top: FloatArray,
+        miss: FloatArray,
+        rival: FloatArray,
+        ratio: FloatArray | None = None,
+        spread: Spread | None = None,
+    ) -> Margins:
         """Margins from plain arrays."""
         shared = DistinctValues.of(np.concatenate([miss, rival]))
         everyone = np.arange(len(miss))
-        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)), ratio)
+        return cls(DistinctValues.of(top), shared.take(everyone), shared.take(everyone + len(miss)), ratio, spread)
 
     def __len__(self) -> int:
         return len(self.top.index)
@@ -211,7 +221,8 @@ class Margins:
     def take(self, chosen: IndexArray) -> Margins:
         """The margins of some of the points."""
         ratio = None if self.ratio is None else self.ratio[chosen]
-        return Margins(self.top.take(chosen), self.miss.take(chosen), self.rival.take(chosen), ratio)
+        spread = None if self.spread is None else self.spread.take(chosen)
+        return Margins(self.top.take(chosen), self.miss.take(chosen), self.rival.take(chosen), ratio, spread)
 
     def in_top_votes(self, rival: FloatArray) -> FloatArray:
         """Scores of rivals in units of the weight of the top label, rounded up."""
@@ -225,6 +236,13 @@ class Margins:
             return results[miss] + self.in_top_votes(results[rival])
         results = function(values[np.concatenate([miss, rival])])
         return results[: len(miss)] + self.in_top_votes(results[len(miss) :])
+
+    def after(self, curve: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """What is left to others, and what a rival may have, after changes that obey an increasing concave curve.
+
+        From whole distributions where they are known: for a score y, E'[y] is at most the integral of K(Pr[y > t]).
+        """
+        return self.sum_of(curve) if self.spread is None else self.spread.sum_of(curve)
 
 
 class Accountant(Protocol):
@@ -247,7 +265,13 @@ class Accountant(Protocol):
 
 
 class Method(Rule):
-    """A rule on samples: bounds on their counts, and an accountant that says how far these reach."""
+    """A rule on samples: bounds on their counts, and an accountant that says how far these reach.
+
+    Attributes:
+        reads_distributions: whether it certifies more from whole distributions of scores than from their means.
+    """
+
+    reads_distributions: ClassVar[bool] = False
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant of this method for one mechanism and one threat."""

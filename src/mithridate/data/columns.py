@@ -115,6 +115,10 @@ class Column(ABC):
     def _highest_present(self, vectors: FloatArray) -> FloatArray:
         """The same for cells that are not missing."""
 
+    def in_words(self, block: FloatArray) -> str | None:
+        """The cell that a block [`width`] was made of, for people; None where a block does not tell."""
+        return None
+
     def compact(self, block: Matrix) -> Matrix:
         """A block in as few numbers as tell its values apart, for learners that split on one number at a time."""
         return block
@@ -189,6 +193,15 @@ class Number(Column):
         """The height of the thermometer."""
         return _heights(block, self.bins)
 
+    def in_words(self, block: FloatArray) -> str | None:
+        """The number, to the ends of its range."""
+        if block[-1]:
+            return "missing"
+        share = (float(block[:-1].sum()) / math.sqrt(self.bins) + 1) / 2
+        if self.scale == "log":
+            share = math.expm1(share * math.log1p(_LOG)) / _LOG
+        return f"{self.low + share * (self.high - self.low):.4g}"
+
     @property
     def range_in_words(self) -> str:
         """What values are clipped to."""
@@ -253,6 +266,12 @@ def compact(rows: Matrix, columns: Sequence[Column]) -> Matrix:
     """
     blocks = [column.compact(rows[:, part]) for column, part in _places_of(columns)]
     return np.ascontiguousarray(np.hstack(blocks))
+
+
+def cells_in_words(row: FloatArray, columns: Sequence[Column]) -> list[tuple[str, str]]:
+    """The names and cells of a row, for people, of those columns whose blocks tell."""
+    found = [(column.name, column.in_words(row[place])) for column, place in _places_of(columns)]
+    return [(name, cell) for name, cell in found if cell is not None]
 
 
 def highest(vectors: FloatArray, columns: Sequence[Column]) -> FloatArray:

@@ -28,7 +28,7 @@ from mithridate.defences._kernel_sums import BLOCK_EXAMPLES, FULL_WEIGHT, STEP, 
 from mithridate.defences._nearness import chunks_of
 from mithridate.defences._search import RANK_BITS, RANKS, Search, Told
 from mithridate.defences._search import fill_with_nearest as fill_here
-from mithridate.defences._sending import Sender
+from mithridate.defences._sending import Coming, Sender
 from mithridate.defences._voices import UnitBounds
 from mithridate.defences._whole_rows import LARGEST_NORM, LARGEST_PRODUCT, IntArray, RowBlock, Rows
 from mithridate.errors import ConfigError
@@ -77,7 +77,7 @@ class OnGpu:
         assert isinstance(asked.rows, np.ndarray)
         size = min(_BLOCK_EXAMPLES, len(asked.ranks))
         examples = _Examples(asked.rows, asked.ranks, asked.starts, size, self._device)
-        labels = torch.from_numpy(asked.labels.astype(np.int32)).to(self._device)
+        labels = torch.from_numpy(_known_to_torch(asked.labels)).to(self._device)
         count = order.shape[1]
         # Every round of inputs sees all examples.
         together = max(1, int(_FOR_NEAREST * _free(self._device)) // (_BYTES_OF_NEAREST * count))
@@ -99,10 +99,12 @@ class OnGpu:
         for block, ranks, units, share in examples.blocks():
             for at, part in enumerate(parts):
                 dots = _dots([view[part] for view in seen], block)
-                if units is None:
-                    keys = _nearest(dots, ranks, count)
-                else:
+                if units is not None:
                     keys = _smallest(units.smallest(_keys(dots, ranks), carried[part]), count)
+                elif (nearer := _nearer(dots, ranks, kept[at], count)) is not None:
+                    keys = nearer
+                else:
+                    keys = _nearest(dots, ranks, count)
                 kept[at] = _smallest(torch.cat([kept[at], keys], dim=1), count)
             if done is not None:
                 done(share)
@@ -208,14 +210,24 @@ class _Examples:
         total = len(self._beside)
         parts = list(chunks_of(total, self.size, None))
         with Sender(self._device) as sender:
-            coming = sender.send(self._rows[parts[0]])
+            coming = self._sent(sender, parts[0])
             for part, following in zip(parts, [*parts[1:], None], strict=True):
-                rows = coming.there()
+                rows, beside = (each.there() for each in coming)
                 if following is not None:
-                    coming = sender.send(self._rows[following])
-                beside = torch.from_numpy(self._beside[part].astype(np.int64)).to(self._device)
+                    coming = self._sent(sender, following)
                 units = None if self._starts is None else _Units.of(part, self._starts, self._device)
-                yield rows.float(), beside, units, part.stop / total
+                yield rows.float(), self._widened(beside), units, part.stop / total
+
+    def _sent(self, sender: Sender, part: slice) -> tuple[Coming, Coming]:
+        """Rows, and what is beside them, on their way."""
+        beside = self._beside[part]
+        beside = beside.view(np.int32) if beside.dtype == np.uint32 else _known_to_torch(beside)
+        return sender.send(self._rows[part]), sender.send(beside)
+
+    def _widened(self, beside: Tensor) -> Tensor:
+        """What is beside rows in 64 bits; 32 bits without a sign were sent as if the first were one."""
+        wide = beside.long()
+        return wide.bitwise_and_(RANKS) if self._beside.dtype == np.uint32 else wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +264,12 @@ class _Units:
         return found[:, : self.whole]
 
 
+def _known_to_torch(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same numbers in a type that all versions of torch have."""
+    known = (np.int8, np.uint8, np.int16, np.int32, np.int64)
+    return np.ascontiguousarray(numbers if numbers.dtype in known else numbers.astype(np.int64))
+
+
 def _tell(told: Told, part: slice, share: float) -> None:
     told(part.start + int((part.stop - part.start) * share))
 
@@ -285,6 +303,25 @@ def _nearest(dots: Tensor, ranks: Tensor, count: int) -> Tensor:
     unsure = (largest > largest.amin(dim=1, keepdim=True)).sum(dim=1) < count
     if unsure.any():
         keys[unsure] = _smallest(_keys(dots[unsure], ranks), count)
+    return keys
+
+
+def _nearer(dots: Tensor, ranks: Tensor, kept: Tensor, count: int) -> Tensor | None:
+    """The keys of examples that may be among the nearest, beside those kept so far, filled up with what is no key.
+
+    None where that is no less work: where not enough are kept, or many are as near as the farthest of those.
+    """
+    if kept.shape[1] < count:
+        return None
+    farthest = LARGEST_PRODUCT - (kept.amax(dim=1) >> RANK_BITS)
+    candidates = dots >= farthest.to(dots.dtype).unsqueeze(1)
+    found = candidates.sum(dim=1)
+    if (most := int(found.max())) > count + _SPARE:
+        return None
+    which, places = candidates.nonzero(as_tuple=True)
+    columns = torch.arange(len(which), device=dots.device) - (found.cumsum(0) - found)[which]
+    keys = torch.full((len(dots), most), _LARGEST_KEY, device=dots.device)
+    keys[which, columns] = _keys(dots[which, places], ranks[places])
     return keys
 
 

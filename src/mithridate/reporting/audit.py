@@ -22,6 +22,8 @@ from mithridate.attacking.poison import Poison
 from mithridate.attacking.result import Audit, Broken, Target
 from mithridate.core.certificate import round_ticks
 from mithridate.core.conditions import conditions_of, explained
+from mithridate.data.columns import Column, cells_in_words
+from mithridate.data.declarations import Table
 from mithridate.errors import ConfigError
 from mithridate.reporting import rendering
 from mithridate.reporting.comparison import duration
@@ -259,6 +261,7 @@ class _Rule:
         radius: the median of the radii that it certifies.
         refuted_on: on how many targets an attack flips the label within its radius.
         attack: the median of the changes that flip the label; None: fewer than half were flipped.
+        times: the median of these changes over the radius of the same target; infinite: fewer than half were flipped.
         is_own: whether the audit is about this rule.
     """
 
@@ -266,6 +269,7 @@ class _Rule:
     radius: int
     refuted_on: int
     attack: int | None
+    times: float
     is_own: bool
 
     @property
@@ -286,9 +290,9 @@ class _Rule:
     @property
     def ratio(self) -> str:
         """How many times the radius it takes."""
-        if self.attack is None or not self.has_limit:
+        if not math.isfinite(self.times) or not self.has_limit:
             return "below 1" if self.is_refuted else "unknown"
-        return f"{self.attack / max(self.radius, 1):.2f}"
+        return f"{self.times:.2f}"
 
     @property
     def css(self) -> tuple[str, str]:
@@ -306,6 +310,10 @@ def _best_attack(audit: Audit) -> int | None:
     return int(found) if math.isfinite(found) else None
 
 
+def _times(flipped_at: int | None, radius: int) -> float:
+    return math.inf if flipped_at is None else flipped_at / max(radius, 1)
+
+
 def _rules(audit: Audit) -> list[_Rule]:
     """All ways to certify the votes, that of the audit first."""
     if not audit.targets:
@@ -318,6 +326,9 @@ def _rules(audit: Audit) -> list[_Rule]:
             int(_middle(radii)),
             sum(at is not None and radius >= at for radius, at in zip(radii, flipped, strict=True)),
             _best_attack(audit),
+            _middle(
+                [math.inf if at is None else at / max(radius, 1) for radius, at in zip(radii, flipped, strict=True)]
+            ),
             name == own,
         )
         for name, radii in audit.rules.items()
@@ -592,7 +603,10 @@ class _Album:
         try:
             pictures = rendering.checked_pictures(x, len(x))
         except ConfigError:  # they are no images
-            return [_Example(label, _in_text(each)) for each, label in zip(x, labels, strict=True)]
+            shown = self.audit.pictures
+            declared = None if shown is None else shown.training.declaration
+            columns = declared.columns if isinstance(declared, Table) else ()
+            return [_Example(label, _in_text(each, columns)) for each, label in zip(x, labels, strict=True)]
         return [self._picture(each, label) for each, label in zip(pictures, labels, strict=True)]
 
     def _picture(self, picture: rendering.Pixels, label: str) -> _Example:
@@ -605,11 +619,15 @@ class _Album:
         return _Example(label, f"example with label {label}" if label else "the input", uri)
 
 
-def _in_text(x: Array) -> str:
-    """An input without a picture: the beginning of a text, or a few numbers."""
+def _in_text(x: Array, columns: Sequence[Column]) -> str:
+    """An input without a picture: the beginning of a text, the first cells of a row that can be told, or numbers."""
     if x.dtype.kind == "U":
         return shortened(str(x), _LETTERS) or "(empty)"
     flat = x.reshape(-1)
+    if cells := cells_in_words(flat, columns):
+        return ", ".join(f"{shortened(name, _SHORT)} {cell}" for name, cell in cells[:_NUMBERS]) + (
+            ", …" if len(columns) > min(len(cells), _NUMBERS) else ""
+        )
     few = ", ".join(f"{float(value):.4g}" for value in flat[:_NUMBERS])
     return f"{few}, …" if len(flat) > _NUMBERS else few
 

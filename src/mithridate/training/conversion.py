@@ -431,7 +431,8 @@ def _window_of(traced: fx.GraphModule, node: fx.Node, shapes: Shapes) -> tuple[i
     """The window of a pooling by plain means over windows side by side, else None."""
     pooling = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
     if type(pooling) is nn.AdaptiveAvgPool2d:
-        return _whole_image(shapes.get(node.args[0]), shapes.get(node))
+        before = node.args[0]
+        return _whole_image(shapes.get(before), shapes.get(node)) if isinstance(before, fx.Node) else None
     if type(pooling) is not nn.AvgPool2d or pooling.ceil_mode or pooling.divisor_override is not None:
         return None
     window, stride, padding = (_pair(value) for value in (pooling.kernel_size, pooling.stride, pooling.padding))

@@ -453,9 +453,9 @@ def _train_unknown(machine: Machine, known: KnownModels, run: Run, job: Job, pro
     """Train those models of parts alone that nobody has trained before, on a CPU."""
     meter = Meter(_instances(run), job.config.steps, progress)
 
-    def train(models: Sequence[int]) -> list[TallyArrays]:
+    def train(models: Sequence[int]) -> Iterator[TallyArrays]:
         weights: Any = machine.train(run.seeds.only(models), models, meter.advance)
-        return [machine.tally(weights[at : at + 1], job.test) for at in range(len(models))]
+        return (machine.tally(weights[at : at + 1], job.test) for at in range(len(models)))
 
     known.fill(run, job, train, "cpu")
 

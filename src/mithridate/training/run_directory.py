@@ -178,11 +178,14 @@ def _check_kinds(values: Mapping[str, Any]) -> None:
 def plan_ranges(first: int, stop: int, in_flight: int) -> tuple[range, ...]:
     """Instances from `first` to `stop` in as few groups of at most `in_flight` as possible, of nearly equal size.
 
+    The smaller groups come first: what a device keeps from group to group is made anew where their size changes.
+
     >>> plan_ranges(0, 10, 4)
     (range(0, 3), range(3, 6), range(6, 10))
     """
     groups = -(-(stop - first) // in_flight)
-    edges = [first + number * (stop - first) // groups for number in range(groups + 1)]
+    size, larger = divmod(stop - first, max(groups, 1))
+    edges = [first + number * size + max(0, number - groups + larger) for number in range(groups + 1)]
     return tuple(range(low, high) for low, high in itertools.pairwise(edges))
 
 

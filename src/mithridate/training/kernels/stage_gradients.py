@@ -1,5 +1,6 @@
 # Triton's decorator hides that its functions take plain integers; O is the usual name of the number of output channels.
 # pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false, reportReturnType=false
+# pyright: reportAttributeAccessIssue=false
 # ruff: noqa: E741
 """Triton kernels for the gradients of single examples with respect to the parameters of a stage.
 
@@ -26,7 +27,12 @@ _UNPOOLED = 32
 # Sizes of tiles of `_weight_gradient` by outputs and channels, filled up, and by type, as measured to be fast on an
 # H200; any are right. BO: outputs, BC: channels, GT: places of the kernel in one product, TAPS: products of one
 # program, BP: pixels at a time.
-TILES: dict[tuple[int, int, torch.dtype], dict[str, int]] = {}
+TILES: dict[tuple[int, int, torch.dtype], dict[str, int]] = {
+    (32, 8, torch.bfloat16): {"BO": 32, "BC": 8, "GT": 2, "TAPS": 5, "BP": 32, "num_warps": 4, "num_stages": 3},
+    (64, 32, torch.bfloat16): {"BO": 64, "BC": 32, "GT": 2, "TAPS": 5, "BP": 32, "num_warps": 4, "num_stages": 3},
+    (64, 64, torch.bfloat16): {"BO": 64, "BC": 64, "GT": 1, "TAPS": 3, "BP": 32, "num_warps": 4, "num_stages": 3},
+    (128, 64, torch.bfloat16): {"BO": 64, "BC": 64, "GT": 1, "TAPS": 2, "BP": 16, "num_warps": 4, "num_stages": 2},
+}
 
 
 @triton.jit
