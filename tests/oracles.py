@@ -35,6 +35,11 @@ def gaussian_curve(noise: float, steps: int, changes: int, x: npt.ArrayLike) -> 
 # --- (a) one step: the threshold test ---------------------------------------------------------------------------------
 
 
+def winner_tail(failure_prob: float, classes: int) -> float:
+    """What one bound of kind `winner` may spend where all labels weigh the same (docs/theory.md, section 8)."""
+    return 0.75 * failure_prob if classes == 2 else failure_prob * min(0.9, 1 - 1 / classes) / 2
+
+
 def tail_upper(noise: float, rate: float, deleted: int, threshold: float) -> float:
     """P(x > threshold) after one step."""
     k = np.arange(deleted + 1)

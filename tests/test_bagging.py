@@ -294,7 +294,7 @@ def test_simulated_votes_are_certified_wrongly_at_most_as_often_as_promised() ->
     rng = np.random.default_rng(5)
     # One minus p1 plus p2 is exactly what the ball leaves, two thirds of it missing from the top.
     counts = rng.multinomial(200, [1 - both * 2 / 3, both / 3, both / 3], size=runs)
-    limits = bound_votes(counts, failure_prob=failure_prob, kind="simultaneous")
+    limits = bound_votes(counts, failure_prob=failure_prob)
     points = Margins.of(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
     wrong = BaggingRule().accountant(mechanism, Threat.EDIT).holds(radius, points).sum()
     assert wrong <= stats.binom.isf(FALSE_ALARM, runs, failure_prob)

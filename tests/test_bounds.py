@@ -26,6 +26,8 @@ from mithridate.core.bounds import (
     FloatArray,
     IntArray,
     LabelBounds,
+    anytime_lower,
+    anytime_upper,
     bound_scores,
     bound_votes,
     clopper_pearson_lower,
@@ -35,11 +37,8 @@ from mithridate.errors import ConfigError
 
 RUNS = 4000
 FALSE_ALARM = 1e-6
-VOTE_LEVELS: dict[str, Callable[[int], int]] = {
-    "simultaneous": lambda num_classes: 2 * num_classes,
-    "simuem": lambda num_classes: num_classes,
-    "pointwise": lambda num_classes: 4,
-}
+# Of four labels, what one bound may spend; a third of what `winner` has, and a tenth of `anytime`, is for sign tests.
+LEVELS_OF_FOUR = {"winner": 3 / 8, "simultaneous": 1 / 8, "anytime": 0.45, "simuem": 1 / 4, "pointwise": 1 / 4}
 
 # --- helpers --------------------------------------------------------------------------------------------------------
 
@@ -178,24 +177,44 @@ def test_clopper_pearson_refuses_impossible_counts(bound: Any, count: int, total
 # --- votes ----------------------------------------------------------------------------------------------------------
 
 
+def separated(kind: str, top: int, second: int) -> bool:
+    """Whether the sign test of four labels at failure_prob = 0.02 tells the first two apart, from the definition."""
+    if kind == "winner":
+        return float(stats.binom.sf(top - 1, top + second, 0.5)) <= 0.02 / 8
+    if kind == "anytime":
+        with mp.workdps(30):
+            won: Any = mp.quad(lambda v: (2 - v * v) ** top * v ** (2 * second), mp.linspace(0, 1, 20))
+        return bool(won >= 3 / (0.1 * 0.02))
+    return True
+
+
 @pytest.mark.parametrize("kind", VOTE_BOUNDS)
 def test_votes_agree_with_a_loop_over_examples_and_classes(kind: str) -> None:
     rng = np.random.default_rng(1)
     counts = np.concatenate([rng.multinomial(50, rng.dirichlet(np.full(4, 0.3))) for _ in range(200)]).reshape(200, 4)
     found = bound_votes(counts, failure_prob=0.02, kind=kind)
-    tail = 0.02 / VOTE_LEVELS[kind](4)
+    tail = 0.02 * LEVELS_OF_FOUR[kind]
+    lower, upper = clopper_pearson_lower, clopper_pearson_upper
+    if kind == "anytime":
+        lower, upper = anytime_lower, anytime_upper
+    said = 0
     for index, row in enumerate(counts.tolist()):
         label = row.index(max(row))
-        miss = float(clopper_pearson_upper(50 - row[label], 50, tail))
-        rival = max(float(clopper_pearson_upper(row[other], 50, tail)) for other in range(4) if other != label)
         assert found.label[index] == label
-        assert found.top_lower[index] == clopper_pearson_lower(row[label], 50, tail)
+        if not separated(kind, *sorted(row)[:-3:-1]):
+            assert (found.top_lower[index], found.top_miss_upper[index], found.rival_upper[index]) == (0, 1, 1)
+            continue
+        said += 1
+        miss = float(upper(50 - row[label], 50, tail))
+        rival = max(float(upper(row[other], 50, tail)) for other in range(4) if other != label)
+        assert found.top_lower[index] == lower(row[label], 50, tail)
         assert found.top_miss_upper[index] == miss
         assert found.rival_upper[index] == min(rival, miss)
+    assert 70 < said <= 200
 
 
 def test_unanimous_votes_keep_their_relative_accuracy() -> None:
-    found = bound_votes(np.array([[0, 10_000_000, 0]]), failure_prob=0.06)
+    found = bound_votes(np.array([[0, 10_000_000, 0]]), failure_prob=0.06, kind="simultaneous")
     with mp.workdps(40):
         exact = 1 - mp.mpf("0.01") ** (mp.mpf(1) / 10_000_000)
     assert float(found.top_miss_upper[0]) == pytest.approx(float(exact), rel=1e-9)
@@ -267,12 +286,13 @@ def test_renaming_classes_only_renames_the_label(counts: IntArray, kind: str, ra
     ids=str,
 )
 @pytest.mark.parametrize("instances", [20, 1000])
-def test_simultaneous_votes_hold_for_a_label_picked_from_the_same_counts(
-    truth: tuple[float, ...], instances: int
+@pytest.mark.parametrize("kind", ["winner", "simultaneous", "anytime"])
+def test_votes_hold_for_a_label_picked_from_the_same_counts(
+    kind: str, truth: tuple[float, ...], instances: int
 ) -> None:
     """Any bound wrong, at nominal 0.1; false alarm below 1e-6 for each case."""
     counts = np.random.default_rng(2).multinomial(instances, truth, size=RUNS)
-    wrong = any_wrong(bound_votes(counts, failure_prob=0.1), np.array(truth))
+    wrong = any_wrong(bound_votes(counts, failure_prob=0.1, kind=kind), np.array(truth))
     assert wrong.sum() <= most_failures(0.1)
 
 
@@ -617,7 +637,7 @@ GOOD_VOTES = np.array([[3, 1], [2, 2]])
 @pytest.mark.parametrize(
     ("counts", "options", "message"),
     [
-        (GOOD_VOTES, {"kind": "hoeffding"}, "votes have simultaneous.*scores have empirical-bernstein"),
+        (GOOD_VOTES, {"kind": "hoeffding"}, "votes have winner.*scores have empirical-bernstein"),
         (GOOD_VOTES, {"failure_prob": 0.0}, "failure_prob"),
         (GOOD_VOTES, {"failure_prob": 1.0}, "failure_prob"),
         (GOOD_VOTES, {"failure_prob": math.nan}, "failure_prob"),
@@ -641,7 +661,7 @@ GOOD_SCORES = summarise(np.random.default_rng(13).dirichlet((2, 1), size=(3, 10)
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
-        ({}, "simuem", "votes have simultaneous.*scores have empirical-bernstein"),
+        ({}, "simuem", "votes have winner.*scores have empirical-bernstein"),
         ({"failure_prob": 1.5}, "hoeffding", "failure_prob"),
         ({"instances": 0}, "hoeffding", "instances"),
         ({"sumsqs": None}, "empirical-bernstein", "use bounds='hoeffding'"),

@@ -212,7 +212,7 @@ def test_save_then_load_is_the_identity_on_scores(tmp_path: Path, bounds: str, d
     assert loaded.votes.score_sums.dtype == dtype
 
 
-@pytest.mark.parametrize("bounds", ["simultaneous", "simuem", "pointwise"])
+@pytest.mark.parametrize("bounds", ["winner", "simultaneous", "simuem", "pointwise"])
 def test_save_then_load_is_the_identity_for_other_bounds_and_mechanisms(tmp_path: Path, bounds: str) -> None:
     votes = Votes(
         np.array([[200, 0], [60, 140]]), Subsampled(0.25, GAUSSIAN), data_fingerprint="sha256:ü", run_ids=("a", "b")

@@ -53,7 +53,7 @@ def radius(row: list[int], method: Method | None = None, **options: object) -> i
 def test_the_radius_is_the_last_that_holds(method: Method) -> None:
     counts = np.array([[60, 0, 0], [58, 1, 1], [55, 4, 1], [50, 5, 5], [40, 20, 0], [30, 30, 0]])
     found = certified(counts.tolist(), method)
-    limits = bound_votes(counts, failure_prob=0.05, kind="simultaneous")
+    limits = bound_votes(counts, failure_prob=0.05)
     accountant = method.accountant(MECHANISM, Threat.SYMMETRIC_DIFFERENCE)
     for i in range(len(counts)):
         if limits.top_lower[i] <= limits.rival_upper[i]:

@@ -101,12 +101,14 @@ def test_certify_prints_the_object_of_the_contract(capsys: pytest.CaptureFixture
         (["--method", "rdp-standard"], {"method_options": {"group": "standard", "complement": False}}),
         (["--method", "adp"], {"method": "adp", "method_options": {"delta": 1e-5}}),
         (["--method", "adp", "--delta", "1e-7"], {"method_options": {"delta": 1e-7}}),
-        (["--on", "votes"], {"on": "votes", "bounds": "simultaneous"}),
+        (["--on", "votes"], {"on": "votes", "bounds": "winner"}),
         (["--on", "scores"], {"on": "scores", "bounds": "histogram"}),
         (["--on", "scores", "--method", "adp"], {"on": "scores", "bounds": "empirical-bernstein"}),
         (["--on", "scores", "--bounds", "empirical-bernstein"], {"bounds": "empirical-bernstein"}),
         (["--on", "scores", "--bounds", "hoeffding"], {"bounds": "hoeffding"}),
         (["--on", "scores", "--bounds", "betting"], {"bounds": "betting"}),
+        (["--bounds", "simultaneous"], {"bounds": "simultaneous"}),
+        (["--bounds", "anytime"], {"bounds": "anytime"}),
         (["--bounds", "simuem"], {"bounds": "simuem"}),
         (["--bounds", "pointwise"], {"bounds": "pointwise"}),
         (["--threat", "add"], {"threat": "add"}),
@@ -540,7 +542,7 @@ def test_exit_codes_of_verify(capsys: pytest.CaptureFixture[str], csv: Path, tmp
     out = tmp_path / "c.json"
     run_json(capsys, "certify", csv, *MECHANISM, "--out", out)
     data = out.read_bytes()
-    out.write_bytes(data.replace(b'"simultaneous"', b'"simultaneouz"'))
+    out.write_bytes(data.replace(b'"winner"', b'"vinner"'))
     changed = run(capsys, "verify", out, "--json")
     assert changed.code == 1
     content = json.loads(changed.out)

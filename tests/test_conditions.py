@@ -3,7 +3,7 @@
 import copy
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from mithridate import CertifiedClassifier, SampledGaussian, Votes, certify, tra
 from mithridate._io.artifacts import read_hashed, write_hashed
 from mithridate.auditing.verification import verify
 from mithridate.comparing.running import compare
-from mithridate.core.certificate import SCHEMA, Certificate
+from mithridate.core.certificate import SCHEMA, Certificate, confidence
 from mithridate.core.conditions import (
     IDS,
     Statement,
@@ -43,7 +43,7 @@ from mithridate.data.sources import read
 from mithridate.defences import defence
 from mithridate.defences.partitions import Partitioned
 from mithridate.defences.statistical import statistical_dp
-from mithridate.errors import ArtifactError
+from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Frozen
 from mithridate.training.config import TrainConfig
 
@@ -352,6 +352,57 @@ def test_votes_without_names_that_are_merged_are_conditional() -> None:
     unnamed = Votes.from_counts([[5, 0]], mechanism=MECHANISM)
     assert ids(unnamed) == set()
     assert ids(unnamed.merge(unnamed)) == {"instances-after-a-look"}
+
+
+def of_hundred(first: int, stop: int) -> Votes:
+    return part(first, stop, planned=100)
+
+
+def test_the_first_instances_of_a_run_are_unconditional_by_bounds_that_hold_at_any_time(tmp_path: Path) -> None:
+    whole = part(0, 30, planned=None)
+    unnamed = Votes.from_counts([[30, 0]], mechanism=MECHANISM)
+    for votes in (
+        of_hundred(0, 30),
+        of_hundred(0, 20).merge(of_hundred(20, 30)),
+        replace(of_hundred(0, 30), planned={}),
+        whole,
+        unnamed,
+    ):
+        certificate = certify(votes, bounds="anytime")
+        assert ids(certificate) == set()
+        assert sum("from 0 on and without gaps" in sentence for sentence in certificate.assumptions) == 1
+        assert confidence(certificate).endswith("confidence, whenever one stops adding instances")
+        certificate.save(tmp_path / "c.json")
+        assert verify(tmp_path / "c.json").valid
+        assert Certificate.load(tmp_path / "c.json").conditions == ()
+    # By other bounds the same votes are conditional.
+    assert ids(certify(of_hundred(0, 30))) == {"instances-after-a-look"}
+
+
+@pytest.mark.parametrize(
+    ("votes", "reason"),
+    [
+        (lambda: of_hundred(5, 30), "lack the instances 0 to 4 of the run 'a'"),
+        (lambda: of_hundred(1, 30), "lack the instance 0 of the run 'a'"),
+        (lambda: of_hundred(0, 4).merge(of_hundred(6, 30)), "lack the instances 4 to 5 of the run 'a'"),
+        (lambda: of_hundred(0, 4).merge(of_hundred(5, 6), of_hundred(8, 30)), "lack the instance 4 of the run 'a'"),
+        (lambda: part(0, 20, "a", None).merge(part(0, 20, "b", None)), "those of 2 runs, whose order nobody fixed"),
+        (lambda: Votes.from_counts([[9, 0]], mechanism=MECHANISM).merge(
+            Votes.from_counts([[9, 0]], mechanism=MECHANISM)), "come from runs without a name"),
+    ],
+)  # fmt: skip
+def test_bounds_that_hold_at_any_time_refuse_other_instances(
+    votes: Callable[[], Votes], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"instances 0, 1, 2, ... of one run, without gaps, and these votes .*{reason}"
+    ):
+        certify(votes(), bounds="anytime")
+    # Who writes such a certificate nevertheless is found out, whatever conditions are named.
+    honest = certify(Votes.from_counts(votes().counts, mechanism=MECHANISM), bounds="anytime")
+    forged = replace(honest, votes=votes(), assumptions=(*honest.assumptions, *votes().statements))
+    forged.save(tmp_path / "c.json")
+    assert "order of instances" in {check.name for check in verify(tmp_path / "c.json").checks if not check.passed}
 
 
 # --- in every output ------------------------------------------------------------------------------------------------

@@ -369,5 +369,5 @@ def test_defaults_have_one_value_each() -> None:
         for name, default in python[command].items():
             # What the command line leaves out is left to the function.
             if arguments.get(name) is not None and not callable(default):
-                wanted = "simultaneous" if name == "bounds" and default is None else default
+                wanted = "winner" if name == "bounds" and default is None else default
                 assert arguments[name] == wanted, (command, name)

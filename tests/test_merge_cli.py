@@ -106,6 +106,18 @@ def test_directories_of_runs_stand_for_their_votes(capsys: pytest.CaptureFixture
     assert "give that of a finished run" in message
 
 
+def test_what_is_merged_with_gaps_is_not_certified_at_any_time(
+    capsys: pytest.CaptureFixture[str], parts: list[Path], tmp_path: Path
+) -> None:
+    run(capsys, "merge", *parts[1:], "-o", tmp_path / "gap.npz")
+    for path, lacking in ((parts[0], "the instances 2 to 6"), (tmp_path / "gap.npz", "the instances 0 to 1")):
+        message = refused(capsys, "certify", path, "--bounds", "anytime")
+        assert f"without gaps, and these votes lack {lacking} of the run 'a'" in message
+    run(capsys, "merge", *parts, "-o", tmp_path / "all.npz")
+    found = run_json(capsys, "certify", tmp_path / "all.npz", "--bounds", "anytime")
+    assert (found["bounds"], found["instances"], found["conditions"]) == ("anytime", INSTANCES, [])
+
+
 def test_people_read_what_was_merged_and_what_is_assumed(
     capsys: pytest.CaptureFixture[str], parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from mithridate import ADP, FDP, RDP, ConfigError, Threat, TrainConfig, plan
 from mithridate.features import Frozen, HashedWords, OrientedGradients, PhotoGradients, UnitNorm
 from mithridate.recipes.choosing import Recipe, choose
+from tests.oracles import winner_tail
 
 TABLE: dict[str, Any] = {"num_train": 1000, "classes": 4, "shape": (12,), "kind": "float"}
 IMAGES = (1, 28, 28), (3, 32, 32)
@@ -51,7 +52,7 @@ def test_the_radius_follows_the_law_of_the_module_docstring(num_train: int) -> N
     recipe = choose(num_train=num_train, classes=10, shape=(28, 28), kind="uint8")
     config = recipe.config
     signal = config.sample_rate * num_train * math.sqrt(config.steps) / config.noise_multiplier
-    lower = (1e-3 / (2 * recipe.classes)) ** (1 / config.instances)
+    lower = winner_tail(1e-3, recipe.classes) ** (1 / config.instances)
     assert recipe.reach[1.0] == pytest.approx(norm.ppf(lower) * num_train / signal, rel=0.02, abs=1)
 
 

@@ -210,7 +210,7 @@ def _claimed_radius(text: str) -> int:
     st.lists(st.integers(-1, 2000), min_size=1, max_size=40) | st.lists(st.integers(-1, 2), min_size=1, max_size=40),
     st.sampled_from(list(Threat)),
     st.sampled_from(list(Scope)),
-    st.sampled_from(["simultaneous", "simuem", "pointwise"]),
+    st.sampled_from(["winner", "simultaneous", "anytime", "simuem", "pointwise"]),
     st.sampled_from([FDP(), ADP(), RDP("paper")]),
 )
 def test_the_claim_of_the_headline_is_satisfied(
@@ -273,7 +273,7 @@ def test_the_headline_says_what_may_change(threat: Threat, what: str, happened: 
 @given(
     st.floats(1e-12, 0.999),
     st.sampled_from(list(Scope)),
-    st.sampled_from(["simultaneous", "simuem", "pointwise"]),
+    st.sampled_from(["winner", "simultaneous", "anytime", "simuem", "pointwise"]),
 )
 def test_the_stated_confidence_is_never_more_than_the_bounds_give(
     probability: float, scope: Scope, bounds: str
@@ -291,7 +291,7 @@ def test_the_stated_confidence_is_never_more_than_the_bounds_give(
         assert failing <= stated * slack
         assert stated <= failing * Fraction(101, 100)
     else:
-        assert failing <= Fraction(re.findall(r"at most (\S+)$", text)[0]) * Fraction(11, 10)
+        assert failing <= Fraction(re.findall(r"at most ([^\s,]+)", text)[0]) * Fraction(11, 10)
 
 
 @given(st.integers(1, 10**6), st.data())

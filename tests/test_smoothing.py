@@ -230,7 +230,7 @@ def interpolate(x: list[Fraction], y: list[Fraction], at: Fraction) -> Fraction:
 def wrongly_certified(rule: Method, mechanism: Mechanism, threat: Threat, radius: int, miss: float, runs: int) -> int:
     """How many of the runs certify a radius at which, for these scores of two labels, a learner exists that ties."""
     counts = np.random.default_rng(3).multinomial(300, [1 - miss, miss], size=runs)
-    limits = bound_votes(counts, failure_prob=0.05, kind="simultaneous")
+    limits = bound_votes(counts, failure_prob=0.05)
     points = Margins.of(limits.top_lower, limits.top_miss_upper, limits.rival_upper)
     return int(rule.accountant(mechanism, threat).holds(radius, points).sum())
 

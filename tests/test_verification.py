@@ -96,7 +96,7 @@ def test_right_certificates_are_confirmed(tmp_path: Path, mechanism: Any, method
 
 
 @pytest.mark.parametrize("mechanism", [GAUSSIAN, SampledGaussian(1.5, 0.2, 1), SampledGaussian(0.6, 0.01, 50)], ids=str)
-@pytest.mark.parametrize("bounds", ["simultaneous", "simuem", "pointwise"])
+@pytest.mark.parametrize("bounds", ["winner", "simultaneous", "anytime", "simuem", "pointwise"])
 @pytest.mark.parametrize("scope", list(Scope))
 def test_right_certificates_with_other_bounds_are_confirmed(
     tmp_path: Path, mechanism: SampledGaussian, bounds: str, scope: Scope
@@ -257,11 +257,11 @@ def test_leaving_out_what_is_not_proved_is_refused(tmp_path: Path, method: Any, 
 
 def test_calling_weak_bounds_strong_is_refused(tmp_path: Path) -> None:
     votes = Votes.from_counts(COUNTS, mechanism=SampledGaussian(300.0, 1.0, 4))
-    weak, strong = certify(votes, bounds="pointwise"), certify(votes)
-    assert weak.radius[0] > strong.radius[0]
-    assert failed(replace(weak, bounds="simultaneous", assumptions=strong.assumptions), tmp_path / "c.json") == {
-        "radii"
-    }
+    order = ("pointwise", "simultaneous"), ("winner", "simultaneous"), ("winner", "anytime")
+    for weak, strong in ((certify(votes, bounds=first), certify(votes, bounds=second)) for first, second in order):
+        assert weak.radius[0] > strong.radius[0]
+        forged = replace(weak, bounds=strong.bounds, assumptions=strong.assumptions)
+        assert failed(forged, tmp_path / "c.json") == {"radii"}
     paper = certify(Votes.from_counts(COUNTS, mechanism=SAMPLED), method=RDP("paper"))
     assert failed(replace(paper, method=RDP("standard")), tmp_path / "c.json") == {"radii"}
 

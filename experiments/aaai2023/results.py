@@ -154,7 +154,7 @@ class Results:
         if as_published:
             options = {"bounds": "simuem", "threat": Threat.EDIT}
         else:
-            options = {"bounds": "simultaneous", "threat": Threat.SYMMETRIC_DIFFERENCE}
+            options = {"threat": Threat.SYMMETRIC_DIFFERENCE}
         return self._once((name, as_published), lambda votes: _right(votes, **options))
 
     def dpa(self, name: str) -> Certified:

@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from scipy import stats
 
 from mithridate._io.artifacts import read_hashed
 from mithridate._io.files import PathLike, parse_json, read_file
 from mithridate._text import counted, listed
+from mithridate.auditing.confidence import (
+    binomial_lower,
+    binomial_upper,
+    log_binomial_tail,
+    mixture,
+    mixture_upper,
+)
 from mithridate.auditing.distributions import distributions_of, means_of
 from mithridate.auditing.routes import (
     BoolArray,
@@ -144,6 +150,7 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         yield _check_decisions(certificate, progress)
         return
     yield _check_labels(certificate)
+    yield from _check_order(certificate)
     try:
         distributions = _distributions_of(certificate)
         limits = _limits_of(certificate) if distributions is None else means_of(distributions)
@@ -169,8 +176,9 @@ def _check_assumptions(certificate: Certificate) -> Check:
 
 def _check_conditions(certificate: Certificate, content: dict[str, Any]) -> Check:
     """That the file says on what it is conditional, as its votes do."""
-    expected = in_json(certificate.votes.statements, certificate.threat)
-    if _is_proposed(certificate.votes.recipe) and not conditions_of(certificate.votes.statements):
+    said = certificate.votes.statements_by(certificate.bounds)
+    expected = in_json(said, certificate.threat)
+    if _is_proposed(certificate.votes.recipe) and not conditions_of(said):
         return Check("conditions", False, "how the data is read was proposed from the data, but no condition says so")
     for name, value in expected.items():
         if content.get(name) != value:
@@ -186,7 +194,7 @@ def _is_proposed(recipe: Any) -> bool:
 
 
 def _in_words(certificate: Certificate) -> str:
-    found = conditions_of(certificate.votes.statements, certificate.threat)
+    found = conditions_of(certificate.votes.statements_by(certificate.bounds), certificate.threat)
     return f"the claim is conditional on {listed_ids(found)}" if found else "the claim is unconditional"
 
 
@@ -253,6 +261,21 @@ def _check_labels(certificate: Certificate) -> Check:
     wrong = (scores.max(axis=1) > best) | ((scores >= best[:, None]) & smaller).any(axis=1)
     wrong |= (certificate.label < 0) | (certificate.label >= scores.shape[1])
     return _counted("labels", wrong, "have the most votes or the largest mean score, ties to the smaller label")
+
+
+def _check_order(certificate: Certificate) -> Iterator[Check]:
+    """That bounds which hold at any time are of the first instances of a run; see `Votes.shards`."""
+    if certificate.bounds != "anytime":
+        return
+    votes = certificate.votes
+    merged = any("without a name were merged" in sentence for sentence in votes.assumptions)
+    if merged or len(votes.run_ids) > 1:
+        yield Check("order of instances", False, "the votes are those of several runs, whose order nobody fixed")
+        return
+    numbers = [range(*pair) for pairs in votes.shards.values() for pair in pairs] or [range(votes.instances)]
+    first = numbers == [range(votes.instances)]
+    agreed = f"the votes are those of the first {counted(votes.instances, 'instance')}, in the order of their numbers"
+    yield Check("order of instances", first, agreed if first else "instances before the last that voted are missing")
 
 
 def _weights(certificate: Certificate) -> IntArray:
@@ -459,12 +482,7 @@ def _limits_of(certificate: Certificate) -> Limits:
     votes = certificate.votes
     share = certificate.failure_prob / (votes.examples if certificate.scope is Scope.ALL else 1)
     if certificate.on == "votes":
-        tail = {"simultaneous": share / (2 * votes.classes), "simuem": share / votes.classes, "pointwise": share / 4}
-        if certificate.method.to_dict().get("class_weights") is None:
-            return _vote_limits(votes.counts, votes.instances, tail[certificate.bounds])
-        if certificate.bounds != "simultaneous":
-            raise NumericalError("class weights rest on simultaneous bounds, and the certificate names others")
-        return _weighed_limits(certificate, tail["simultaneous"])
+        return _vote_limits(certificate, share)
     if votes.score_sums is None:
         raise NumericalError("the certificate is on scores but carries none")
     if certificate.bounds == "betting":
@@ -493,29 +511,80 @@ def _distributions_of(certificate: Certificate) -> Distributions | None:
     return distributions_of(votes.score_histograms, votes.score_sums, label, instances=votes.instances, tail=tail)
 
 
-def _vote_limits(counts: IntArray, total: int, tail: float) -> Limits:
+def _vote_limits(certificate: Certificate, share: float) -> Limits:
+    """Bounds on the label of every example and on its rivals; with class weights examples x rivals.
+
+    Raises:
+        NumericalError: the bounds are not proved for class weights.
+    """
+    counts, label = certificate.votes.counts, np.clip(certificate.label, 0, certificate.votes.classes - 1)
+    weighed = certificate.method.to_dict().get("class_weights") is not None
+    if weighed and certificate.bounds in ("simuem", "pointwise"):
+        raise NumericalError(f"class weights rest on no {certificate.bounds} bounds, but the certificate names them")
+    weights = _weights(certificate)
+    lower_tail, upper_tail, test_tail = _tails(certificate.bounds, share, weights)
+    top, theirs, other = _against(counts, label, weights, each=weighed)
+    own = weights[label][:, None]
+    miss = _looked_up(certificate, certificate.votes.instances - top, lower_tail)
+    upper = np.minimum(_looked_up(certificate, theirs, upper_tail), miss)
+    lower = 1 - miss if certificate.bounds == "anytime" else _looked_up(certificate, top, lower_tail, below=True)
+    ahead = _all_ahead(certificate.bounds, top, theirs, own, other, test_tail)
+    columns = (np.where(ahead, lower, 0), np.where(ahead, miss, 1), np.where(ahead, upper, 1), own, other)
+    if not weighed:
+        return Limits(*(column[:, 0] for column in columns[:3]))
+    return Limits(*(np.broadcast_to(column, other.shape).astype(np.float64) for column in columns))
+
+
+def _against(counts: IntArray, label: IntArray, weights: IntArray, each: bool) -> tuple[IntArray, IntArray, IntArray]:
+    """Votes for the label, votes for each of its rivals or for the nearest alone, and what these weigh."""
+    top = np.take_along_axis(counts, label[:, None], axis=1)
+    if each:
+        rivals = np.stack([np.delete(np.arange(len(weights)), own) for own in label])
+        return top, np.take_along_axis(counts, rivals, axis=1), weights[rivals]
     ordered = np.sort(counts, axis=1)
-    top, second = ordered[:, -1], ordered[:, -2]
-    values = np.unique(ordered[:, -2:])
-    lower, upper = binomial_lower(values, total, tail), binomial_upper(values, total, tail)
-    place_top, place_second = np.searchsorted(values, top), np.searchsorted(values, second)
-    # One minus the lower bound, from the other tail: the upper bound on the share of all other votes.
-    miss = binomial_upper(total - values, total, tail)[place_top]
-    return Limits(lower[place_top], miss, np.minimum(upper[place_second], miss))
+    return ordered[:, -1:], ordered[:, -2:-1], np.ones(top.shape, dtype=np.int64)
 
 
-def _weighed_limits(certificate: Certificate, tail: float) -> Limits:
-    """Bounds on the label and on each of its rivals, examples x rivals."""
-    votes, weights = certificate.votes, _weights(certificate)
-    label = np.clip(certificate.label, 0, votes.classes - 1)
-    numbers = np.arange(votes.instances + 1)
-    upper, lower = binomial_upper(numbers, votes.instances, tail), binomial_lower(numbers, votes.instances, tail)
-    top = votes.counts[np.arange(votes.examples), label]
-    rivals = np.stack([np.delete(np.arange(votes.classes), each) for each in label])
-    miss = upper[votes.instances - top][:, None]
-    theirs = upper[np.take_along_axis(votes.counts, rivals, axis=1)]
-    columns = (lower[top][:, None], miss, np.minimum(theirs, miss), weights[label][:, None], weights[rivals])
-    return Limits(*(np.broadcast_to(each, rivals.shape).astype(np.float64) for each in columns))
+def _tails(bounds: str, share: float, weights: IntArray) -> tuple[float, float, float | None]:
+    """What may be spent on the lower bound, on each upper bound, and on each sign test where there are any."""
+    labels, kinds = len(weights), len(set(weights.tolist()))
+    if bounds in ("simultaneous", "simuem", "pointwise"):
+        tail = share / {"simultaneous": 2 * labels, "simuem": labels, "pointwise": 4}[bounds]
+        return tail, tail, None
+    tests = labels - 1
+    if bounds == "winner" and kinds == 1:
+        tests = min(tests, 2)
+    spent = share / 10
+    if bounds == "winner" and tests / (2 * labels) > 1 / 10:
+        spent = share * tests / (2 * labels)
+    rest = (share - spent) / (1 if labels == 2 else 1 + min(kinds, labels - 1))
+    return rest, rest, spent / tests
+
+
+def _looked_up(certificate: Certificate, counts: IntArray, tail: float, below: bool = False) -> FloatArray:
+    """A bound for every count, computed once for each that occurs."""
+    values, where = np.unique(counts, return_inverse=True)
+    total = certificate.votes.instances
+    if certificate.bounds == "anytime":
+        found = mixture_upper(values, total, tail)
+    else:
+        found = binomial_lower(values, total, tail) if below else binomial_upper(values, total, tail)
+    return found[where.reshape(counts.shape)]
+
+
+def _all_ahead(
+    bounds: str, top: IntArray, theirs: IntArray, own: IntArray, other: IntArray, tail: float | None
+) -> BoolArray:
+    """Whether sign tests separate the label of each example from all its rivals, in one column."""
+    if tail is None:
+        return np.ones(top.shape, dtype=np.bool_)
+    rows = np.stack([each.ravel() for each in np.broadcast_arrays(top, theirs, own, other)])
+    (hits, misses, mine, rival), where = np.unique(rows, axis=1, return_inverse=True)
+    if bounds == "anytime":
+        passed = mixture(misses, hits, mine / (mine + rival)) >= np.log(1 / tail)
+    else:
+        passed = log_binomial_tail(hits, hits + misses, rival / (mine + rival)) <= np.log(tail)
+    return passed[where.reshape(theirs.shape)].all(axis=1, keepdims=True)
 
 
 def _score_limits(certificate: Certificate, tail: float) -> Limits:
@@ -541,24 +610,3 @@ def _score_limits(certificate: Certificate, tail: float) -> Limits:
     top = np.take_along_axis(lower, label, axis=1)[:, 0]
     np.put_along_axis(upper, label, 0.0, axis=1)
     return Limits(top, 1 - top, np.minimum(upper.max(axis=1), 1 - top))
-
-
-def binomial_lower(count: IntArray, total: int, tail: float) -> FloatArray:
-    """Clopper-Pearson lower bound: the largest p at which `count` or more successes have probability at most `tail`."""
-    low, high = np.zeros(len(count)), np.ones(len(count))
-    for _ in range(100):
-        middle = (low + high) / 2
-        # sf(count - 1) is the probability of `count` or more; with no success it is one, and the bound stays zero.
-        fits = stats.binom.sf(count - 1, total, middle) <= tail
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return low
-
-
-def binomial_upper(count: IntArray, total: int, tail: float) -> FloatArray:
-    """Clopper-Pearson upper bound: the smallest p at which at most `count` successes have probability `tail`."""
-    low, high = np.zeros(len(count)), np.ones(len(count))
-    for _ in range(100):
-        middle = (low + high) / 2
-        fits = stats.binom.cdf(count, total, middle) <= tail
-        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-    return high

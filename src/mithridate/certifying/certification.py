@@ -14,8 +14,10 @@ from mithridate import _validate
 from mithridate._version import VERSION
 from mithridate.accounting import Accountant, Margins, Method
 from mithridate.core.bounds import (
+    ANYTIME,
     SCORE_BOUNDS,
     VOTE_BOUNDS,
+    WEIGHED_BOUNDS,
     LabelBounds,
     bound_scores,
     bound_votes,
@@ -24,6 +26,7 @@ from mithridate.core.bounds import (
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.mechanism import OF_UNITS, SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.merging import not_first
 from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
@@ -67,9 +70,10 @@ def certify(
         failure_prob: probability with which the claim may fail, over training, in (0, 1); a deterministic mechanism
             has none, and its certificates say 0.
         on: certify the majority of `votes`, or the mean of `scores`.
-        bounds: for votes `simultaneous` (default), `simuem` or `pointwise`; for scores `histogram`
+        bounds: for votes `winner` (default), `simultaneous`, `anytime`, `simuem` or `pointwise`; for scores `histogram`
             (default of f-DP where votes carry histograms), `empirical-bernstein` (default otherwise), `hoeffding` or
-            `betting`.
+            `betting`. What `anytime` certifies holds for every number of instances at once, so instances may be added
+            after a look.
         scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
         progress: called with the number of distinct examples done and their total.
 
@@ -80,6 +84,7 @@ def certify(
         ============================  =====================================================
         two labels share the top      the smaller one is the label, status NOT_SEPARATED
         bounds overlap                radius -1, status NOT_SEPARATED
+        the runner-up is too close    radius -1, status NOT_SEPARATED
         every radius holds            radius 2^20, status SEARCH_LIMIT
         a curve cannot be computed    the radius shown so far, status NUMERICAL
         `votes.size` ends it          the largest radius within the size step, status SIZE_LIMIT
@@ -156,12 +161,15 @@ def bounded(
     Raises:
         BeyondLimitError: a larger one would have to be tried; some prediction is certified to at least half as much.
         UnsupportedMechanismError: the votes are no random draws.
+        ConfigError: the bounds do not fit the votes.
     """
     if isinstance(votes.mechanism, Deterministic):
         raise UnsupportedMechanismError(
             f"Votes of {type(votes.mechanism).__name__} are no random draws, which {method.name} needs; leave method "
             "out."
         )
+    if bounds == ANYTIME:
+        check_first(votes)
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
     limits = _bound_for(method, votes, on=on, kind=bounds, failure_prob=share)
     accountant = method.accountant(votes.mechanism, threat)
@@ -228,6 +236,21 @@ def default_bounds(on: str, votes: Votes | None = None, method: Method | None = 
     return "histogram" if has_histograms and method is not None and method.reads_distributions else SCORE_BOUNDS[0]
 
 
+def check_first(votes: Votes) -> None:
+    """Require votes for which bounds may hold at any time.
+
+    Raises:
+        ConfigError: they are not those of the first instances of one run.
+    """
+    reason = not_first(votes)
+    if reason:
+        raise ConfigError(
+            f"Anytime bounds are for the instances 0, 1, 2, ... of one run, without gaps, and these votes {reason}. "
+            "Start one run with as many instances as may ever be wanted, train its shards in order and merge all that "
+            "there are; or use other bounds."
+        )
+
+
 def bound(votes: Votes, *, on: str, kind: str, failure_prob: float) -> LabelBounds:
     """Confidence bounds on the scores of the top label and its rivals; see `bounds`."""
     if on == "votes":
@@ -248,17 +271,17 @@ def _bound_for(method: Method, votes: Votes, *, on: str, kind: str, failure_prob
     """The bounds that a method needs: with class weights, those on all rivals at once.
 
     Raises:
-        ConfigError: class weights are proved for simultaneous bounds on votes only.
+        ConfigError: these bounds are not proved for class weights.
     """
     if not isinstance(method, Weighted) or method.class_weights is None:
         return bound(votes, on=on, kind=kind, failure_prob=failure_prob)
-    if on != "votes" or kind != VOTE_BOUNDS[0]:
+    if on != "votes" or kind not in WEIGHED_BOUNDS:
         raise ConfigError(
-            f"Class weights are for votes with {VOTE_BOUNDS[0]} bounds, not for {on} with {kind} bounds; leave one of "
-            "the two out."
+            f"Class weights are for votes with {', '.join(WEIGHED_BOUNDS)} bounds, not for {on} with {kind} bounds; "
+            "leave one of the two out."
         )
     method.weighed(votes.counts)  # or it says what is wrong
-    return bound_weighed_votes(votes.counts, method.weights(votes.classes), failure_prob=failure_prob)
+    return bound_weighed_votes(votes.counts, method.weights(votes.classes), failure_prob=failure_prob, kind=kind)
 
 
 def separated_margins(method: Method, votes: Votes, *, kind: str, failure_prob: float) -> Margins | None:
@@ -295,12 +318,17 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
             "simuem bounds are proved for a label fixed beforehand; for the label with most votes the claim may fail "
             "with up to (1 + 2 / classes) times the stated probability."
         )
+    if kind == ANYTIME:
+        sentences.append(
+            "Instances count in the order of their numbers, from 0 on and without gaps; their mechanism, the inputs "
+            "and the stated probability were fixed before anyone saw how they vote."
+        )
     if kind == "pointwise":
         sentences.append(
             "pointwise bounds are not simultaneous: they ignore that the label was picked from the same votes and that "
             "there are several rivals. For reproduction of published numbers only."
         )
-    sentences.extend(votes.statements)
+    sentences.extend(votes.statements_by(kind))
     return distinct(sentences)
 
 

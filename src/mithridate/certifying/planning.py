@@ -113,7 +113,7 @@ def plan(
         failure_prob: probability with which a claim may fail, in (0, 1).
         threat: how the data may have been changed; by default `symmetric-difference`, with units `edit`.
         method: `FDP()` (default), `RDP(...)` or `ADP(...)`.
-        bounds: confidence bounds on the votes; `simultaneous` by default.
+        bounds: confidence bounds on the votes; `winner` by default.
         unit: what radii count, where an attacker controls more than one example at a time; the mechanism then speaks of
             units wherever it says examples.
 

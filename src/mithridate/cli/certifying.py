@@ -228,7 +228,7 @@ def add_plan(command: _shared.NewCommand) -> None:
     parser.add_argument("--radius", type=int, metavar="R", help="a radius that is wanted: what would reach it?")
     add_method(parser, private=True)
     add_claim(parser)
-    parser.add_argument("--bounds", choices=VOTE_BOUNDS, default="simultaneous", help="confidence bounds on the votes")
+    parser.add_argument("--bounds", choices=VOTE_BOUNDS, default=VOTE_BOUNDS[0], help="confidence bounds on the votes")
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
@@ -370,9 +370,9 @@ def add_certify(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "--bounds",
         choices=(*VOTE_BOUNDS, *SCORE_BOUNDS),
-        help="confidence bounds; votes: simultaneous (default), simuem, pointwise (not simultaneous, for reproduction "
-        "only); scores: histogram (default of f-DP where there are histograms), empirical-bernstein (default "
-        "otherwise), hoeffding, betting (needs histograms)",
+        help="confidence bounds; votes: winner (default), simultaneous, anytime (add instances after a look if you "
+        "like), simuem, pointwise (not simultaneous, for reproduction only); scores: histogram (default of f-DP where "
+        "there are histograms), empirical-bernstein (default otherwise), hoeffding, betting (needs histograms)",
     )
     parser.add_argument("--labels-key", metavar="NAME", help="array of true labels in the .npz, for certified accuracy")
     parser.add_argument(

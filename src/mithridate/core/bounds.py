@@ -2,11 +2,30 @@
 
 Notation. L is the number of classes, P the number of models, `p_l` the true score of label l for one example: the
 probability that one more model votes for l (*votes*), or the mean of its score in [0, 1] (*scores*). The label with
-the largest count or sum is picked from the same data that bounds it, so a bound for one label alone is not enough:
-the default kinds bound all L labels from both sides at once, 2L one-sided events, each allowed to fail with
-probability
+the largest count or sum is picked from the same data that bounds it, so a bound for one label alone is not enough.
+On scores, and in `simultaneous` on votes, all L labels are bounded from both sides at once, 2L one-sided events, each
+allowed to fail with probability
 
     tail = failure_prob / (2L).
+
+Votes for the winner (`kind="winner"`). Let 1 be a truly best label, fixed beforehand. The label with most votes is
+claimed only if a sign test separates it from the runner-up; otherwise the bounds say nothing, which is never wrong.
+What may go wrong is then
+
+    A   p_1 lies below the lower bound of the count of label 1,
+    B   the largest of the other p_l lies above the upper bound of its own count, which is at most the runner-up's,
+    C   another label than 1 has most votes, and passes the sign test.
+
+Where none of them happens, a label that is claimed is label 1, and its bounds hold. A and B are one event each, however
+many labels there are. For C see `_Levels` and docs/theory.md.
+
+Votes at any time (`kind="anytime"`). Bet on every vote, with a prior on bets that is fixed beforehand: the capital
+against "a label is missed with probability `miss` or more" is
+
+    capital(miss) = E_u [ ((1 - u) / (1 - miss) + u)^hits u^misses ],   u of density a u^(a - 1) on (0, 1), a = 1/2,
+
+of expectation at most 1 whenever that is true, after any number of votes. By Ville's inequality it ever reaches 1/tail
+with probability at most tail. It increases in `miss`, so every `miss` beyond the first rejected one is rejected, too.
 
 Betting bounds (`kind="betting"`). Let `x_1 ... x_P` be independent scores with mean p. For a candidate mean m and
 bets c in (0, 1) with a prior fixed beforehand, the
@@ -42,13 +61,21 @@ IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.intp]
 _Scalar = TypeVar("_Scalar", np.int64, np.float64)
 
-VOTE_BOUNDS = ("simultaneous", "simuem", "pointwise")
+VOTE_BOUNDS = ("winner", "simultaneous", "anytime", "simuem", "pointwise")
+# Those that are proved where votes for some labels count more than for others.
+WEIGHED_BOUNDS = ("winner", "simultaneous", "anytime")
+# Those that hold at any time: for all numbers of instances at once.
+ANYTIME = "anytime"
 SCORE_BOUNDS = ("empirical-bernstein", "hoeffding", "betting", "histogram")
 
 # Relative distance by which every bound is moved outward, so that the rounding of our own arithmetic cannot hurt.
 _WIDEN = 1e-12
 # What rounding may take from a ratio of weights and from one product with it, and more.
 _RATIO_ROUNDING = 2.0**-48
+# The exponent a of the prior on bets against a count.
+_EXPONENT = 0.5
+# The share of failure_prob that pays for the sign tests, unless they need more to ask no more than `simultaneous` does.
+_FOR_TESTS = 0.1
 # Softmax in single precision may sum to a little more than one; the bound on 1 - score gives that much away.
 _EXCESS = 2.0**-20
 # Candidate means m = sin^2: spaced like the standard deviation of a mean, so dense near 0 and 1 where bounds are small.
@@ -62,6 +89,7 @@ _betainc = cast(Callable[..., FloatArray], special.betainc)
 _betaincc = cast(Callable[..., FloatArray], special.betaincc)
 _betaincinv = cast(Callable[..., FloatArray], special.betaincinv)
 _betainccinv = cast(Callable[..., FloatArray], special.betainccinv)
+_betaln = cast(Callable[..., FloatArray], special.betaln)
 
 
 @dataclass(frozen=True)
@@ -159,15 +187,105 @@ def _moved_outward(
         steps = np.where(unsafe, 8.0 * steps, steps)
 
 
-def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "simultaneous") -> LabelBounds:
+def anytime_upper(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLike) -> FloatArray:
+    """Return an upper bound on a binomial probability that holds after every number of trials at once.
+
+    Guarantee:
+        Let trials succeed with probability p each, and `count` be the successes among the first `total` of them. With
+        probability at least `1 - tail` no `total` from 1 on has a result below p, so trials may be added after a look.
+        The result is rounded up. The arguments, and what is refused, are those of `clopper_pearson_upper`.
+
+    References:
+        Ville 1939. Robbins 1970, Annals of Mathematical Statistics 41(5) (mixtures of likelihood ratios). Waudby-Smith
+        & Ramdas 2020, arXiv 2010.09686.
+
+    >>> bool(anytime_upper(0, 1000, 0.001) > clopper_pearson_upper(0, 1000, 0.001))
+    True
+    """
+    hits, trials, level = np.broadcast_arrays(*_checked_binomial(count, total, tail))
+    low, high = np.zeros(hits.shape), np.ones(hits.shape)
+    while True:
+        middle = (low + high) / 2
+        if bool(np.all((middle <= low) | (middle >= high))):
+            return high  # It was rejected itself, or is 1.
+        rejected = _rejects(hits, trials, middle, level)
+        low, high = np.where(rejected, low, middle), np.where(rejected, middle, high)
+
+
+def anytime_lower(count: npt.ArrayLike, total: npt.ArrayLike, tail: npt.ArrayLike) -> FloatArray:
+    """Return a lower bound on a binomial probability that holds after every number of trials at once.
+
+    Guarantee: that of `anytime_upper` on the failures, on the very same event; rounded down.
+
+    >>> float(anytime_lower(0, 10, 0.1))
+    0.0
+    """
+    hits, trials, level = _checked_binomial(count, total, tail)
+    return np.maximum(np.nextafter(1.0 - anytime_upper(trials - hits, trials, level), -1.0), 0.0)
+
+
+def _rejects(misses: FloatArray, total: FloatArray, miss: FloatArray, tail: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """Whether the capital against missing with probability `miss` or more has reached 1 / tail.
+
+    With z = miss u the integral is an incomplete beta function:
+
+        capital = a (1 - miss)^-hits miss^-(misses + a) B(miss; misses + a, hits + 1).
+    """
+    first, hits = misses + _EXPONENT, total - misses
+    with np.errstate(divide="ignore", invalid="ignore"):
+        integral = _betaln(first, hits + 1.0) + np.log(_betainc(first, hits + 1.0, miss))
+        log_capital = np.log(_EXPONENT) + integral - first * np.log(miss) - hits * np.log1p(-miss)
+    # Logarithms of gamma functions of n are wrong by a few 1e-16 n log n. NaN rejects nothing.
+    return log_capital >= np.log(1.0 / np.asarray(tail)) + 1e-9 + 1e-13 * total
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """How failure_prob is spent: on the events A, B and C of the module's docstring, or on all bounds alike.
+
+    Attributes:
+        lower: level of the lower bound on the label.
+        upper: level of the upper bound on a rival; of one for each weight that labels have.
+        ahead: level of one sign test; None: there is none, and the bounds hold for every label at once.
+    """
+
+    lower: float
+    upper: float
+    ahead: float | None = None
+
+    @classmethod
+    def of(cls, kind: str, failure_prob: float, classes: int, weights: int = 1) -> "_Levels":
+        """Those of a kind of bounds on this many labels, which have this many different weights.
+
+        With two labels, A and B are one event. One wrong label passes a sign test at level t with probability at most
+        t, so L - 1 tests pay for C; where all labels weigh the same and their number is not open, the cost is that of
+        two tests, whatever L is (docs/theory.md, after Hung & Fithian 2019). Of `winner`, no level is below the
+        failure_prob / (2L) of `simultaneous`: whatever that separates passes the tests.
+        """
+        if kind not in ("winner", ANYTIME):
+            each = failure_prob / {"simultaneous": 2 * classes, "simuem": classes, "pointwise": 4}[kind]
+            return cls(each, each)
+        tests = min(classes - 1, 2) if kind == "winner" and weights == 1 else classes - 1
+        share = max(_FOR_TESTS, tests / (2 * classes)) if kind == "winner" else _FOR_TESTS
+        rivals = 0 if classes == 2 else min(weights, classes - 1)
+        each = failure_prob * (1 - share) / (1 + rivals)
+        return cls(each, each, failure_prob * share / tests)
+
+
+def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "winner") -> LabelBounds:
     """Bound the probability of the winning label and of its strongest rival from vote counts.
 
     Guarantee:
         For each example separately, with probability at least `1 - failure_prob` over the training of the P models,
         `top_lower`, `top_miss_upper` and `rival_upper` all hold for `label`. This is so for
 
-        - `simultaneous` (default): Clopper-Pearson at `failure_prob / (2L)` for each of the 2L one-sided events, so
-          the label may be picked from the same counts;
+        - `winner` (default): Clopper-Pearson for a truly best label and for the best of the others, and a sign test
+          between the two labels with most votes; without pay for the number of labels. Where the test fails, the bounds
+          are 0, 1 and 1, which always hold;
+        - `simultaneous`: Clopper-Pearson at `failure_prob / (2L)` for each of the 2L one-sided events, so the label may
+          be picked from the same counts;
+        - `anytime`: as `winner`, with bounds and tests by betting: with probability at least `1 - failure_prob` those
+          after 1, 2, 3, ... models all hold, so models may be added after a look at the votes;
         - `simuem`: at `failure_prob / L`, only where `label` was fixed before the counts were seen. With the label
           picked from the counts the failure probability can exceed `failure_prob`; it is at most
           `failure_prob * (1 + 2/L)` for the bounds returned here (all lower bounds, and the upper bounds of the two
@@ -180,7 +298,8 @@ def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "simultane
         Every bound is rounded outward. For all examples at once, divide `failure_prob` by their number.
 
     Assumes:
-        Each row counts the votes of the same models, independent draws of one mechanism, none dropped or chosen.
+        Each row counts the votes of the same models, independent draws of one mechanism, none dropped or chosen; for
+        `anytime`, the first models of a sequence whose order was fixed beforehand.
 
     Args:
         counts: votes, examples x classes, at least two classes, every row with the same total.
@@ -192,62 +311,107 @@ def bound_votes(counts: IntArray, *, failure_prob: float, kind: str = "simultane
         NumericalError: no bound could be verified (seen with 10^9 models, and with a failure_prob near 1e-300).
 
     References:
-        Jia, Cao, Gong 2021, arXiv 2008.04495 (SimuEM). Liu et al. 2023, AAAI.
+        Hung & Fithian 2019, arXiv 1610.03944 (the sign test of the winner). Jia, Cao, Gong 2021, arXiv 2008.04495
+        (SimuEM). Liu et al. 2023, AAAI.
 
     >>> bound_votes(np.array([[0, 1000]]), failure_prob=0.001).top_lower.round(4)
-    array([0.9917])
+    array([0.9928])
     """
     _check_kind(kind, failure_prob, VOTE_BOUNDS, "votes")
     votes, total = _checked_counts(counts)
-    num_classes = votes.shape[1]
-    tail = failure_prob / {"simultaneous": 2 * num_classes, "simuem": num_classes, "pointwise": 4}[kind]
+    levels = _Levels.of(kind, failure_prob, votes.shape[1])
     label = votes.argmax(axis=1)
     top = _pick(votes, label)
-    # The upper bound grows with the count, so the rival with most votes has the largest one.
+    # The upper bound grows with the count, so the rival with most votes has the largest one; it is the nearest, too.
     second = _largest_other(votes, label)
-    top_miss_upper = _per_distinct(clopper_pearson_upper, total - top, total, tail)
-    rival_upper = np.minimum(_per_distinct(clopper_pearson_upper, second, total, tail), top_miss_upper)
-    return LabelBounds(label, _per_distinct(clopper_pearson_lower, top, total, tail), top_miss_upper, rival_upper)
+    lower, miss = _of_winner(kind, top, total, levels)
+    rival = np.minimum(_per_distinct(_UPPER[kind], second, total, levels.upper), miss)
+    found = LabelBounds(label, lower, miss, rival)
+    return found if levels.ahead is None else _only(found, _ahead(kind, top, second, 0.5, levels.ahead))
 
 
-def bound_weighed_votes(counts: IntArray, weights: IntArray, *, failure_prob: float) -> LabelBounds:
+def bound_weighed_votes(
+    counts: IntArray, weights: IntArray, *, failure_prob: float, kind: str = "winner"
+) -> LabelBounds:
     """Bound the probability of the label with the largest weight x votes, and those of its rivals by their weight.
 
-    Guarantee: as `simultaneous` of `bound_votes`. All 2L one-sided bounds hold at once, so they hold for the label
-    that was picked, by whatever rule, and for every rival; which one comes closest depends on what is asked of the
-    bounds, so that there is an entry for every weight.
+    Guarantee: as `bound_votes` for these kinds, with "best" by weight x probability. All 2L one-sided bounds of
+    `simultaneous` hold at once, so they hold for the label that was picked, by whatever rule, and for every rival. The
+    others bound the best rival of each weight, and have a sign test against it. Which rival comes closest depends on
+    what is asked of the bounds, so that there is an entry for every weight.
 
     Args:
         counts: as for `bound_votes`.
         weights: of the labels, whole numbers of 1 or more.
         failure_prob: allowed probability of a wrong bound, for one example.
+        kind: one of `WEIGHED_BOUNDS`.
 
     Returns:
         The bounds for all examples and the rivals of the smallest weight, then for all examples and the rivals of the
         next larger weight, and so on. Of one weight, the rival with most votes has the largest bound. Where there is
         no rival of a weight, `rival_upper` and `ratio` are 0.
     """
-    _check_kind("simultaneous", failure_prob, VOTE_BOUNDS, "votes")
+    _check_kind(kind, failure_prob, WEIGHED_BOUNDS, "votes with class weights")
     votes, total = _checked_counts(counts)
-    tail = failure_prob / (2 * votes.shape[1])
+    different: IntArray = np.unique(weights)
+    levels = _Levels.of(kind, failure_prob, votes.shape[1], len(different))
     label = (votes * weights).argmax(axis=1)
-    top = _pick(votes, label)
-    miss = _per_distinct(clopper_pearson_upper, total - top, total, tail)
+    top, own = _pick(votes, label), weights[label]
+    lower, miss = _of_winner(kind, top, total, levels)
     rivals: list[FloatArray] = []
     ratios: list[FloatArray] = []
-    for weight in np.unique(weights):
+    ahead = np.ones(len(votes), dtype=np.bool_)
+    for weight in different:
         mine = (weights == weight) & (np.arange(len(weights)) != label[:, None])
         there = mine.any(axis=1)
         most = np.where(mine, votes, 0).max(axis=1)
-        upper = np.minimum(_per_distinct(clopper_pearson_upper, most, total, tail), miss)
+        upper = np.minimum(_per_distinct(_UPPER[kind], most, total, levels.upper), miss)
         rivals.append(np.where(there, upper, 0.0))
-        ratios.append(np.where(there, weight_ratio(weight, weights[label]), 0.0))
+        ratios.append(np.where(there, weight_ratio(weight, own), 0.0))
+        if levels.ahead is not None:
+            ahead &= ~there | _ahead(kind, top, most, _fair_share(weight, own), levels.ahead)
     times = len(rivals)
-    lower = _per_distinct(clopper_pearson_lower, top, total, tail)
-    return LabelBounds(
+    found = LabelBounds(
         np.tile(label, times), np.tile(lower, times), np.tile(miss, times), np.concatenate(rivals),
         np.concatenate(ratios),
     )  # fmt: skip
+    return _only(found, np.tile(ahead, times))
+
+
+_LOWER = dict.fromkeys(VOTE_BOUNDS, clopper_pearson_lower) | {ANYTIME: anytime_lower}
+_UPPER = dict.fromkeys(VOTE_BOUNDS, clopper_pearson_upper) | {ANYTIME: anytime_upper}
+
+
+def _of_winner(kind: str, top: IntArray, total: int, levels: _Levels) -> tuple[FloatArray, FloatArray]:
+    """The lower bound on a label, and the upper bound on its misses, which fail together."""
+    lower = _per_distinct(_LOWER[kind], top, total, levels.lower)
+    return lower, _per_distinct(_UPPER[kind], total - top, total, levels.lower)
+
+
+def _ahead(kind: str, top: IntArray, rival: IntArray, share: FloatArray | float, level: float) -> npt.NDArray[np.bool_]:
+    """Whether a sign test separates the label from a rival.
+
+    Guarantee: let the label have at most `share` of the votes for either in truth. The test passes with probability at
+    most `level`; for `anytime` that it ever does has no more. What passes against a rival passes against one with
+    fewer votes.
+    """
+    hits, misses = top.astype(np.float64), rival.astype(np.float64)
+    if kind == ANYTIME:
+        return _rejects(misses, hits + misses, 1.0 - np.asarray(share, dtype=np.float64), level)
+    # Pr[Binomial(hits + misses, share) >= hits]; the label has a vote, since it has most. It may have underflowed.
+    return _betainc(hits, misses + 1.0, share) + 1e-300 <= level * (1.0 - 1e-11)
+
+
+def _fair_share(rival: npt.ArrayLike, top: IntArray) -> FloatArray:
+    """The share of the votes for either at which both have equal weight x votes, rounded up."""
+    share = np.divide(rival, np.add(np.asarray(rival, dtype=np.float64), top))
+    return np.where(np.equal(rival, top), 0.5, share * (1 + _RATIO_ROUNDING))
+
+
+def _only(found: LabelBounds, ahead: npt.NDArray[np.bool_]) -> LabelBounds:
+    """The bounds where the label is ahead, and elsewhere those that always hold."""
+    miss, rival = np.where(ahead, found.top_miss_upper, 1.0), np.where(ahead, found.rival_upper, 1.0)
+    return LabelBounds(found.label, np.where(ahead, found.top_lower, 0.0), miss, rival, found.ratio)
 
 
 def weight_ratio(rival: npt.ArrayLike, top: IntArray) -> FloatArray:

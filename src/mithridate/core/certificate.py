@@ -19,6 +19,7 @@ from mithridate import _text, _validate
 from mithridate._io.artifacts import decode_array, read_hashed, write_hashed
 from mithridate._io.files import PathLike
 from mithridate.core.bounds import (
+    ANYTIME,
     SCORE_BOUNDS,
     VOTE_BOUNDS,
     FloatArray,
@@ -117,8 +118,9 @@ class Certificate:
     Guarantee: for every example with `radius >= 0`, the label with the largest score under the mechanism on D is
     `label`, and it stays the largest on every D' that differs from D by up to `radius` units of `threat`. For each
     single example this holds with probability at least `1 - failure_prob` over the training of the instances
-    (`scope="prediction"`), or for all examples at once (`scope="all"`). Of a deterministic mechanism, `label` is what
-    is predicted, and stays so; `failure_prob` is 0.
+    (`scope="prediction"`), or for all examples at once (`scope="all"`). By `anytime` bounds it holds so for the
+    certificates after every number of instances together. Of a deterministic mechanism, `label` is what is predicted,
+    and stays so; `failure_prob` is 0.
 
     Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it. Where
     something followed the training data, or looked at it, outside of the mechanism, the claim is `conditional` on that.
@@ -701,9 +703,10 @@ def confidence(certificate: Certificate) -> str:
         holds, fails = "all of these claims together hold", "any of these claims fails"
     else:
         holds, fails = "each of these claims holds", "each of these claims fails"
+    when = ", whenever one stops adding instances" if certificate.bounds == ANYTIME else ""
     if probability < _TINY:
-        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}"
-    return f"{holds} with {percent_confidence(probability)}% confidence"
+        return f"{fails} with probability at most {float(_rounded_up(probability, 2)):g}{when}"
+    return f"{holds} with {percent_confidence(probability)}% confidence{when}"
 
 
 def percent_confidence(failure_prob: float) -> str:
@@ -730,12 +733,12 @@ def cautions(certificate: Certificate) -> list[str]:
     if certificate.bounds == "pointwise":
         sentences.append(
             "Pointwise bounds ignore that the label was picked from the same votes: the confidence is nominal. "
-            "Certify with --bounds simultaneous for a guarantee."
+            "Certify with --bounds winner for a guarantee."
         )
     if certificate.bounds == "simuem":
         sentences.append(
             "With simuem bounds a claim may fail with up to (1 + 2 / classes) times the stated probability, which is "
-            "counted in the confidence here. --bounds simultaneous has no such factor."
+            "counted in the confidence here. --bounds winner has no such factor."
         )
     return sentences
 

@@ -56,7 +56,7 @@ _KINDS = {
     "instances-after-a-look": _Kind(
         "train them as one run",
         "Decide on the number of instances before anyone sees how they vote, train all of them as one run, and certify "
-        "that run.",
+        "that run; or certify the first instances of one run by anytime bounds.",
     ),
     "seed-known": _Kind(
         "leave the seed out", "Leave the seed out: the operating system then draws one that nobody knows."

@@ -111,6 +111,22 @@ def same_array(first: Any, second: Any) -> bool:
     return one.dtype == two.dtype and np.array_equal(one, two)
 
 
+def not_first(votes: Votes) -> str:
+    """What votes do that are not those of the first instances of one run; empty where they are.
+
+    Of votes without a name nobody can say; they are taken for what `Votes` assumes.
+    """
+    if len(votes.run_ids) > 1:
+        return f"are those of {len(votes.run_ids)} runs, whose order nobody fixed beforehand"
+    if _UNNAMED in votes.assumptions:
+        return "come from runs without a name, whose order nobody fixed beforehand"
+    for run, parts in votes.shards.items():
+        gap = (0, parts[0][0]) if parts[0][0] > 0 else (parts[0][1], parts[1][0]) if len(parts) > 1 else None
+        if gap is not None:
+            return f"lack {instances_in_words(*gap)} of the run {shown(run)}"
+    return ""
+
+
 def merge_order(votes: Votes) -> tuple[Any, ...]:
     """By what votes are sorted before they are added up: sums of floating-point numbers depend on their order."""
     runs = tuple((run, votes.shards[run][0][0] if run in votes.shards else 0) for run in sorted(votes.run_ids))

@@ -18,6 +18,7 @@ from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import TEXT_BYTES, PathLike, parse_json, read_file, write_atomically
 from mithridate._text import counted, listed, printable, shortened, shown
 from mithridate.core import merging
+from mithridate.core.bounds import ANYTIME
 from mithridate.core.conditions import Size, Statement, from_plain, known_by_name, to_plain
 from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
 from mithridate.core.mechanism import Deterministic, Mechanism, Voters, mechanism_from_dict
@@ -181,17 +182,25 @@ class Votes:
     @property
     def statements(self) -> tuple[str, ...]:
         """What every certificate of these votes repeats: `assumptions`, and what follows from the rest of the votes."""
+        whole = len(self.run_ids) < 2 and all(
+            self.planned.get(run) == size_of(parts) for run, parts in self.shards.items()
+        )
+        # Of a function of the data, nothing is certified before every model voted.
+        return self._said if whole or isinstance(self.mechanism, Deterministic) else (*self._said, _SEVERAL)
+
+    def statements_by(self, bounds: str) -> tuple[str, ...]:
+        """Those of a certificate by these bounds: where they hold at any time, so do the first instances of a run."""
+        return self._said if bounds == ANYTIME and not merging.not_first(self) else self.statements
+
+    @property
+    def _said(self) -> tuple[str, ...]:
+        """The statements that do not depend on which instances voted."""
         said = self.assumptions
         if self.size is not None:
             said = (*said, Statement(self.size.sentence_of(self.unit_words)))
         if self.unit is not None:
             said = (*said, known_by_name(self.unit_words))
-        if isinstance(self.mechanism, Deterministic):  # nothing is certified before every model voted
-            return said
-        whole = len(self.run_ids) < 2 and all(
-            self.planned.get(run) == size_of(parts) for run, parts in self.shards.items()
-        )
-        return said if whole else (*said, _SEVERAL)
+        return said
 
     @property
     def class_names(self) -> tuple[ClassName, ...] | None:

@@ -8,7 +8,7 @@ all noisy steps holds the mean gradient with a *signal*, in units of its noise, 
 
     A = (q n / s) sqrt(T),
 
-and unanimous votes of 1,000 instances are certified to about 2.3 n / A changes (s / (q sqrt(T)) is what the accountant
+and unanimous votes of 1,000 instances are certified to about 2.4 n / A changes (s / (q sqrt(T)) is what the accountant
 sees). So A trades accuracy against radius, and q and T hardly matter as long as a step is not much noisier for its
 sampling than for its noise, and steps are not so long that they overshoot. The constants below were tuned on public
 data sets (docs/recipes.md has the tables); they are public constants now.
