@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,30 @@ def audit(
     method = defence_of(defence) if isinstance(defence, str) else defence
     training = as_examples(training_set, "training", need_labels=True, classes=method.classes)
     test = as_examples(test_set, "test", need_labels=False)
-    with remembered(), _folder(out) as folder:
+    with remembered():
         clean = _Clean.of(method, training, test, asked, run_dir, device, assumptions)
-        search = _begun(clean, asked, folder, minutes, progress or (lambda _: None))
-        found = search.carried_out()
-        return found if folder is None else found.write(folder)
+        _check_installed(clean.order)
+        with _folder(out) as folder:
+            search = _begun(clean, asked, folder, minutes, progress or (lambda _: None))
+            found = search.carried_out()
+            return found if folder is None else found.write(folder)
+
+
+def _check_installed(order: Order) -> None:
+    """Before a folder is made.
+
+    Raises:
+        ConfigError: what trains models is not installed.
+    """
+    if not order.defence.needs_torch:
+        return
+    try:
+        import_module("mithridate.training.run")
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"An audit of {order.defence.name} trains models, which needs {error.name}; install it with: "
+            "pip install 'mithridate[train]'"
+        ) from error
 
 
 @contextlib.contextmanager
