@@ -204,17 +204,14 @@ class _SpreadRunOff(_VoteTable):
     def holds(self, example: int, label: int, radius: int) -> bool:
         spoiled = min(self._touched(radius), sum(self._counts[example]))
         rivals = _rivals(self._counts[example], label)
+        passing = [rival for rival in rivals if self._may_lead(example, [rival], [label], spoiled)]
         return not (
-            any(self._may_pass(example, label, pair, spoiled) for pair in combinations(rivals, 2))
+            any(self._may_lead(example, list(pair), [label], spoiled) for pair in combinations(passing, 2))
             or any(
                 self._may_win(example, label, rival, spoiled) and self._may_enter(example, label, rival, spoiled)
                 for rival in rivals
             )
         )
-
-    def _may_pass(self, example: int, label: int, pair: tuple[int, int], spoiled: int) -> bool:
-        """Whether both of a pair may get ahead of the label, one by one and together."""
-        return all(self._may_lead(example, chosen, [label], spoiled) for chosen in ([pair[0]], [pair[1]], list(pair)))
 
     def _may_enter(self, example: int, label: int, rival: int, spoiled: int) -> bool:
         """Whether the rival may get ahead of the third labels, of the strongest one, of the two strongest and so on."""

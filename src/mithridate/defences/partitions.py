@@ -352,7 +352,7 @@ def most_buckets(impacts: AnyArray, budget: IntArray, largest: int) -> IntArray:
     # Counting how often each small number occurs takes the place of sorting them.
     bins = (np.arange(len(impacts)) * (largest + 1) + largest)[:, None]
     occurrences = np.bincount((bins - impacts).reshape(-1), minlength=len(impacts) * (largest + 1))
-    return most_within(budget, np.arange(largest, -1, -1), occurrences.reshape(len(impacts), -1))
+    return most_within(budget, np.arange(largest, -1, -1), occurrences.reshape(len(impacts), largest + 1))
 
 
 def _weighed_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: int, weights: IntArray) -> IntArray:
@@ -511,7 +511,7 @@ class DPA(PlainDefence):
     takes_units = True
     sized = ("partitions",)
 
-    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
+    partitions: int | None = option(None, "dpa, finite-aggregation and their run-offs: number of parts", int, "N")
     preferences: bool | None = None
 
     @property
@@ -595,8 +595,8 @@ class FiniteAggregation(PlainDefence):
     takes_units = True
     sized = ("partitions",)
 
-    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
-    spread: int = option(4, "finite-aggregation: models that see each example (4)", int, "D")
+    partitions: int | None = option(None, "dpa, finite-aggregation and their run-offs: number of parts", int, "N")
+    spread: int = option(4, "finite-aggregation and its run-off: models that see each example (4)", int, "D")
 
     @property
     def title(self) -> str:

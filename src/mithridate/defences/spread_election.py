@@ -24,6 +24,7 @@ from mithridate.certifying.exact import (
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.rule import Decision, ExactRule, Rule
 from mithridate.core.votes import Votes
+from mithridate.data.partition import IndexArray
 from mithridate.defences.partitions import (
     FiniteAggregation,
     SpreadPartitions,
@@ -102,8 +103,7 @@ class SpreadRunOffRule(ExactRule):
         label, changes = np.empty((2, votes.examples), dtype=np.int64)
         for rows in chunks(votes.examples, mechanism.models * votes.classes):
             election = _Election(rankings[rows], votes.counts[rows], mechanism)
-            label[rows] = election.label
-            changes[rows] = np.minimum(election.safe_from_dropping(), election.safe_from_overruling())
+            label[rows], changes[rows] = election.label, election.withstood()
         return Decision(label, in_touched_parts(changes, threat, votes.unit))
 
 
@@ -120,31 +120,35 @@ class _Election:
         self.label = run_off(counts, self._preferences)
         self._own = self._backers[self.label, self._examples]
 
-    def safe_from_dropping(self) -> IntArray:
-        """How many buckets cannot bring two rivals ahead of the label in the first round."""
-        needs, spread = leads(self._counts, self.label), self._mechanism.spread
-        needs = np.where(needs < SEARCH_LIMIT, needs, 0) + 1  # the label's own is not used
-        alone = [
-            _withstood(spread + self._own - backers, need, 2 * spread)
-            for backers, need in zip(self._backers, needs.T, strict=True)
-        ]
+    def withstood(self) -> IntArray:
+        """How many buckets cannot change the prediction, in either way."""
         safe = np.full(len(self.label), SEARCH_LIMIT, dtype=np.int64)
-        for one, two in combinations(range(len(alone)), 2):
-            impacts = spread + 2 * self._own - self._backers[one] - self._backers[two]
-            are_rivals = (self.label != one) & (self.label != two)
-            # Where one of the two is the label, impacts are at most as large and the result is not used.
-            both = _withstood(np.maximum(impacts, 0), needs[:, one] + needs[:, two], 3 * spread)
-            closed = np.maximum(np.maximum(alone[one], alone[two]), both)
-            safe = np.where(are_rivals, np.minimum(safe, closed), safe)
+        self._overrule(safe)
+        self._drop(safe)
         return safe
 
-    def safe_from_overruling(self) -> IntArray:
-        """How many buckets cannot bring a rival to the second round, and make it win there."""
-        safe = np.full(len(self.label), SEARCH_LIMIT, dtype=np.int64)
+    def _overrule(self, safe: IntArray) -> None:
+        """Lower what is safe to what cannot bring a rival to the second round, and make it win there."""
         for rival in range(self._counts.shape[1]):
-            closed = np.maximum(self._safe_in_second(rival), self._safe_in_first(rival))
-            safe = np.where(self.label == rival, safe, np.minimum(safe, closed))
-        return safe
+            second = self._safe_in_second(rival)
+            # One closed condition is enough, so others are asked about only where it does not show enough yet.
+            asked = np.flatnonzero((self.label != rival) & (second < safe))
+            first = self._safe_in_first(rival, asked)
+            safe[asked] = np.minimum(safe[asked], np.maximum(second[asked], first))
+
+    def _drop(self, safe: IntArray) -> None:
+        """Lower what is safe to what cannot bring two rivals ahead of the label in the first round."""
+        spread, labels = self._mechanism.spread, range(self._counts.shape[1])
+        needs = leads(self._counts, self.label)
+        np.put_along_axis(needs, self.label[:, None], 0, axis=1)  # its own is not used
+        needs += 1
+        alone = [_withstood(spread + self._own - self._backers[c], needs[:, c], 2 * spread) for c in labels]
+        for one, two in combinations(labels, 2):
+            each = np.maximum(alone[one], alone[two])
+            asked = np.flatnonzero((self.label != one) & (self.label != two) & (each < safe))
+            impacts = spread + 2 * self._own[asked] - self._backers[one, asked] - self._backers[two, asked]
+            both = _withstood(impacts, needs[asked, one] + needs[asked, two], 3 * spread)
+            safe[asked] = np.minimum(safe[asked], np.maximum(each[asked], both))
 
     def _safe_in_second(self, rival: int) -> IntArray:
         mine = self._places[self._examples, :, self.label]
@@ -154,20 +158,21 @@ class _Election:
         need = ours - theirs + (self.label < rival)
         return _withstood(2 * for_label.astype(np.int64), need, 2 * self._mechanism.spread)
 
-    def _safe_in_first(self, rival: int) -> IntArray:
-        """Against the third labels of the j largest needs together, for every j."""
-        spread, labels = self._mechanism.spread, np.arange(self._counts.shape[1])
-        needs = self._counts - self._counts[:, rival, None] + (labels < rival)
+    def _safe_in_first(self, rival: int, asked: IndexArray) -> IntArray:
+        """Against the third labels of the j largest needs together, for every j; of some examples."""
+        spread, counts, examples = self._mechanism.spread, self._counts[asked], np.arange(len(asked))
+        labels = np.arange(counts.shape[1])
+        needs = counts - counts[:, rival, None] + (labels < rival)
         # Neither the rival nor the label is a third one: they come last, and are left out.
-        needs[:, rival] = needs[self._examples, self.label] = -SEARCH_LIMIT
+        needs[:, rival] = needs[examples, self.label[asked]] = -SEARCH_LIMIT
         order = np.argsort(-needs, axis=1, kind="stable")[:, : len(labels) - 2]
-        safe = np.full(len(needs), -1, dtype=np.int64)
-        need, theirs = np.zeros_like(safe), np.zeros_like(self._own)
+        own = self._backers[rival, asked]
+        safe = np.full(len(asked), -1, dtype=np.int64)
+        need, theirs = np.zeros_like(safe), np.zeros_like(own)
         for number, thirds in enumerate(order.T, start=1):
-            need = need + needs[self._examples, thirds]
-            theirs = theirs + self._backers[thirds, self._examples]
-            impacts = number * (spread - self._backers[rival]) + theirs
-            safe = np.maximum(safe, _withstood(impacts, need, (number + 1) * spread))
+            need = need + needs[examples, thirds]
+            theirs = theirs + self._backers[thirds, asked]
+            safe = np.maximum(safe, _withstood(number * (spread - own) + theirs, need, (number + 1) * spread))
         return safe
 
 
