@@ -39,11 +39,12 @@ _PRIVATE = {
 }  # fmt: skip
 _SMOOTHING = {"instances": 200, "steps": 20}
 _PARTS = {"partitions": 20}
+_SPREAD = {"partitions": 10, "spread": 2}
 QUICK: dict[str, dict[str, Any]] = {
     "fdp": _PRIVATE, "rdp": _PRIVATE, "rdp-standard": _PRIVATE, "adp": _PRIVATE,
     "bagging": {"instances": 200, "draws": 20, "steps": 20},
     "dpa": _PARTS, "run-off-election": _PARTS,
-    **dict.fromkeys(("finite-aggregation", "run-off-finite-aggregation"), {"partitions": 10, "spread": 2}),
+    "finite-aggregation": _SPREAD, "run-off-finite-aggregation": _SPREAD,
     "label-smoothing": {**_SMOOTHING, "flip_prob": 0.05}, "feature-smoothing": {**_SMOOTHING, "max_change": 0.5},
     "nearest-neighbours": {}, "kernel-vote": {}, "ridge": {},
 }  # fmt: skip

@@ -165,6 +165,26 @@ def test_spread_holds_against_every_vote_of_spoiled_models(mechanism: SpreadPart
                 assert largest(histogram([changed], classes)[0].tolist()) == label
 
 
+@pytest.mark.parametrize("weights", [None, (1, 3, 2), (7, 1, 1)])
+def test_counting_a_model_once_in_the_cap_shows_no_larger_radius(weights: tuple[int, ...] | None) -> None:
+    """r buckets take no more than the r x spread largest amounts of single models; sums over buckets show as much."""
+    random = np.random.default_rng(9)
+    each = np.array(weights or (1, 1, 1))
+    for offsets in ((0, 1), (0, 3, 7), (0, 2, 3, 5, 11)):
+        mechanism = SpreadPartitions(6, offsets)
+        rows = np.array([random.choice(3, mechanism.models, p=random.dirichlet([3, 1, 1])) for _ in range(100)])
+        votes = Votes(histogram(rows.tolist(), 3), mechanism, evidence={"predictions": rows})
+        decision = SpreadRule(class_weights=weights).decide(votes, Threat.SYMMETRIC_DIFFERENCE)
+        for row, counts, label, radius in zip(rows, votes.counts, decision.label, decision.radius, strict=True):
+            capped = []
+            for rival in {0, 1, 2} - {int(label)}:
+                amounts = np.sort(np.where(row == label, each[label], 0) + np.where(row == rival, 0, each[rival]))[::-1]
+                lead = each[label] * counts[label] - each[rival] * counts[rival] - (rival < label)
+                taken = [amounts[: r * len(offsets)].sum() for r in range(mechanism.models + 1)]
+                capped.append(int((np.array(taken) <= lead).sum()) - 1)
+            assert radius >= min(capped)
+
+
 def test_spread_without_overlap_is_majority() -> None:
     rows = np.random.default_rng(3).choice(4, size=(200, 30), p=[0.5, 0.3, 0.15, 0.05])
     counts = histogram(rows.tolist(), 4)

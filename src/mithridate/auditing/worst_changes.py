@@ -218,9 +218,7 @@ class _SpreadRunOff(_VoteTable):
         counts = self._counts[example]
         thirds = [other for other in _rivals(counts, label) if other != rival]
         thirds.sort(key=lambda other: (-counts[other] - (other < rival), other))
-        return all(
-            self._may_lead(example, [rival], thirds[:number], spoiled) for number in range(1, len(thirds) + 1)
-        )
+        return all(self._may_lead(example, [rival], thirds[:number], spoiled) for number in range(1, len(thirds) + 1))
 
     def _may_win(self, example: int, label: int, rival: int, spoiled: int) -> bool:
         """Whether the rival may win the final: a model that preferred the label makes two of difference."""

@@ -185,7 +185,7 @@ def _places_of(rankings: AnyArray) -> AnyArray:
     """Where each model ranks each label, 0 for the best; examples x models x labels."""
     labels = rankings.shape[2]
     places = np.full(rankings.shape, labels, dtype=np.min_scalar_type(labels))
-    if (in_range := bool((rankings < labels).all())):
+    if in_range := bool((rankings < labels).all()):
         np.put_along_axis(places, rankings.astype(np.intp), np.arange(labels)[None, None, :], axis=2)
     if not in_range or (places == labels).any():
         raise ConfigError("The evidence 'rankings' does not hold every label once for each model; train again.")
