@@ -142,7 +142,7 @@ def _relaxed(task: Task) -> int:
     cost = np.append(np.ones(models), np.zeros(models))
     bounds = np.append(np.zeros(models), -(lead + 1))
     conditions: Any = sparse.vstack([above, enough])
-    solved = linprog(cost, A_ub=conditions, b_ub=bounds, bounds=(0, 1))
+    solved: Any = linprog(cost, A_ub=conditions, b_ub=bounds, bounds=(0, 1))
     return int(np.ceil(solved.fun - 1e-7)) - 1 if solved.status == 0 else models
 
 

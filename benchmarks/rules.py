@@ -162,10 +162,10 @@ def spread_rankings(partitions: int, times: int) -> Votes:
     plain, random = spread(partitions, times), np.random.default_rng(7)
     table = plain.evidence["predictions"]
     rankings = np.empty((*table.shape, CLASSES), dtype=np.uint8)
-    for row, said in zip(rankings, table, strict=True):
-        scores = random.random(row.shape, dtype=np.float32)
+    for row, said in enumerate(table):
+        scores = random.random(rankings.shape[1:], dtype=np.float32)
         np.put_along_axis(scores, said[:, None].astype(np.intp), -1.0, axis=1)
-        row[:] = scores.argsort(axis=1)
+        rankings[row] = scores.argsort(axis=1)
     return replace(plain, evidence={"rankings": rankings})
 
 
