@@ -270,8 +270,8 @@ class SpreadRule(Weighted, ExactRule):
     Reads the evidence `predictions`, examples x models: the label that each model votes for.
 
     Guarantee: the prediction stays the same whatever `radius` units of the threat change. A larger radius may hold: a
-    model that sees two spoiled buckets is counted twice, as in the paper. docs/theory.md says what counting it once would
-    show: with a cap by distinct models nothing.
+    model that sees two spoiled buckets is counted twice, as in the paper. docs/theory.md says what counting it once
+    would show: with a cap by distinct models nothing.
 
     Assumes: nothing beyond `SpreadPartitions`.
 
