@@ -17,6 +17,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from mithridate.defences.neighbours import NearestExamples
 from mithridate.defences.partitions import Partitioned, RunOffRule, SpreadPartitions, SpreadParts
 from mithridate.defences.ridge import LeastSquares
 from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
+from mithridate.defences.spread_election import SpreadRunOffRule
 from mithridate.defences.statistical import statistical_dp
 
 POINTS, CLASSES = 10_000, 10
@@ -57,6 +59,7 @@ RULES: dict[str, Claimed] = {
     "dpa": Claimed(lambda: votes(Partitioned(1200), 1200)),
     "run-off-election": Claimed(lambda: ranked(1200), {"method": RunOffRule()}),
     "finite-aggregation": Claimed(lambda: spread(300, 4)),
+    "run-off-finite-aggregation": Claimed(lambda: spread_rankings(300, 4), {"method": SpreadRunOffRule()}),
     "nearest-neighbours": Claimed(lambda: neighbours(3500)),
     "nearest-neighbours, remove": Claimed(lambda: neighbours(3500), {"threat": Threat.REMOVE}),
     "nearest-neighbours, 3 scales": Claimed(lambda: neighbours((3500, 900, 150), (700, 450))),
@@ -152,6 +155,18 @@ def spread(partitions: int, times: int) -> Votes:
     plan = SpreadParts(partitions, times)
     table = labels(plan.instances)
     return Votes(counted(table), SpreadPartitions(partitions, plan.offsets), evidence={"predictions": table})
+
+
+def spread_rankings(partitions: int, times: int) -> Votes:
+    """Votes of overlapping parts, and how each model ranks the labels that it does not vote for: at random."""
+    plain, random = spread(partitions, times), np.random.default_rng(7)
+    table = plain.evidence["predictions"]
+    rankings = np.empty((*table.shape, CLASSES), dtype=np.uint8)
+    for row, said in enumerate(table):
+        scores = random.random(rankings.shape[1:], dtype=np.float32)
+        np.put_along_axis(scores, said[:, None].astype(np.intp), -1.0, axis=1)
+        rankings[row] = scores.argsort(axis=1)
+    return replace(plain, evidence={"rankings": rankings})
 
 
 def neighbours(count: int | tuple[int, ...], leads: tuple[int, ...] = ()) -> Votes:

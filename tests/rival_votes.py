@@ -13,6 +13,7 @@ from mithridate.defences.kernel import KernelSum
 from mithridate.defences.neighbours import Lead, NearestExamples
 from mithridate.defences.partitions import Partitioned, RunOffRule, SpreadPartitions
 from mithridate.defences.smoothing import FeatureNoiseRule, NoisyFeatures, NoisyLabels
+from mithridate.defences.spread_election import SpreadRunOffRule
 
 LABELS = [0, 1, 2, 0]
 CLASSES = 3
@@ -64,6 +65,14 @@ def _run_off() -> Votes:
     return _votes(_histogram(scores.argmax(axis=2)), Partitioned(9), preferences=above)
 
 
+def _spread_run_off() -> Votes:
+    predictions = _spread().evidence["predictions"]
+    scores = np.random.default_rng(4).random((*predictions.shape, CLASSES)) + (
+        predictions[..., None] == np.arange(CLASSES)
+    )
+    return _votes(_histogram(predictions), SpreadPartitions(5, (0, 3)), rankings=np.argsort(-scores, axis=2))
+
+
 def _nearest() -> Votes:
     order = np.array([[0] * 10, [1, 1, 1, 1, 2, 1, 1, 0, 1, 1], [2, 2, 0, 2, 1, 2, 0, 0, 2, 1], [0, 1] * 5])
     return _votes(_histogram(order[:, :5]), NearestExamples(5), order=order)
@@ -100,6 +109,9 @@ RIVALS = {
     "dpa": Rival(_PARTS, _ALL, voters="9 models"),
     "finite-aggregation": Rival(_spread(), _ALL, voters="10 models"),
     "run-off-election": Rival(_run_off(), _ALL, RunOffRule(), ("--method", "run-off-election"), "9 models"),
+    "run-off-finite-aggregation": Rival(
+        _spread_run_off(), _ALL, SpreadRunOffRule(), ("--method", "run-off-finite-aggregation"), "10 models"
+    ),
     "nearest-neighbours": Rival(_nearest(), _ALL, voters="5 neighbours"),
     "nearest-neighbours at two scales": Rival(_at_two_scales(), _ALL, voters="5 neighbours"),
     "nearest-neighbours at two scales by label": Rival(_at_two_scales((1, 4, 2)), _ALL, voters="5 neighbours"),
@@ -109,6 +121,7 @@ EXACT = (
     "dpa",
     "finite-aggregation",
     "run-off-election",
+    "run-off-finite-aggregation",
     "nearest-neighbours",
     "nearest-neighbours at two scales",
     "nearest-neighbours at two scales by label",

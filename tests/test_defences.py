@@ -29,8 +29,8 @@ from mithridate.training.order import Facts
 # Names are a contract.
 METHODS = (
     "fdp", "rdp", "rdp-paper", "rdp-standard", "adp", "statistical-dp", "bagging", "dpa", "finite-aggregation",
-    "run-off-election", "label-smoothing", "feature-smoothing", "nearest-neighbours", "kernel-vote",
-    "ridge",
+    "run-off-election", "run-off-finite-aggregation", "label-smoothing", "feature-smoothing", "nearest-neighbours",
+    "kernel-vote", "ridge",
 )  # fmt: skip
 QUICK: dict[str, dict[str, Any]] = {
     **{name: {"instances": 30, "noise_multiplier": 6.0, "sample_rate": 0.2, "steps": 5} for name in METHODS[:6]},
@@ -38,6 +38,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "dpa": {"partitions": 12, "steps": 20, "batch_size": 20},
     "run-off-election": {"partitions": 12, "steps": 20, "batch_size": 20},
     "finite-aggregation": {"partitions": 6, "spread": 2, "steps": 20, "batch_size": 20},
+    "run-off-finite-aggregation": {"partitions": 6, "spread": 2, "steps": 20, "batch_size": 20},
     "label-smoothing": {"instances": 60, "flip_prob": 0.4, "steps": 40, "batch_size": 60},
     "feature-smoothing": {"instances": 30, "noise": 0.3, "max_change": 0.1, "steps": 20, "batch_size": 20},
     "nearest-neighbours": {"neighbours": 20},
@@ -51,6 +52,7 @@ _MECHANISMS = {
     "dpa": ("Partitioned",),
     "run-off-election": ("Partitioned",),
     "finite-aggregation": ("SpreadPartitions",),
+    "run-off-finite-aggregation": ("SpreadPartitions",),
     "label-smoothing": ("NoisyLabels",),
     "feature-smoothing": ("NoisyFeatures",),
     "nearest-neighbours": ("NearestExamples",),

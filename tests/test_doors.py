@@ -19,8 +19,8 @@ from mithridate.training import run_directory
 # Names are a contract.
 METHODS = (
     "fdp", "rdp", "rdp-paper", "rdp-standard", "adp", "statistical-dp", "bagging", "dpa", "finite-aggregation",
-    "run-off-election", "label-smoothing", "feature-smoothing", "nearest-neighbours", "kernel-vote",
-    "ridge",
+    "run-off-election", "run-off-finite-aggregation", "label-smoothing", "feature-smoothing", "nearest-neighbours",
+    "kernel-vote", "ridge",
 )  # fmt: skip
 _PRIVATE: dict[str, Any] = {"instances": 40, "noise_multiplier": 6.0, "sample_rate": 0.2, "steps": 5}
 _PLAIN: dict[str, Any] = {"steps": 15, "batch_size": 20}
@@ -30,6 +30,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "dpa": _PLAIN,
     "run-off-election": _PLAIN,
     "finite-aggregation": {**_PLAIN, "spread": 2},
+    "run-off-finite-aggregation": {**_PLAIN, "spread": 2},
     "label-smoothing": {"steps": 40, "batch_size": 60, "instances": 100},
     "feature-smoothing": {**_PLAIN, "instances": 40, "noise": 0.3, "max_change": 0.1},
     "nearest-neighbours": {},
@@ -37,7 +38,7 @@ CONSTANTS: dict[str, dict[str, Any]] = {
     "ridge": {},
 }
 # Whose constants follow the number of examples where they are left open.
-SIZED = (*METHODS[:6], "bagging", "dpa", "finite-aggregation", "run-off-election", "nearest-neighbours", "ridge")
+SIZED = (*METHODS[:10], "run-off-finite-aggregation", "nearest-neighbours", "ridge")
 
 Pair = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
 

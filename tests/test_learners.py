@@ -21,8 +21,8 @@ from mithridate import ArtifactError, CertifiedClassifier, ConfigError, Ray, cer
 from mithridate.data import Category, Number, Table, read
 from mithridate.data.columns import compact
 from mithridate.data.partition import content_hashes
-from mithridate.defences import DPA, Bagging, Defence, FiniteAggregation, RunOffElection, predict
-from mithridate.defences.partitions import Parts
+from mithridate.defences import DPA, Bagging, Defence, FiniteAggregation, RunOffElection, SpreadRunOff, predict
+from mithridate.defences.partitions import Parts, SpreadRule
 from mithridate.training import learners
 from mithridate.training.learners import Learner, LearnerMachine, pick_learner, seed_of
 
@@ -124,6 +124,13 @@ def test_the_order_of_the_rows_does_not_matter(table: Sets) -> None:
     assert np.array_equal(first.evidence["preferences"], second.evidence["preferences"])
 
 
+def test_models_of_a_learner_are_asked_how_they_rank_the_labels(table: Sets) -> None:
+    options: dict[str, Any] = {"learner": TREE, "partitions": 4, "spread": 2, "classes": 3}
+    ranked, voted = SpreadRunOff(**options).train(*table), FiniteAggregation(**options).train(*table)
+    assert np.array_equal(ranked.evidence["rankings"][:, :, 0], voted.evidence["predictions"])
+    assert np.array_equal(certify(ranked, method=SpreadRule()).radius, certify(voted).radius)
+
+
 def test_an_inserted_example_changes_the_models_that_see_it_and_no_others(table: Sets) -> None:
     (x, y), test = table
     defence = FiniteAggregation(learner=TREE, partitions=8, spread=2, classes=3)
@@ -211,7 +218,7 @@ class _Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("kind", [DPA, FiniteAggregation, RunOffElection, Bagging])
+@pytest.mark.parametrize("kind", [DPA, FiniteAggregation, RunOffElection, SpreadRunOff, Bagging])
 def test_a_run_resumes_and_predicts(table: Sets, tmp_path: Path, kind: type[Defence]) -> None:
     more: dict[str, Any] = {"instances": 9, "draws": 40} if kind is Bagging else {"partitions": 5}
     defence = cast("Any", kind)(learner=TREE, classes=3, **more)

@@ -165,6 +165,52 @@ def test_spread_holds_against_every_vote_of_spoiled_models(mechanism: SpreadPart
                 assert largest(histogram([changed], classes)[0].tolist()) == label
 
 
+@pytest.mark.parametrize("weights", [None, (1, 3, 2), (7, 1, 1)])
+def test_counting_a_model_once_in_the_cap_shows_no_larger_radius(weights: tuple[int, ...] | None) -> None:
+    """No r buckets take more than the r x spread largest amounts of single models; sums over buckets show as much."""
+    random = np.random.default_rng(9)
+    each = np.array(weights or (1, 1, 1))
+    for offsets in ((0, 1), (0, 3, 7), (0, 2, 3, 5, 11)):
+        mechanism = SpreadPartitions(6, offsets)
+        rows = np.array([random.choice(3, mechanism.models, p=random.dirichlet([3, 1, 1])) for _ in range(100)])
+        votes = Votes(histogram(rows.tolist(), 3), mechanism, evidence={"predictions": rows})
+        decision = SpreadRule(class_weights=weights).decide(votes, Threat.SYMMETRIC_DIFFERENCE)
+        for row, counts, label, radius in zip(rows, votes.counts, decision.label, decision.radius, strict=True):
+            capped = []
+            for rival in {0, 1, 2} - {int(label)}:
+                amounts = np.sort(np.where(row == label, each[label], 0) + np.where(row == rival, 0, each[rival]))[::-1]
+                lead = each[label] * counts[label] - each[rival] * counts[rival] - (rival < label)
+                taken = [amounts[: r * len(offsets)].sum() for r in range(mechanism.models + 1)]
+                capped.append(int((np.array(taken) <= lead).sum()) - 1)
+            assert radius >= min(capped)
+
+
+@pytest.mark.parametrize("offsets", [(0, 1), (0, 5), (0, 1, 3), (0, 2, 3, 7, 11, 16)])
+def test_with_one_bucket_more_the_prediction_mostly_turns(offsets: tuple[int, ...]) -> None:
+    """By trying sets of buckets in which a model counts once."""
+    mechanism, random = SpreadPartitions(18 // len(offsets), offsets), np.random.default_rng(10)
+    rows = np.array([random.choice(3, 18, p=random.dirichlet([6, 1, 1])) for _ in range(100)])
+    votes = Votes(histogram(rows.tolist(), 3), mechanism, evidence={"predictions": rows})
+    decision = SpreadRule().decide(votes, Threat.SYMMETRIC_DIFFERENCE)
+    seen_by = np.add.outer(np.arange(18), offsets) % 18
+
+    def turns(row: np.ndarray, label: int, rival: int, buckets: tuple[int, ...]) -> bool:
+        after = row.copy()
+        after[seen_by[list(buckets)]] = rival
+        return largest(np.bincount(after, minlength=3).tolist()) != label
+
+    turned = [
+        any(
+            turns(row, label, rival, buckets)
+            for rival in {0, 1, 2} - {label}
+            for buckets in combinations(range(18), radius + 1)
+        )
+        for row, label, radius in zip(rows, decision.label.tolist(), decision.radius.tolist(), strict=True)
+    ]
+    print(offsets, np.mean(turned), decision.radius.max())
+    assert np.mean(turned) > 0.9
+
+
 def test_spread_without_overlap_is_majority() -> None:
     rows = np.random.default_rng(3).choice(4, size=(200, 30), p=[0.5, 0.3, 0.15, 0.05])
     counts = histogram(rows.tolist(), 4)

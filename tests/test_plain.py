@@ -24,6 +24,7 @@ from mithridate.defences import defence
 from mithridate.defences.bagging import Bagged, Bootstrap
 from mithridate.defences.partitions import Partitioned, Parts, SpreadPartitions, SpreadParts
 from mithridate.defences.smoothing import FlippedLabels, NoisedFeatures, NoisyFeatures, NoisyLabels
+from mithridate.defences.spread_election import RankedSpreadParts
 from mithridate.features import Frozen
 from mithridate.training import engine as engines
 from mithridate.training import run as training
@@ -44,7 +45,7 @@ CONFIG = PlainConfig(
     steps=9, batch_size=8, learning_rate=0.3, weight_decay=0.0, schedule="constant", classes=CLASSES, shift=1
 )
 RANDOM_PLANS = [Bootstrap(6, 12), FlippedLabels(6, 0.3), NoisedFeatures(6, 0.5)]
-FUNCTION_PLANS = [Parts(6), SpreadParts(3, 2)]
+FUNCTION_PLANS = [Parts(6), SpreadParts(3, 2), RankedSpreadParts(3, 2)]
 
 
 def make_data(count: int, seed: int = 0, shape: tuple[int, ...] = (FEATURES,)) -> tuple[np.ndarray, np.ndarray]:
@@ -494,6 +495,7 @@ def test_votes_say_what_was_run(plan: ViewPlan) -> None:
         "NoisedFeatures": NoisyFeatures(0.5),
         "Parts": Partitioned(6),
         "SpreadParts": SpreadPartitions(3, SpreadParts(3, 2).offsets),
+        "RankedSpreadParts": SpreadPartitions(3, SpreadParts(3, 2).offsets),
     }
     assert votes.mechanism == expected[type(plan).__name__]
     assert (votes.instances, votes.examples, votes.classes) == (6, 25, CLASSES)
@@ -511,6 +513,9 @@ def test_predictions_and_preferences_are_those_of_the_models() -> None:
     spread = train_plain(TRAIN, TEST, model=small(), plan=SpreadParts(6, 1), config=CONFIG, device="cpu")
     assert np.array_equal(spread.evidence["predictions"], logits.argmax(axis=2).T)
     assert np.array_equal((spread.evidence["predictions"][..., None] == np.arange(CLASSES)).sum(axis=1), spread.counts)
+    ranked = train_plain(TRAIN, TEST, model=small(), plan=RankedSpreadParts(6, 1), config=CONFIG, device="cpu")
+    assert np.array_equal(ranked.evidence["predictions"], spread.evidence["predictions"])
+    assert np.array_equal(ranked.evidence["rankings"], np.argsort(-logits, axis=2, kind="stable").swapaxes(0, 1))
     votes = train_plain(
         TRAIN, TEST, model=small(), plan=Parts(6), config=CONFIG, device="cpu", preferences=True, in_flight=4
     )
@@ -532,9 +537,10 @@ def test_of_equals_the_smaller_label_is_preferred_and_a_diverged_model_prefers_l
             return torch.tensor([[[1.0, 1.0, 2.0]], [[3.0, torch.nan, 4.0]]])
 
     script: Any = Script()
-    counter = Counter(script, 3, 0, CPU, ("predictions", "preferences"))
+    counter = Counter(script, 3, 0, CPU, ("predictions", "rankings", "preferences"))
     tally = counter.count(torch.zeros(2, 1), np.zeros((1, 1), np.float32))
     assert tally["predictions"].tolist() == [[2, 0]]
+    assert tally["rankings"].tolist() == [[[2, 0, 1], [0, 1, 2]]]
     assert tally["preferences"].tolist() == [[[0, 2, 1], [0, 0, 1], [1, 1, 0]]]
 
 

@@ -418,6 +418,7 @@ DECLARED = {
     "dpa": {"partitions": 5},
     "run-off-election": {"partitions": 5},
     "finite-aggregation": {"partitions": 5},
+    "run-off-finite-aggregation": {"partitions": 5},
     "bagging": {"draws": 5},
     "nearest-neighbours": {"neighbours": 5},
     "fdp": {"num_train": 100},
@@ -440,7 +441,7 @@ def test_defences_that_have_nothing_to_follow_have_no_size(name: str) -> None:
     assert defence(name, classes=2, **few).train((X[:100], Y[:100]), X[:3], device="cpu").size is None
 
 
-@pytest.mark.parametrize("name", ["dpa", "finite-aggregation", "bagging"])
+@pytest.mark.parametrize("name", ["dpa", "finite-aggregation", "run-off-finite-aggregation", "bagging"])
 def test_plans_are_the_same_throughout_a_step(name: str) -> None:
     def plan(number: int) -> ViewPlan:
         x, y = np.resize(X, (number, 3)), np.resize(Y, number)

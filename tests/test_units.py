@@ -287,7 +287,9 @@ def test_bagging_draws_units_with_all_their_examples() -> None:
 # --- units of one example each ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["dpa", "finite-aggregation", "run-off-election", "bagging"])
+@pytest.mark.parametrize(
+    "method", ["dpa", "finite-aggregation", "run-off-election", "run-off-finite-aggregation", "bagging"]
+)
 @pytest.mark.parametrize("learner", [None, "logistic"])
 def test_units_of_one_example_give_the_votes_of_examples(method: str, learner: str | None) -> None:
     random = np.random.default_rng(0)

@@ -109,7 +109,12 @@ def run_again(*flags: str, **more: Any) -> Votes:
 
 @pytest.mark.parametrize(
     ("method", "constants"),
-    [("dpa", CONSTANTS), ("finite-aggregation", {**CONSTANTS, "spread": 2}), ("run-off-election", CONSTANTS)],
+    [
+        ("dpa", CONSTANTS),
+        ("finite-aggregation", {**CONSTANTS, "spread": 2}),
+        ("run-off-election", CONSTANTS),
+        ("run-off-finite-aggregation", {**CONSTANTS, "spread": 2}),
+    ],
 )
 def test_tables_by_all_doors_give_the_same_votes(method: str, constants: dict[str, Any]) -> None:
     frame = sources()

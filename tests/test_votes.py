@@ -952,7 +952,11 @@ def models(instances: Sequence[int], kind: str, **changes: Any) -> Votes:
     predictions = scores.argmax(axis=2)
     above = (scores[..., :, None] > scores[..., None, :]).sum(axis=0)
     values: dict[str, Any] = {
-        "evidence": {"predictions": predictions.T, "preferences": above},
+        "evidence": {
+            "predictions": predictions.T,
+            "preferences": above,
+            "rankings": np.argsort(-scores, axis=2).swapaxes(0, 1),
+        },
         "mechanism": SpreadPartitions(6, (0, 5)) if kind == "spread" else Partitioned(INSTANCES),
         **changes,
     }
@@ -1006,6 +1010,8 @@ def test_evidence_that_does_not_fit_never_merges() -> None:
     assert first.merge(replace(second, evidence={})).evidence == {}
     with pytest.raises(ConfigError, match="does not hold a vote of each model"):
         first.merge(replace(second, evidence={"predictions": np.zeros((4, 7), int)}))
+    with pytest.raises(ConfigError, match="'rankings' does not hold a vote of each model"):
+        first.merge(replace(second, evidence={"rankings": np.zeros((4, 6, 2), int)}))
     with pytest.raises(ConfigError, match="different shapes"):
         first.merge(replace(second, evidence={"preferences": np.zeros((4, 2, 2), int)}))
 

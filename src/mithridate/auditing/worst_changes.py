@@ -169,6 +169,79 @@ class _RunOff(_VoteTable):
         return bool(((needed <= third) & (gap <= 2 * turned)).any())
 
 
+class _SpreadRunOff(_VoteTable):
+    """Every spoiled bucket turns the ranking of all models that see it; the buckets that hurt most are spoiled.
+
+    What helps the attacker is a score of votes: one for a rival against the label, and so on. A model that turns from
+    its vote to the best one for the attacker raises the score by as much as they differ. As in `_Spread`, a model that
+    two buckets share is counted twice.
+    """
+
+    def __init__(self, claim: Claim) -> None:
+        self._offsets: list[int] = claim.constants["offsets"]
+        models = claim.constants["partitions"] * len(self._offsets)
+        super().__init__(claim, models)
+        self._labels = len(self._counts[0])
+        self._rankings = _evidence(claim, "rankings", (models, self._labels), below=self._labels)
+        for example, rankings in enumerate(self._rankings):
+            if (np.sort(rankings, axis=1) != np.arange(self._labels)).any():
+                raise ArtifactError(f"The rankings of example {example} do not hold every label once.")
+            if _histogram(rankings[:, 0], self._labels) != self._counts[example]:
+                raise ArtifactError(f"The rankings of example {example} do not add up to its counts.")
+
+    def _preferring(self, example: int, label: int, rival: int) -> BoolArray:
+        """Which models rank the label before the rival: it is the first of the two that occurs."""
+        rankings = self._rankings[example]
+        return rankings[(rankings == label) | (rankings == rival)].reshape(-1, 2)[:, 0] == label
+
+    def winner(self, example: int) -> int:
+        counts = self._counts[example]
+        first = _first(counts)
+        second = _first([-1 if label == first else count for label, count in enumerate(counts)])
+        ours = int(self._preferring(example, first, second).sum())
+        return first if _beats(ours, first, sum(counts) - ours, second) else second
+
+    def holds(self, example: int, label: int, radius: int) -> bool:
+        spoiled = min(self._touched(radius), sum(self._counts[example]))
+        rivals = _rivals(self._counts[example], label)
+        passing = [rival for rival in rivals if self._may_lead(example, [rival], [label], spoiled)]
+        return not (
+            any(self._may_lead(example, list(pair), [label], spoiled) for pair in combinations(passing, 2))
+            or any(
+                self._may_win(example, label, rival, spoiled) and self._may_enter(example, label, rival, spoiled)
+                for rival in rivals
+            )
+        )
+
+    def _may_enter(self, example: int, label: int, rival: int, spoiled: int) -> bool:
+        """Whether the rival may get ahead of the third labels, of the strongest one, of the two strongest and so on."""
+        counts = self._counts[example]
+        thirds = [other for other in _rivals(counts, label) if other != rival]
+        thirds.sort(key=lambda other: (-counts[other] - (other < rival), other))
+        return all(self._may_lead(example, [rival], thirds[:number], spoiled) for number in range(1, len(thirds) + 1))
+
+    def _may_win(self, example: int, label: int, rival: int, spoiled: int) -> bool:
+        """Whether the rival may win the final: a model that preferred the label makes two of difference."""
+        for_label = self._preferring(example, label, rival)
+        gap = 2 * int(for_label.sum()) - len(for_label) + (label < rival)
+        return self._damage(2 * for_label.astype(np.int64), spoiled) >= gap
+
+    def _may_lead(self, example: int, ahead: list[int], behind: list[int], spoiled: int) -> bool:
+        """Whether all pairs of one that is to be ahead and one that is to be behind may turn, by their sum."""
+        score = np.zeros(self._labels, dtype=np.int64)
+        score[ahead] += len(behind)
+        score[behind] -= len(ahead)
+        votes = score[self._rankings[example][:, 0]]
+        ties = sum(other < one for one in ahead for other in behind)
+        return int(votes.sum()) + self._damage(score.max() - votes, spoiled) >= ties
+
+    def _damage(self, of_model: IntArray, spoiled: int) -> int:
+        """What the worst buckets do, where it is known what every model can."""
+        seen_by = np.add.outer(np.arange(len(of_model)), self._offsets) % len(of_model)
+        of_bucket = np.sort(of_model[seen_by].sum(axis=1))
+        return int(of_bucket[len(of_bucket) - spoiled :].sum())
+
+
 class _Neighbours(_VoteTable):
     """Examples of a rival are inserted before all others, and the nearest ones with the label are deleted.
 
@@ -349,6 +422,7 @@ def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
 second_route("partitioned", "dpa")(_rechecking(_Majority))
 second_route("spread-partitions", "finite-aggregation")(_rechecking(_Spread))
 second_route("partitioned", "run-off-election")(_rechecking(_RunOff))
+second_route("spread-partitions", "run-off-finite-aggregation")(_rechecking(_SpreadRunOff))
 second_route("nearest-examples", "nearest-neighbours")(_rechecking(_Neighbours))
 second_route("kernel-sum", "kernel-vote")(_rechecking(_Kernel))
 second_route("least-squares", "ridge")(_rechecking(_Ridge))

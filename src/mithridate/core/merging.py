@@ -234,14 +234,15 @@ def _merged_recipe(first: Votes, second: Votes) -> dict[str, Any] | None:
 
 
 def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]:
-    """What parts of one run say beside counts: the votes of models side by side in their order, preferences added up.
+    """What parts of one run say beside counts: what each model says side by side in their order, preferences added up.
 
     Evidence that only one of them has is dropped, as other arrays are; a rule that needs it will ask for it.
     """
     merged: dict[str, npt.NDArray[Any]] = {}
     both = first.evidence.keys() & second.evidence.keys()
-    if "predictions" in both:
-        merged["predictions"] = _side_by_side(first, second)
+    for name in ("predictions", "rankings"):
+        if name in both:
+            merged[name] = _side_by_side(first, second, name)
     if "preferences" in both:
         one, two = (votes.evidence["preferences"].astype(np.int64) for votes in (first, second))
         if one.shape != two.shape:
@@ -250,12 +251,12 @@ def _merged_evidence(first: Votes, second: Votes) -> dict[str, npt.NDArray[Any]]
     return merged
 
 
-def _side_by_side(first: Votes, second: Votes) -> npt.NDArray[Any]:
+def _side_by_side(first: Votes, second: Votes, name: str) -> npt.NDArray[Any]:
     tables, numbers = list[npt.NDArray[Any]](), list[npt.NDArray[np.int64]]()
     for votes in (first, second):
-        table = votes.evidence["predictions"]
-        if table.shape != (votes.examples, votes.instances):
-            raise ConfigError("The evidence 'predictions' does not hold a vote of each model; train them again.")
+        table = votes.evidence[name]
+        if table.shape != (votes.examples, votes.instances, *first.evidence[name].shape[2:]):
+            raise ConfigError(f"The evidence {name!r} does not hold a vote of each model; train them again.")
         tables.append(table)
         numbers += [np.arange(*pair) for pairs in votes.shards.values() for pair in pairs]
     return np.concatenate(tables, axis=1)[:, np.argsort(np.concatenate(numbers))]

@@ -15,6 +15,7 @@ from mithridate.defences.private import PrivateEnsemble
 from mithridate.defences.registry import defence, names, register
 from mithridate.defences.ridge import Ridge
 from mithridate.defences.smoothing import FeatureSmoothing, LabelSmoothing
+from mithridate.defences.spread_election import SpreadRunOff
 from mithridate.defences.statistical import StatisticalDP
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "PrivateEnsemble",
     "Ridge",
     "RunOffElection",
+    "SpreadRunOff",
     "StatisticalDP",
     "defence",
     "names",

@@ -270,7 +270,8 @@ class SpreadRule(Weighted, ExactRule):
     Reads the evidence `predictions`, examples x models: the label that each model votes for.
 
     Guarantee: the prediction stays the same whatever `radius` units of the threat change. A larger radius may hold: a
-    model that sees two spoiled buckets is counted twice, as in the paper.
+    model that sees two spoiled buckets is counted twice, as in the paper. docs/theory.md says what counting it once
+    would show: with a cap by distinct models nothing.
 
     Assumes: nothing beyond `SpreadPartitions`.
 
@@ -300,7 +301,7 @@ class SpreadRule(Weighted, ExactRule):
         lead = leads(scores, label)
         changes = np.empty(votes.examples, dtype=np.int64)
         for rows in chunks(votes.examples, mechanism.models * votes.classes):
-            backers = _backers(predictions[rows], votes.counts[rows], mechanism)
+            backers = backers_of(predictions[rows], votes.counts[rows], mechanism)
             if self.class_weights is None:
                 changes[rows] = _spread_changes(backers, label[rows], lead[rows], mechanism.spread)
             else:
@@ -308,33 +309,51 @@ class SpreadRule(Weighted, ExactRule):
         return Decision(label, in_touched_parts(changes, threat, votes.unit))
 
 
-def _backers(predictions: AnyArray, counts: IntArray, mechanism: SpreadPartitions) -> AnyArray:
+def backers_of(predictions: AnyArray, counts: IntArray, mechanism: SpreadPartitions) -> AnyArray:
     """For each label, example and bucket: how many of the models that see the bucket vote for the label."""
-    models = mechanism.models
     # Wide enough for impacts too, which are at most two for each model.
-    backers = np.zeros((counts.shape[1], *predictions.shape), dtype=np.min_scalar_type(2 * mechanism.spread))
+    backers = np.empty((counts.shape[1], *predictions.shape), dtype=np.min_scalar_type(2 * mechanism.spread))
     for label, sums in enumerate(backers):
         votes = predictions == label
         if (votes.sum(axis=1) != counts[:, label]).any():
             raise ConfigError("The evidence 'predictions' does not add up to the counts; train again.")
-        around = np.concatenate([votes, votes], axis=1).view(np.uint8)
-        for offset in mechanism.offsets:
-            sums += around[:, offset : offset + models]
+        sums[:] = in_buckets(votes, mechanism)
     return backers
 
 
+def in_buckets(chosen: npt.NDArray[np.bool_], mechanism: SpreadPartitions) -> AnyArray:
+    """For each example and bucket: how many of the models that see the bucket are chosen, of examples x models."""
+    sums = np.zeros(chosen.shape, dtype=np.min_scalar_type(2 * mechanism.spread))
+    around = np.concatenate([chosen, chosen], axis=1).view(np.uint8)
+    for offset in mechanism.offsets:
+        sums += around[:, offset : offset + mechanism.models]
+    return sums
+
+
 def _spread_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: int) -> IntArray:
-    examples = np.arange(len(label))
-    losable = backers[label, examples] + backers.dtype.type(spread)
-    impacts = np.arange(2 * spread, -1, -1)
-    bins = (examples * len(impacts) + 2 * spread)[:, None]
+    losable = backers[label, np.arange(len(label))] + backers.dtype.type(spread)
     changes = np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
     for rival, gained in enumerate(backers):
-        # Impacts are small numbers: counting how often each occurs takes the place of sorting them.
-        occurrences = np.bincount((bins - (losable - gained)).reshape(-1), minlength=len(label) * len(impacts))
-        withstood = most_within(lead[:, rival], impacts, occurrences.reshape(len(label), -1))
+        withstood = most_buckets(losable - gained, lead[:, rival], 2 * spread)
         changes = np.where(label == rival, changes, np.minimum(changes, withstood))
     return changes
+
+
+def most_buckets(impacts: AnyArray, budget: IntArray, largest: int) -> IntArray:
+    """How many buckets can be spoiled, those of most impact first, before their impacts exceed a budget.
+
+    Args:
+        impacts: of every bucket, examples x buckets, from 0 to `largest`.
+        budget: 0 or more, for each example.
+        largest: the largest impact that there can be, a small number.
+
+    Returns:
+        For each example, at most the number of buckets.
+    """
+    # Counting how often each small number occurs takes the place of sorting them.
+    bins = (np.arange(len(impacts)) * (largest + 1) + largest)[:, None]
+    occurrences = np.bincount((bins - impacts).reshape(-1), minlength=len(impacts) * (largest + 1))
+    return most_within(budget, np.arange(largest, -1, -1), occurrences.reshape(len(impacts), largest + 1))
 
 
 def _weighed_changes(backers: AnyArray, label: IntArray, lead: IntArray, spread: int, weights: IntArray) -> IntArray:
@@ -397,7 +416,7 @@ class RunOffRule(ExactRule):
         check_voters(votes, models)
         preferences = evidence_of(votes, "preferences", self, (votes.classes, votes.classes))
         _check_preferences(preferences, votes.counts, models)
-        label = _run_off(votes.counts, preferences)
+        label = run_off(votes.counts, preferences)
         spoiled = np.minimum(
             _spoiled_to_drop(votes.counts, label), _spoiled_to_overrule(votes.counts, preferences, label)
         )
@@ -418,7 +437,8 @@ def _check_preferences(preferences: AnyArray, counts: IntArray, models: int) -> 
             )
 
 
-def _run_off(counts: IntArray, preferences: AnyArray) -> IntArray:
+def run_off(counts: IntArray, preferences: AnyArray) -> IntArray:
+    """Of the two labels with most votes the one that more models prefer; of equals the smaller."""
     # A stable sort of the negated counts puts the smaller of equal labels first.
     finalists = np.sort(np.argsort(-counts, axis=1, kind="stable")[:, :2], axis=1)
     smaller, larger = finalists.T
@@ -492,7 +512,7 @@ class DPA(PlainDefence):
     takes_units = True
     sized = ("partitions",)
 
-    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
+    partitions: int | None = option(None, "dpa, finite-aggregation and their run-offs: number of parts", int, "N")
     preferences: bool | None = None
 
     @property
@@ -576,8 +596,8 @@ class FiniteAggregation(PlainDefence):
     takes_units = True
     sized = ("partitions",)
 
-    partitions: int | None = option(None, "dpa, finite-aggregation, run-off-election: number of parts", int, "N")
-    spread: int = option(4, "finite-aggregation: models that see each example (4)", int, "D")
+    partitions: int | None = option(None, "dpa, finite-aggregation and their run-offs: number of parts", int, "N")
+    spread: int = option(4, "finite-aggregation and its run-off: models that see each example (4)", int, "D")
 
     @property
     def title(self) -> str:

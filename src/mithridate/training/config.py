@@ -306,7 +306,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
         type: what files call it; every one has its own.
         is_deterministic: whether a model is a function of what it sees, and not a draw.
         evidence: what is always counted beside votes.
-        has_preferences: whether models can be asked which of two labels they prefer, for run-off elections.
+        has_preferences: whether it can be counted how often models prefer one label to another, for run-off elections.
         counts_examples: whether its mechanism speaks of the number of training examples.
         noise: standard deviation of the noise on inputs, 0 for none.
     """

@@ -575,7 +575,7 @@ class Counter:
         classes: number of labels.
         bins: in how many bins scores are counted, 0 for none.
         device: where to compute.
-        evidence: which of `predictions` and `preferences` are wanted beside the counts.
+        evidence: which of `predictions`, `rankings` and `preferences` are wanted beside the counts.
     """
 
     def __init__(
@@ -618,6 +618,9 @@ class Counter:
         arrays: TallyArrays = {name: values.cpu().numpy() for name, values in tally.items()}
         if "predictions" in self._evidence:
             arrays["predictions"] = labels.cpu().numpy().astype(np.uint16)
+        if "rankings" in self._evidence:
+            ranked = torch.argsort(logits, dim=2, descending=True, stable=True)  # of equals the smaller first
+            arrays["rankings"] = ranked.transpose(0, 1).cpu().numpy().astype(np.uint16)
         return arrays
 
     def _histograms(self, scores: Tensor) -> Tensor:

@@ -620,6 +620,9 @@ class LearnerMachine:
         if "predictions" in self._evidence:
             said = [scores.argmax(axis=1) for scores in weights]
             tally["predictions"] = np.stack(said, axis=1).astype(np.uint16)
+        if "rankings" in self._evidence:
+            ranked = [np.argsort(-scores, axis=1, kind="stable") for scores in weights]  # of equals the smaller first
+            tally["rankings"] = np.stack(ranked, axis=1).astype(np.uint16)
         return tally
 
 

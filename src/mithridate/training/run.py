@@ -701,7 +701,7 @@ def _asked(
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
     evidence = _evidence(manifest)
-    check_evidence(evidence, len(inputs), config.classes)
+    check_evidence(evidence, len(inputs), config.classes, manifest.instances)
     trainer = NetworkTrainer(network, stored)
     job = Job(trainer, config, nothing, inputs, evidence, None, keep_models=False)
     return trainer.machine(job, device, precision, manifest.in_flight)

@@ -53,13 +53,16 @@ except ImportError:  # Windows
 #   score_sums         sums of softmax scores, examples x classes, float64; score_squares: of their squares
 #   score_histograms   scores counted in equal bins of [0, 1], examples x classes x bins; the last bin includes 1
 #   predictions        the label that each instance votes for, examples x instances
+#   rankings           all labels from the one that an instance scores highest, examples x instances x classes
 #   preferences        examples x classes x classes; [x, a, b] instances score a above b on x, of equals the smaller
 TallyArrays = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
 SCHEMA = "mithridate.run/1"
-EVIDENCE = ("predictions", "preferences")
+EVIDENCE = ("predictions", "rankings", "preferences")
+# What each instance said by itself, which is not summed.
+_OF_EACH = ("predictions", "rankings")
 TALLY = ("counts", "score_sums", "score_squares", "score_histograms", *EVIDENCE)
 # Values that are longer are not repeated in an error.
 _LONG = 80
@@ -614,17 +617,17 @@ def check_tally(group: range, tally: TallyArrays) -> None:
     counts = tally["counts"]
     complete = bool((counts.sum(axis=1) == len(group)).all()) and bool((counts >= 0).all())
     finite = all(np.isfinite(tally[name]).all() for name in ("score_sums", "score_squares"))
-    said = "predictions" not in tally or tally["predictions"].shape == (len(counts), len(group))
+    said = all(tally[name].shape[:2] == (len(counts), len(group)) for name in _OF_EACH if name in tally)
     if not (complete and finite and said):
         raise NumericalError(f"The votes of the instances {group.start} to {group.stop - 1} are incomplete.")
 
 
 def added(first: TallyArrays, second: TallyArrays) -> TallyArrays:
     """The sum of two tallies; what each instance said stands side by side."""
-    total = {name: first[name] + second[name] for name in first if name != "predictions"}
-    if "predictions" in first:
-        total["predictions"] = np.concatenate([first["predictions"], second["predictions"]], axis=1)
-    return total
+    return {
+        name: np.concatenate([first[name], second[name]], axis=1) if name in _OF_EACH else first[name] + second[name]
+        for name in first
+    }
 
 
 def read_models(path: Path, manifest: Manifest, group: range) -> dict[str, npt.NDArray[np.float32]]:
@@ -692,7 +695,7 @@ def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[TallyArra
             raise ArtifactError(f"{path} is of another run than {manifest.run_id}.")
         # In types in which sums are exact; what is not summed stays small.
         kinds = {name: np.int64 if arrays[name].dtype.kind in "iu" else np.float64 for name in TALLY if name in arrays}
-        tally = {name: arrays[name].astype(np.uint16 if name == "predictions" else k) for name, k in kinds.items()}
+        tally = {name: arrays[name].astype(np.uint16 if name in _OF_EACH else k) for name, k in kinds.items()}
         check_tally(group, tally)
     except (KeyError, ValueError, TypeError, IndexError, NumericalError) as error:
         if isinstance(error, ArtifactError):

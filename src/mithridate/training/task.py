@@ -170,7 +170,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
         raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
     evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
-    check_evidence(evidence, len(test), classes)
+    check_evidence(evidence, len(test), classes, 0 if plan is None else plan.models)
     members = plan.members(_hashes(order)) if plan is not None and plan.is_deterministic else None
     # As plain arrays, which is no copy: a mapped one would be sent to other processes as bytes, and held by each.
     arrays: list[npt.NDArray[Any]] = [np.asarray(each) for each in (inputs, test)]
@@ -187,8 +187,13 @@ def _hashes(order: Order) -> Hashes:
     return contents if units is None else unit_hashes(units, contents)
 
 
-def check_evidence(evidence: Sequence[str], inputs: int, classes: int) -> None:
+def check_evidence(evidence: Sequence[str], inputs: int, classes: int, models: int) -> None:
     """Require that what is counted beside votes can be kept for so many inputs."""
+    if "rankings" in evidence and inputs * classes * models > _MOST_PREFERENCES:
+        raise ConfigError(
+            f"How {models} models rank {classes} classes for {inputs} inputs is too much to keep; "
+            "use finite-aggregation instead, or fewer inputs."
+        )
     if "preferences" in evidence and inputs * classes**2 > _MOST_PREFERENCES:
         raise ConfigError(
             f"Preferences between {classes} classes for {inputs} inputs are too many to keep; "
