@@ -1,8 +1,8 @@
 """The second route for what is claimed of all predictions together.
 
-It shares no code with what certified. A proof gives multipliers and thresholds, any of which bound the number of changed
-predictions; the bound is computed again, in fractions, input by input. Where there is no proof, sets of parts are tried
-one after the other, depth first.
+It shares no code with what certified. A proof gives multipliers and thresholds, any of which bound the number of
+changed predictions; the bound is computed again, in fractions, input by input. Where there is no proof, sets of parts
+are tried one after the other, depth first.
 
 References: docs/theory.md, section 10.
 """

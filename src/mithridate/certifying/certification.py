@@ -219,12 +219,12 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
     )
 
 
-def _checked_collective(radii: Sequence[int] | None) -> list[int]:
+def _checked_collective(radii: Sequence[Any] | None) -> list[int]:
     if radii is None:
         return []
     if not len(radii) or not all(
         isinstance(radius, int | np.integer) and 1 <= radius <= SEARCH_LIMIT for radius in radii
-    ):  # pyright: ignore[reportUnnecessaryIsInstance]
+    ):
         raise ConfigError(f"Expected collective as radii from 1 to {SEARCH_LIMIT:,}, got {list(radii)!r:.80}.")
     return sorted({int(radius) for radius in radii})
 

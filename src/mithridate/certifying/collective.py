@@ -17,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate.certifying.exact import IntArray, chunks
-from mithridate.core.collective import MULTIPLIER_UNIT, THRESHOLD_UNIT
+from mithridate.core.collective import MOST_EXAMPLES, MULTIPLIER_UNIT, THRESHOLD_UNIT
+from mithridate.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
+SingleArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 # The damages of some of the inputs: rivals x inputs x parts.
 Damages = Callable[[slice], IntArray]
@@ -61,8 +63,13 @@ def most_changed(damages: Damages, needs: IntArray, parts: int, touched: int) ->
         parts: their number.
         touched: how many of them are spoiled, 1 or more.
 
+    Raises:
+        ConfigError: there are too many inputs for sums of whole numbers in 64 bits.
+
     References: docs/theory.md, section 10; Levine & Feizi 2021 (arXiv 2006.14768) for the damages.
     """
+    if len(needs) > MOST_EXAMPLES:
+        raise ConfigError(f"Collective certificates are for up to {MOST_EXAMPLES:,} inputs, got {len(needs):,}.")
     touched = min(touched, parts)
     pieces = [_piece(damages(rows), needs[rows], touched) for rows in chunks(len(needs), parts * needs.shape[1])]
     reachable = np.concatenate([piece.reachable for piece in pieces])
@@ -164,7 +171,7 @@ def _dual(shares: IntArray, touched: int) -> tuple[int, IntArray]:
     for _ in range(_ROUNDS):
         thresholds = _thresholds(shares, spoiled, touched)
         costs = lifted(shares, thresholds, touched)
-        multipliers, spoiled = _saddle(costs / THRESHOLD_UNIT, touched, multipliers, spoiled)
+        multipliers, spoiled = _saddle((costs / THRESHOLD_UNIT).astype(np.float32), touched, multipliers, spoiled)
         multipliers = np.clip(np.nan_to_num(multipliers), 0, 1)
         whole = np.rint(multipliers * MULTIPLIER_UNIT).astype(np.int64)
         bound = proved(whole, costs, touched)
@@ -208,7 +215,7 @@ def _thresholds(shares: IntArray, spoiled: FloatArray, touched: int) -> IntArray
 
 
 def _saddle(
-    costs: FloatArray, touched: int, multipliers: FloatArray, spoiled: FloatArray
+    costs: SingleArray, touched: int, multipliers: FloatArray, spoiled: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Multipliers with a small bound, and the fractions of parts that they are good against; see Chambolle, Pock 2011.
 
@@ -216,7 +223,6 @@ def _saddle(
     this ends.
     """
     inputs, parts = costs.shape
-    costs = costs.astype(np.float32)
     step = 0.9 / max(_norm(costs), 1e-12)
     balance = np.sqrt(inputs / touched)
     best, least = multipliers, _bound(multipliers, costs, touched)
@@ -240,7 +246,7 @@ def _saddle(
     return best, spoiled
 
 
-def _norm(costs: npt.NDArray[np.float32]) -> float:
+def _norm(costs: SingleArray) -> float:
     """About the largest singular value."""
     vector = np.ones(costs.shape[1], dtype=np.float32)
     size = 0.0
@@ -253,7 +259,7 @@ def _norm(costs: npt.NDArray[np.float32]) -> float:
     return float(np.sqrt(size))
 
 
-def _bound(multipliers: FloatArray, costs: npt.NDArray[np.float32], touched: int) -> float:
+def _bound(multipliers: FloatArray, costs: SingleArray, touched: int) -> float:
     totals = multipliers.astype(np.float32) @ costs
     return float((1 - multipliers).sum() + np.sort(totals)[-touched:].sum(dtype=np.float64))
 

@@ -385,7 +385,7 @@ class Certificate:
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
                 issued=_checked_time(content["issued"]),
-                collective=Collective.of(*(content.get(name) for name in _TOGETHER), votes.examples),
+                collective=Collective.of(content.get("collective"), content.get("collective_proof"), votes.examples),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):

@@ -16,6 +16,8 @@ IntArray = npt.NDArray[np.int64]
 # A proof is in whole numbers: multipliers in units of 1 / MULTIPLIER_UNIT, thresholds of 1 / THRESHOLD_UNIT.
 MULTIPLIER_UNIT = 1 << 16
 THRESHOLD_UNIT = 1 << 24
+# Up to so many examples, sums of a multiplier times a threshold fit into 64 bits.
+MOST_EXAMPLES = 1 << 22
 _LONGEST_RADIUS = 7
 
 
@@ -54,6 +56,8 @@ class Collective:
         """
         if numbers is None and proofs is None:
             return None
+        if examples > MOST_EXAMPLES:
+            raise ValueError(f"collective is about more than {MOST_EXAMPLES:,} examples")
         if not isinstance(numbers, dict) or not isinstance(proofs, dict) or not numbers:
             raise ValueError("collective is not a number of predictions by the radius, with its proofs")
         most: dict[int, int] = {_radius_of(name): number for name, number in numbers.items()}  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
