@@ -32,7 +32,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", metavar="RUN", type=Path, help="directory of a run, or its votes file")
     parser.add_argument(
-        "--at", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2, 5, 10, 20, 50], metavar="R,..."
+        "--at",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[1, 2, 5, 10, 20, 50],
+        metavar="R,...",
     )
     return parser.parse_args()
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_cli import run, run_json
 from test_partitions import histogram, largest
 from test_verification import forge
 
@@ -18,8 +19,17 @@ from mithridate.auditing import together
 from mithridate.certifying import collective
 from mithridate.core.conditions import Size
 from mithridate.core.units import Unit
-from mithridate.defences.partitions import MajorityRule, Partitioned, RunOffRule, SpreadPartitions, SpreadRule
+from mithridate.defences.partitions import (
+    MajorityRule,
+    Partitioned,
+    Parts,
+    RunOffRule,
+    SpreadPartitions,
+    SpreadParts,
+    SpreadRule,
+)
 from mithridate.errors import ArtifactError, MithridateError, UnsupportedMechanismError
+from mithridate.training import task
 
 Rows = Sequence[Sequence[int]]
 
@@ -379,3 +389,31 @@ def test_files_that_hold_something_else_are_refused(
     forge(certificate, tmp_path / "c.json", lambda content: content.update({name: value}))
     with pytest.raises(ArtifactError, match=r"cannot be understood|collective|array"):
         Certificate.load(tmp_path / "c.json")
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    votes = many()
+    votes.save(tmp_path / "v.npz")
+    found = certify(votes, collective=[3, 8])
+    assert found.collective is not None
+    arguments = ["certify", tmp_path / "v.npz", "--collective", "3,8", "--out", tmp_path / "c.json"]
+    assert run_json(capsys, *arguments)["collective"] == found.collective.to_dict()
+    most, alone = found.collective.most_changed[3], int((found.radius < 3).sum())
+    sentence = f"Together: at most {most} of 300 predictions would change if up to 3 training examples were added or"
+    assert sentence in " ".join(run(capsys, *arguments).out.split())
+    assert run_json(capsys, "verify", tmp_path / "c.json", "--run", tmp_path / "v.npz")["valid"]
+    refused = run(capsys, "certify", tmp_path / "v.npz", "--collective", "0")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    page = Certificate.load(tmp_path / "c.json").report(methods=())
+    assert f"were added or removed; by their own radii it could be {alone}." in page._repr_html_()
+    assert "Together: at most" in page.markdown()
+
+
+def test_trained_parts_keep_what_it_needs_while_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert task._evidence_of(Parts(10), 100) == ("predictions",)
+    monkeypatch.setattr(task, "_MOST_PREDICTIONS", 999)
+    assert task._evidence_of(Parts(10), 100) == ()
+    assert task._evidence_of(SpreadParts(5, 2), 100) == ("predictions",)
