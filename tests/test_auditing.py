@@ -134,7 +134,7 @@ def test_what_could_not_be_judged_in_the_time_is_no_good_news(monkeypatch: pytes
         return seen(self, key, *given, **more)
 
     monkeypatch.setattr(search.AuditSearch, "_verdict", late)
-    monkeypatch.setattr(judging.Claims, "of", _generous(5))
+    monkeypatch.setattr(judging.Claims, "of", _generous(60))
     audited = found("bagging", {"instances": 40, "draws": 10, "steps": 5}, blobs(), attacks=["copies"], targets=1)
     assert audited.violations == ()
     assert audited.unjudged > 0

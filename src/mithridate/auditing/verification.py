@@ -40,6 +40,7 @@ from mithridate.auditing.routes import (
     Progress,
     recheck,
 )
+from mithridate.auditing.together import unconfirmed_together
 from mithridate.certifying.certification import assumptions
 from mithridate.core.bounds import bound_scores
 from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
@@ -148,7 +149,10 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield from _check_size(certificate)
     if isinstance(certificate.votes.mechanism, Deterministic):
         yield _check_decisions(certificate, progress)
+        yield from _check_together(certificate)
         return
+    if certificate.collective is not None:
+        yield Check("together", False, "nothing is proved of all predictions of a random mechanism together")
     yield _check_labels(certificate)
     yield from _check_order(certificate)
     try:
@@ -292,6 +296,28 @@ def _check_decisions(certificate: Certificate, progress: Progress | None) -> Che
     change = f"change of so many {units.many}" if units.are_named else "change of their size"
     what = f"hold under the worst {change}, by another route"
     return _check_again("labels and radii", _claim(certificate, progress=progress), wrong, what)
+
+
+def _check_together(certificate: Certificate) -> Iterator[Check]:
+    """What is claimed of all predictions together, where anything is."""
+    found, size = certificate.collective, certificate.votes.size
+    if found is None:
+        return
+
+    def is_within(radius: int) -> bool:
+        return size is None or not _leaves(size, np.array([radius]), certificate.threat).any()
+
+    try:
+        wrong = unconfirmed_together(_claim(certificate), found.most_changed, found.proofs, is_within)
+    except (MithridateError, MemoryError) as error:
+        yield Check("together", False, f"it cannot be computed again: {error}")
+        return
+    if wrong:
+        claimed = found.most_changed[wrong[0]]
+        yield Check("together", False, f"at r = {wrong[0]}, more than {claimed} predictions may change together")
+        return
+    radii = listed([str(radius) for radius in found.most_changed])
+    yield Check("together", True, f"no more predictions change together than claimed, at r = {radii}, by another route")
 
 
 def _check_statuses(certificate: Certificate, limits: Limits) -> Check:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -50,6 +50,7 @@ def certify(
     on: str = "votes",
     bounds: str | None = None,
     scope: Scope | str = Scope.PREDICTION,
+    collective: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Certify the majority label of every example, or the label with the largest mean score.
@@ -75,10 +76,13 @@ def certify(
             `betting`. What `anytime` certifies holds for every number of instances at once, so instances may be added
             after a look.
         scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
+        collective: radii of 1 or more at which to bound how many of the predictions change together, within one D'; for
+            the votes of `dpa` and `finite-aggregation`. See `Certificate.collective`.
         progress: called with the number of distinct examples done and their total.
 
     Raises:
         ConfigError: an argument is not what it should be.
+        UnsupportedMechanismError: nothing is proved of all predictions together by this method.
 
     Edge cases:
         ============================  =====================================================
@@ -103,10 +107,16 @@ def certify(
     _validate.one_of(tuple(Scope), scope=scope)
     _validate.one_of(("votes", "scores"), on=on)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
+    radii = _checked_collective(collective)
     if isinstance(rule, ExactRule):
-        return _decided(votes, rule, Threat(threat), on=on, bounds=bounds)
+        return _together(_decided(votes, rule, Threat(threat), on=on, bounds=bounds), votes, radii)
     if not isinstance(rule, Method):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
+    if radii:
+        raise UnsupportedMechanismError(
+            f"The method {rule.name} certifies each prediction by itself; leave collective out, or train with dpa or "
+            "finite-aggregation."
+        )
     scope, kind = Scope(scope), default_bounds(on, votes, rule) if bounds is None else bounds
     return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
 
@@ -215,6 +225,31 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
         assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
         versions=dict(_VERSIONS),
     )
+
+
+def _checked_collective(radii: Sequence[Any] | None) -> list[int]:
+    if radii is None:
+        return []
+    if not len(radii) or not all(
+        isinstance(radius, int | np.integer) and 1 <= radius <= SEARCH_LIMIT for radius in radii
+    ):
+        raise ConfigError(f"Expected collective as radii from 1 to {SEARCH_LIMIT:,}, got {list(radii)!r:.80}.")
+    return sorted({int(radius) for radius in radii})
+
+
+def _together(certificate: Certificate, votes: Votes, radii: Sequence[int]) -> Certificate:
+    """The certificate of a deterministic mechanism, with what holds of all predictions together."""
+    if not radii:
+        return certificate
+    assert isinstance(certificate.method, ExactRule)
+    most = _most(votes, certificate.threat)
+    within = [radius for radius in radii if radius <= most]
+    found = certificate.method.decide_together(votes, certificate.threat, within)
+    # Beyond the size step other constants would have been used, and nothing is known.
+    numbers = {radius: found.most_changed.get(radius, votes.examples) for radius in radii}
+    needed = {name: votes.evidence[name] for name in certificate.method.reads_together if name in votes.evidence}
+    used = replace(certificate.votes, evidence={**certificate.votes.evidence, **needed})
+    return replace(certificate, votes=used, collective=replace(found, most_changed=numbers))
 
 
 def _most(votes: Votes, threat: Threat) -> int:

@@ -86,6 +86,11 @@ def in_touched_parts(parts: IntArray, threat: Threat, unit: Unit | None) -> IntA
     return in_units(parts, threat) if unit is None else np.minimum(parts, SEARCH_LIMIT)
 
 
+def touched_parts(radius: int, threat: Threat, unit: Unit | None) -> int:
+    """How many parts so many units of a threat reach at most; see `in_touched_parts`."""
+    return threat.changes(radius) if unit is None else radius
+
+
 def most_within(budget: IntArray, costs: IntArray, numbers: AnyArray) -> IntArray:
     """How many items can be taken, the dearest first, before their costs exceed a budget.
 

@@ -61,6 +61,7 @@ _CERTIFY_EXAMPLES = """examples:
   mithridate certify counts.csv --noise-multiplier 3 --sample-rate 0.001 --steps 1000
   mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
   mithridate certify runs/mnist --csv predictions.csv
+  mithridate certify runs/parts --collective 10,50
 """
 _PREDICT_EXAMPLES = """examples:
   mithridate predict runs/flowers new-flowers.csv
@@ -379,6 +380,12 @@ def add_certify(command: _shared.NewCommand) -> None:
         "--radii", "--at", type=radii_of, metavar="R,R,...", help="radii at which to report, e.g. 0,50,100"
     )
     parser.add_argument(
+        "--collective",
+        type=radii_of,
+        metavar="R,R,...",
+        help="dpa, finite-aggregation: bound how many predictions change together at these radii, e.g. 10,50",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
@@ -406,7 +413,8 @@ def run_certify(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--csv and --out are both {arguments.out}; give two names.")
     method = method_from(arguments)
     votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
-    certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope)
+    together = {} if arguments.collective is None else {"collective": arguments.collective}
+    certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope, **together)
     if arguments.out is not None:
         certificate.save(arguments.out)
     if arguments.csv is not None:
@@ -533,7 +541,7 @@ def _sentences(certificate: Certificate) -> list[str]:
         number = int((certificate.status == status.value).sum())
         if number and status is not Status.CERTIFIED:
             sentences.append(f"{status.value}: {number:,}. {status.sentence_of(counted)}")
-    return [*sentences, *words.particular_assumptions(certificate)]
+    return [*sentences, *words.together(certificate), *words.particular_assumptions(certificate)]
 
 
 # --- predict ----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from mithridate.core.bounds import (
     clopper_pearson_lower,
     clopper_pearson_upper,
 )
+from mithridate.core.collective import Collective
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, listed_ids
 from mithridate.core.labels import balanced, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
@@ -51,6 +52,7 @@ _NOT_CLAIMED = ("votes", "issued")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 # What a file holds; what it holds beside that could say something else to whoever reads it.
 _CLAIM = ("method", "method_options", "threat", "failure_prob", "scope", "on", "bounds", "assumptions", "error_budget")
+_TOGETHER = ("collective", "collective_proof")
 _SAID = ("schema", "size", "sha256", "issued", "versions", "training", "unit", "conditional", "conditions", "votes")
 _LISTS = (*_ARRAYS, "class", "input_hash")
 # What `SOURCE_DATE_EPOCH` can name: the years that four digits have.
@@ -141,6 +143,7 @@ class Certificate:
         error_budget: numerical errors that were added in the safe direction.
         versions: versions of mithridate and of what it computed with.
         issued: when it was made, in UTC; certificates that differ in nothing else are equal.
+        collective: how many predictions change together at most, by the radius, where that was asked for.
     """
 
     votes: Votes
@@ -157,6 +160,7 @@ class Certificate:
     error_budget: dict[str, float] = field(default_factory=dict[str, float])
     versions: dict[str, str] = field(default_factory=dict[str, str])
     issued: str = field(default_factory=_now)
+    collective: Collective | None = None
 
     @property
     def conditions(self) -> tuple[Statement, ...]:
@@ -328,7 +332,9 @@ class Certificate:
         for name in ("training", "unit"):
             header.pop(name, None)
         arrays.pop("input_hashes", None)
+        proof = {} if self.collective is None else {"collective_proof": self.collective.proofs_to_dict()}
         content = {"issued": self.issued, **self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
+        content |= proof
         write_hashed(path, SCHEMA, content)
 
     @classmethod
@@ -349,7 +355,7 @@ class Certificate:
             ArtifactError: something is missing or of the wrong kind.
         """
         try:
-            if unknown := content.keys() - {*_CLAIM, *_SAID, *_LISTS}:
+            if unknown := content.keys() - {*_CLAIM, *_SAID, *_LISTS, *_TOGETHER}:
                 raise ValueError(f"it holds {min(unknown)!r:.80}, which no certificate does")
             votes = _votes_of(content)
             label, radius = (_whole_numbers(name, content[name], votes.examples) for name in ("label", "radius"))
@@ -381,6 +387,7 @@ class Certificate:
                 error_budget=dict(content["error_budget"]),
                 versions=dict(content["versions"]),
                 issued=_checked_time(content["issued"]),
+                collective=Collective.of(content.get("collective"), content.get("collective_proof"), votes.examples),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):
@@ -458,6 +465,7 @@ class Certificate:
             **in_json(self.assumptions, self.threat),
             "assumptions": list(map(str, self.assumptions)),
             "error_budget": self.error_budget,
+            **({} if self.collective is None else {"collective": self.collective.to_dict()}),
         }
 
     def _lists(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from the votes alone (`ExactRule`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate._text import shown
 from mithridate.core import registry
+from mithridate.core.collective import Collective
 from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.core.score_bands import Spread
-from mithridate.errors import ArtifactError, ConfigError
+from mithridate.errors import ArtifactError, ConfigError, UnsupportedMechanismError
 
 if TYPE_CHECKING:
     from mithridate.core.votes import Votes
@@ -154,6 +155,22 @@ class ExactRule(Rule):
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         raise NotImplementedError
+
+    @property
+    def reads_together(self) -> tuple[str, ...]:
+        """Names of the evidence that `decide_together` needs."""
+        return ()
+
+    def decide_together(self, votes: Votes, threat: Threat, radii: Sequence[int]) -> Collective:
+        """How many of the predictions change together within each radius, at most.
+
+        Raises:
+            UnsupportedMechanismError: nothing is proved of all predictions together.
+        """
+        raise UnsupportedMechanismError(
+            f"The method {self.name} certifies each prediction by itself; leave collective out, or use dpa or "
+            "finite-aggregation."
+        )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate import _validate
+from mithridate.certifying.collective import most_changed
 from mithridate.certifying.exact import (
     AnyArray,
     IntArray,
@@ -25,8 +27,10 @@ from mithridate.certifying.exact import (
     leads,
     mechanism_of,
     most_within,
+    touched_parts,
     winners,
 )
+from mithridate.core.collective import Collective
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Mechanism, Threat, Voters
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords
@@ -149,6 +153,7 @@ class Parts(ViewPlan):
     type = "parts"
     has_preferences = True
     is_deterministic = True
+    evidence_that_fits = ("predictions",)
 
     def members(self, hashes: Hashes) -> list[IndexArray]:
         """One part each."""
@@ -248,6 +253,9 @@ class MajorityRule(Weighted, ExactRule):
     `lead // (w_a + w_b)`, for the rival with the smallest such number. Without weights that is `lead // 2`. The attack
     needs as many votes for a: where there are fewer, w_a n_a falls to 0 and a has lost to b, which has a vote.
 
+    All predictions together, from the evidence `predictions`, examples x models: the models of the same parts answer on
+    every input, so a set of parts changes those inputs on which it moves enough votes, and no others.
+
     References: Levine & Feizi 2021 (arXiv 2006.14768), Theorem 1.
     """
 
@@ -261,6 +269,16 @@ class MajorityRule(Weighted, ExactRule):
         label = winners(scores)
         changes = leads(scores, label) // (weights[label][:, None] + weights)
         return Decision(label, in_touched_parts(changes.min(axis=1), threat, votes.unit))
+
+    @property
+    def reads_together(self) -> tuple[str, ...]:
+        """The vote of every model."""
+        return ("predictions",)
+
+    def decide_together(self, votes: Votes, threat: Threat, radii: Sequence[int]) -> Collective:
+        """See `_together`: a part is a bucket that one model sees."""
+        parts = SpreadPartitions(mechanism_of(votes, Partitioned, self).partitions, (0,))
+        return _together(self, votes, parts, threat, radii)
 
 
 @dataclass(frozen=True)
@@ -307,6 +325,49 @@ class SpreadRule(Weighted, ExactRule):
             else:
                 changes[rows] = _weighed_changes(backers, label[rows], lead[rows], mechanism.spread, weights)
         return Decision(label, in_touched_parts(changes, threat, votes.unit))
+
+    @property
+    def reads_together(self) -> tuple[str, ...]:
+        """The vote of every model."""
+        return ("predictions",)
+
+    def decide_together(self, votes: Votes, threat: Threat, radii: Sequence[int]) -> Collective:
+        """See `_together`."""
+        return _together(self, votes, mechanism_of(votes, SpreadPartitions, self), threat, radii)
+
+
+def _together(
+    rule: MajorityRule | SpreadRule, votes: Votes, mechanism: SpreadPartitions, threat: Threat, radii: Sequence[int]
+) -> Collective:
+    """How many predictions change together, at most, within each radius.
+
+    Guarantee: no single D' within r units of the threat changes more than `most_changed[r]` predictions. At least as
+    many have a radius of their own below r.
+
+    A set of buckets changes an input only if the impacts of its buckets (see `SpreadRule`) add up to more than the lead
+    over some rival. The set is the same for all inputs, and `most_changed` bounds how many it can change.
+    """
+    check_voters(votes, mechanism.models)
+    predictions = evidence_of(votes, "predictions", rule, (mechanism.models,))
+    scores, weights = rule.weighed(votes.counts), rule.weights(votes.classes)
+    label = winners(scores)
+    lead = leads(scores, label)
+    needs = np.where(lead == np.iinfo(np.int64).max, lead, lead + 1)
+
+    def impacts(rows: slice) -> IntArray:
+        backers = backers_of(predictions[rows], votes.counts[rows], mechanism).astype(np.int64)
+        own = backers[label[rows], np.arange(backers.shape[1])] * weights[label[rows], None]
+        return own + weights[:, None, None] * (mechanism.spread - backers)
+
+    most: dict[int, int] = {}
+    proofs: dict[int, IntArray] = {}
+    for radius in sorted(radii, reverse=True):
+        bound = most_changed(impacts, needs, mechanism.models, touched_parts(radius, threat, votes.unit))
+        # What holds at a larger radius holds at this one.
+        most[radius] = min(bound.most, *most.values()) if most else bound.most
+        if bound.proof is not None:
+            proofs[radius] = bound.proof
+    return Collective(dict(sorted(most.items())), dict(sorted(proofs.items())))
 
 
 def backers_of(predictions: AnyArray, counts: IntArray, mechanism: SpreadPartitions) -> AnyArray:

@@ -96,7 +96,7 @@ class Report:
         >>> from mithridate import SampledGaussian, Votes, certify
         >>> votes = Votes.from_counts([[1000, 0], [10, 990]], mechanism=SampledGaussian(3.0, 0.001, 1000))
         >>> Report.of(certify(votes)).headline
-        'Both predictions would stay the same if up to 179 training examples were added or removed; each of these \
+        'Both predictions would stay the same if up to 181 training examples were added or removed; each of these \
 claims holds with 99.9% confidence.'
         """
         check_claims(certificate)

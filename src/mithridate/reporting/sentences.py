@@ -314,6 +314,20 @@ def limits(certificate: Certificate) -> list[str]:
     ]
 
 
+def together(certificate: Certificate) -> list[str]:
+    """What holds of all predictions together, a sentence for each radius that was asked for."""
+    found, total = certificate.collective, len(certificate.radius)
+    if found is None:
+        return []
+    sentences: list[str] = []
+    for radius, most in found.most_changed.items():
+        happened = certificate.threat.changes_of(certificate.votes.unit_words, radius)
+        alone = int((certificate.radius < radius).sum())
+        beside = f"; by their own radii it could be {alone:,}" if alone > most else ""
+        sentences.append(f"Together: at most {most:,} of {total:,} predictions would change if {happened}{beside}.")
+    return sentences
+
+
 def _out_of(number: int, total: int) -> str:
     """So many of all predictions, as people say it; without a capital."""
     if total == 1:

@@ -306,6 +306,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
         type: what files call it; every one has its own.
         is_deterministic: whether a model is a function of what it sees, and not a draw.
         evidence: what is always counted beside votes.
+        evidence_that_fits: what is counted as well, unless there are too many models and inputs to keep it.
         has_preferences: whether it can be counted how often models prefer one label to another, for run-off elections.
         counts_examples: whether its mechanism speaks of the number of training examples.
         noise: standard deviation of the noise on inputs, 0 for none.
@@ -314,6 +315,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
     type: ClassVar[str]
     is_deterministic: ClassVar[bool] = False
     evidence: ClassVar[tuple[str, ...]] = ()
+    evidence_that_fits: ClassVar[tuple[str, ...]] = ()
     has_preferences: ClassVar[bool] = False
     counts_examples: ClassVar[bool] = False
     noise: float = 0.0

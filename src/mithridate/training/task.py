@@ -24,6 +24,7 @@ from mithridate.data.partition import Hashes, IndexArray, content_hashes, unit_h
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Frozen
 from mithridate.training.batch_source import TrainingRecipe
+from mithridate.training.config import ViewPlan
 from mithridate.training.devices import (
     computer_of,
     enough_memory,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _IMAGE_MODELS = ("lenet5", "opa-tut", "resnet18")
 _MOST_PREFERENCES = 2**31
+_MOST_PREDICTIONS = 2**27
 _ONE_COMPUTER = (
     "Each model is a function of its part of the data on the computer, with the libraries and with as many models at a "
     "time as trained it; the certificate assumes that the other data would have been trained on with the same."
@@ -169,7 +171,9 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
         raise ConfigError("Noise is for numbers, and these inputs are tokens; use features='hashed-words' for text.")
     if defence.wants_preferences and not (plan is not None and plan.has_preferences):
         raise ConfigError("preferences are for run-off elections, on plans of Parts; leave them out.")
-    evidence = ("preferences",) if defence.wants_preferences else () if plan is None else plan.evidence
+    evidence = () if plan is None else _evidence_of(plan, len(test))
+    if defence.wants_preferences:
+        evidence = (*evidence, "preferences")
     check_evidence(evidence, len(test), classes, 0 if plan is None else plan.models)
     members = plan.members(_hashes(order)) if plan is not None and plan.is_deterministic else None
     # As plain arrays, which is no copy: a mapped one would be sent to other processes as bytes, and held by each.
@@ -185,6 +189,11 @@ def _hashes(order: Order) -> Hashes:
     assert order.training.y is not None
     contents, units = content_hashes(order.training.x, order.training.y), order.training.units
     return contents if units is None else unit_hashes(units, contents)
+
+
+def _evidence_of(plan: ViewPlan, inputs: int) -> tuple[str, ...]:
+    """What is counted beside votes: what is always, and what else can be kept for so many inputs."""
+    return plan.evidence + (plan.evidence_that_fits if plan.models * inputs <= _MOST_PREDICTIONS else ())
 
 
 def check_evidence(evidence: Sequence[str], inputs: int, classes: int, models: int) -> None:
