@@ -109,7 +109,10 @@ def test_directories_of_runs_stand_for_their_votes(capsys: pytest.CaptureFixture
 def test_what_is_merged_with_gaps_is_not_certified_at_any_time(
     capsys: pytest.CaptureFixture[str], parts: list[Path], tmp_path: Path
 ) -> None:
-    run(capsys, "merge", *parts[1:], "-o", tmp_path / "gap.npz")
+    message = refused(capsys, "merge", *parts[1:], "-o", tmp_path / "gap.npz")
+    assert "lack the instances 0 to 1 of the run 'a', and hold later ones" in message
+    assert not (tmp_path / "gap.npz").exists()
+    assert run(capsys, "merge", *parts[1:], "-o", tmp_path / "gap.npz", "--incomplete").code == 0
     for path, lacking in ((parts[0], "the instances 2 to 6"), (tmp_path / "gap.npz", "the instances 0 to 1")):
         message = refused(capsys, "certify", path, "--bounds", "anytime")
         assert f"without gaps, and these votes lack {lacking} of the run 'a'" in message
@@ -123,7 +126,7 @@ def test_people_read_what_was_merged_and_what_is_assumed(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     other = saved(tmp_path / "b.npz", whole("b"))
-    outcome = run(capsys, "merge", parts[0], other, "-o", tmp_path / "my votes.npz")
+    outcome = run(capsys, "merge", parts[0], other, "-o", tmp_path / "my votes.npz", "--incomplete")
     assert (outcome.code, outcome.err) == (0, "")
     for said in (
         "15 instances, 2 runs",

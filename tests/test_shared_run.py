@@ -661,6 +661,9 @@ def test_a_directory_merges_what_its_parts_hold_and_says_what_they_do_not(
     assert command(capsys, *FLAGS, "--shards", "0:1", "--run-dir", "other").code == 0
     Path("one/parts/000006-000008.npz").unlink()  # that of a task that was killed before it wrote it
     merged = command(capsys, "merge", "one", "other", "-o", "votes.npz")
+    assert merged.code == 2
+    assert "lack the instances 0 to 1 of the run" in merged.err
+    merged = command(capsys, "merge", "one", "other", "-o", "votes.npz", "--incomplete")
     assert merged.code == 0, merged.err
     assert "Left out: the instances 0 to 1 of one, which are done" in merged.err
     assert "`mithridate train` with --shards 0:1 writes that" in merged.err

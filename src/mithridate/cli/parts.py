@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from mithridate._text import counted, printable
+from mithridate._text import counted, printable, shown
 from mithridate._validate import positive_integer
 from mithridate.cli import _shared
 from mithridate.core.conditions import in_json
-from mithridate.core.merging import InstanceRanges, merge_order
+from mithridate.core.merging import InstanceRanges, first_gap, instances_in_words, merge_order
+from mithridate.core.mechanism import Deterministic
 from mithridate.core.units import unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError
@@ -111,6 +112,7 @@ def add_merge(command: _shared.NewCommand) -> None:
         help="merge votes of several runs, or of parts of one",
         description="Merge votes of independent runs of one configuration on the same data, or of parts of one run.\n"
         "An instance that is in two files is refused, and so are other mechanisms, data, inputs or recipes.\n"
+        "So are gaps: instances that are missing before others of the same run.\n"
         "The order of the files does not matter.",
         epilog=_MERGE_EXAMPLES,
     )
@@ -125,6 +127,12 @@ def add_merge(command: _shared.NewCommand) -> None:
         "-o", "--out", type=Path, metavar="FILE", required=True, help="where the merged votes go (.npz)"
     )
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists; never one that is merged")
+    parser.add_argument(
+        "--incomplete",
+        action="store_true",
+        help="merge with gaps. A claim from such votes is true only if their results had no part in which are missing; "
+        "`certify --bounds anytime` refuses them",
+    )
 
 
 def run_merge(arguments: argparse.Namespace) -> int:
@@ -138,6 +146,9 @@ def run_merge(arguments: argparse.Namespace) -> int:
     _check_several([source.path for source in sources])
     sources.sort(key=lambda source: source.order)
     merged = _merged(sources)
+    # What a function of the data is certified from must be whole anyway.
+    if not (arguments.incomplete or isinstance(merged.mechanism, Deterministic)):
+        _check_without_gaps(merged)
     merged.save(arguments.out)
     if arguments.json:
         _shared.print_json(_summary(merged, sources, arguments.out))
@@ -182,6 +193,18 @@ def _check_out(out: Path, paths: Sequence[Path], *, force: bool) -> None:
         raise ArtifactError(f"Cannot write {out}: it is not a plain file. Choose another name.")
     if os.path.lexists(out) and not force:
         raise ArtifactError(f"{out} exists already; add --force to replace it, or choose another name.")
+
+
+def _check_without_gaps(votes: Votes) -> None:
+    """Refuse parts of a run without instances that come before others: one could be left out for what it votes."""
+    for run, parts in votes.shards.items():
+        gap = first_gap(parts)
+        if gap is not None:
+            raise ConfigError(
+                f"These files lack {instances_in_words(*gap)} of the run {shown(run)}, and hold later ones. Train the "
+                "missing ones (mithridate train --shards), and merge all. If they are lost for a reason that has "
+                "nothing to do with what they vote, add --incomplete."
+            )
 
 
 def _load(path: Path) -> Votes:

@@ -93,6 +93,17 @@ def size_of(parts: InstanceRanges) -> int:
     return sum(stop - first for first, stop in parts)
 
 
+def first_gap(parts: InstanceRanges) -> tuple[int, int] | None:
+    """The first instances that are missing before others.
+
+    >>> first_gap(((0, 5), (7, 8)))
+    (5, 7)
+    """
+    if parts[0][0] > 0:
+        return 0, parts[0][0]
+    return (parts[0][1], parts[1][0]) if len(parts) > 1 else None
+
+
 def instances_in_words(first: int, stop: int) -> str:
     """Instances from `first` to before `stop`."""
     return f"the instances {first} to {stop - 1}" if stop - first > 1 else f"the instance {first}"
@@ -121,7 +132,7 @@ def not_first(votes: Votes) -> str:
     if _UNNAMED in votes.assumptions:
         return "come from runs without a name, whose order nobody fixed beforehand"
     for run, parts in votes.shards.items():
-        gap = (0, parts[0][0]) if parts[0][0] > 0 else (parts[0][1], parts[1][0]) if len(parts) > 1 else None
+        gap = first_gap(parts)
         if gap is not None:
             return f"lack {instances_in_words(*gap)} of the run {shown(run)}"
     return ""
