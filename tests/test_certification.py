@@ -93,7 +93,8 @@ class Limit:
 def searched(limits: list[int], accountant: Limit, end: int = SEARCH_LIMIT) -> tuple[list[int], list[str]]:
     top = 0.5 + np.array(limits, dtype=float) / 2**30
     margins = Margins.of(top, 1 - top, 1 - top)
-    radii, statuses = certification._search(accountant, margins, end, end, None)  # pyright: ignore[reportPrivateUsage]
+    search = certification._Search(accountant, end - 1, end, None, moves=False)  # pyright: ignore[reportPrivateUsage]
+    radii, statuses = certification._searched(search, margins)  # pyright: ignore[reportPrivateUsage]
     return radii.tolist(), statuses.tolist()
 
 

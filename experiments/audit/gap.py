@@ -42,7 +42,7 @@ INSTANCES, REAL, TARGETS = 512, 1000, 10
 
 @dataclass(frozen=True)
 class Training:
-    """Rows with a one behind their features, labels, and the constants of training."""
+    """Features, labels, and the constants of training."""
 
     rows: Tensor
     labels: Tensor
@@ -64,7 +64,7 @@ class Training:
         lengths, columns = rows.norm(dim=1), rows.shape[1]
         random, batches, others = (torch.Generator().manual_seed(3 * seed + part) for part in range(3))
         shape = columns, 1 if only_noise else INSTANCES, made.classes
-        weights = ((2 * torch.rand(shape, generator=batches) - 1) / math.sqrt(columns - 1)).repeat(
+        weights = ((2 * torch.rand(shape, generator=batches) - 1) / math.sqrt(columns)).repeat(
             1, INSTANCES // shape[1], 1
         )
         total = torch.zeros_like(weights)
@@ -167,7 +167,6 @@ def main() -> None:
     made = order.defence
     encoder = pick_encoder(made.features) if isinstance(made.features, str) else made.features
     rows, inputs = (torch.from_numpy(np.asarray(encoder.transform(x), np.float32)) for x in (train.x, test.x))
-    rows, inputs = (torch.cat([each, torch.ones(len(each), 1)], dim=1) for each in (rows, inputs))
     training = Training(rows, torch.from_numpy(train.y), made)
     clean = training.weights(1)
     known = np.stack([shares(clean, row).numpy() for row in inputs])

@@ -17,8 +17,12 @@ The symmetric difference needs this for *every* split of the radius. A curve per
   of the largest `deleted` and the largest `inserted` covers a block of splits; a block that is not shown is halved;
 * *exact*: a single split that the chain cannot show gets its own curve.
 
+Where the input may move, too, every curve gets one more factor (`input_shift`): of a chain, in one of its two legs.
+
 Every step errs towards "not shown". Proofs: docs/theory.md, section 5.
 """
+
+from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterator
@@ -29,6 +33,7 @@ import numpy as np
 
 from mithridate._io.files import cache_folder
 from mithridate.accounting.curve_store import ORDER_TOLERANCE, PROBES, CurveStore
+from mithridate.accounting.input_shift import identity, shifted
 from mithridate.accounting.mixture import binomial_components
 from mithridate.accounting.privacy_loss import LINES, ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import Mechanism, Private, SampledGaussian, Subsampled, Threat, private
@@ -79,6 +84,11 @@ class FDP(Weighted, Method):
         """Curves from the disk cache where they are known, computed otherwise."""
         return FdpAccountant(curve_family(private(mechanism), cached=self.cached), threat)
 
+    def accountant_moved(self, mechanism: Mechanism, threat: Threat, shift: float) -> Accountant:
+        """The same curves, each with the change of the input as one more factor; see `input_shift`."""
+        family = curve_family(private(mechanism), cached=self.cached)
+        return FdpAccountant(family, threat, curve_family(private(mechanism), cached=self.cached, shift=shift))
+
 
 class CurveFamily(CurveStore):
     """The curves of one `SampledGaussian` for any numbers of changes, remembered on disk."""
@@ -98,6 +108,8 @@ class CurveFamily(CurveStore):
         known = self.get(deleted, inserted)
         if known is not None:
             return known
+        if not deleted and not inserted:
+            return identity()
         m = self._mechanism
         curve = compose(m.noise_multiplier, m.sample_rate, m.steps, deleted, inserted)
         if deleted == 0 or inserted == 0:
@@ -117,6 +129,31 @@ class CurveFamily(CurveStore):
         seen.insert(place, (changes, values))
 
 
+class MovedCurveFamily:
+    """The curves of a family, each with a change of the input as one more factor.
+
+    Args:
+        family: of a mechanism without subsampling.
+        shift: the change over the standard deviation of the noise on inputs.
+    """
+
+    chain_only = False
+
+    def __init__(self, family: CurveFamily, shift: float) -> None:
+        self._family, self._shift = family, shift
+        self._known: dict[tuple[int, int], TradeoffCurve] = {}
+
+    def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        """The curve of one split."""
+        if (deleted, inserted) not in self._known:
+            self._known[deleted, inserted] = shifted(self._family.curve(deleted, inserted), self._shift)
+        return self._known[deleted, inserted]
+
+    def close(self) -> None:
+        """Write new curves of the family to disk."""
+        self._family.close()
+
+
 class SubsampledCurveFamily:
     """Pure curves of a `Subsampled` mechanism, mixed from those of its inner mechanism.
 
@@ -124,19 +161,24 @@ class SubsampledCurveFamily:
     P(S) = sum_k w_k P_k(S) <= sum_k w_k K_k(Q(S)). If only D has extra examples, P does not depend on their number j
     and Q(S) = sum_j w_j Q_j(S) >= sum_j w_j K_j^-1(P(S)): the *inverses* are mixed. Both are equalities when one test
     is best for every k at once. Mixed splits are always chained.
+
+    Args:
+        mechanism: what each instance ran.
+        inner: the curves of what it ran on the examples that it kept, that of no changes among them.
     """
 
     chain_only = True
 
-    def __init__(self, mechanism: Subsampled, *, cached: bool = True) -> None:
-        self._keep = mechanism.keep
-        self._inner = CurveFamily(mechanism.inner, cached=cached)
+    def __init__(self, mechanism: Subsampled, inner: CurveFamily | MovedCurveFamily) -> None:
+        self._keep, self._inner = mechanism.keep, inner
         self._mixed: dict[tuple[int, int], TradeoffCurve] = {}
 
     def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
         """The curve of a pure split."""
         if deleted and inserted:
             raise NumericalError("A subsampled mechanism has no curve of its own for a mixed split.")
+        if not deleted and not inserted:
+            return self._inner.curve(0, 0)
         if (deleted, inserted) not in self._mixed:
             mix = self._mix_inserted if inserted else self._mix_deleted
             self._mixed[deleted, inserted] = mix(deleted + inserted)
@@ -188,15 +230,9 @@ class SubsampledCurveFamily:
     def _weighted(
         self, counts: FloatArray, log_weights: FloatArray, *, deleted: bool
     ) -> Iterator[tuple[float, TradeoffCurve]]:
-        """Weight and curve for every number of kept examples; none kept: K(x) = x."""
+        """Weight and curve for every number of kept examples."""
         for count, weight in zip(counts.astype(int).tolist(), np.exp(log_weights).tolist(), strict=True):
-            if count == 0:
-                yield weight, _IDENTITY
-            else:
-                yield weight, self._inner.curve(count, 0) if deleted else self._inner.curve(0, count)
-
-
-_IDENTITY = TradeoffCurve(np.zeros(1), np.ones(1), ErrorBudget(0.0, 0.0, 0.0, 0.0))
+            yield weight, self._inner.curve(count, 0) if deleted else self._inner.curve(0, count)
 
 
 def _nodes() -> FloatArray:
@@ -226,18 +262,27 @@ def _sorted_curve(
     return TradeoffCurve(intercepts * upwards, slopes, budget)
 
 
-def curve_family(mechanism: Private, *, cached: bool = True) -> CurveFamily | SubsampledCurveFamily:
-    """The curves of a mechanism."""
-    if isinstance(mechanism, Subsampled):
-        return SubsampledCurveFamily(mechanism, cached=cached)
-    return CurveFamily(mechanism, cached=cached)
+Family = CurveFamily | MovedCurveFamily | SubsampledCurveFamily
+
+
+def curve_family(mechanism: Private, *, cached: bool = True, shift: float = 0.0) -> Family:
+    """The curves of a mechanism, where the input may move by so many standard deviations of the noise on it."""
+    inner = CurveFamily(mechanism.inner if isinstance(mechanism, Subsampled) else mechanism, cached=cached)
+    moved = MovedCurveFamily(inner, shift) if shift else inner
+    return SubsampledCurveFamily(mechanism, moved) if isinstance(mechanism, Subsampled) else moved
 
 
 class FdpAccountant(Accountant):
-    """The condition of the module docstring for one mechanism and one threat."""
+    """The condition of the module docstring for one mechanism and one threat.
 
-    def __init__(self, family: CurveFamily | SubsampledCurveFamily, threat: Threat) -> None:
-        self._family = family
+    Args:
+        family: the curves of the mechanism.
+        threat: how the data may have been changed.
+        moved: the same with a change of the input, where that may be; `holds` can then deny a radius of 0.
+    """
+
+    def __init__(self, family: Family, threat: Threat, moved: Family | None = None) -> None:
+        self._family, self._moved = family, moved or family
         self._threat = threat
         self._budget: dict[str, float] = {}
         self._used: set[tuple[int, int]] = set()
@@ -250,9 +295,12 @@ class FdpAccountant(Accountant):
     def close(self) -> None:
         """Keep new curves on disk."""
         self._family.close()
+        self._moved.close()
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
+        if radius == 0:
+            return self._split_holds(0, 0, margins)
         match self._threat:
             case Threat.ADD:
                 return self._split_holds(radius, 0, margins)
@@ -339,12 +387,12 @@ class FdpAccountant(Accountant):
         return margins.after(self._chain(deleted, inserted)) < 1
 
     def _chain(self, deleted: int, inserted: int) -> CurveOrChain:
-        """A bound on the curve of a split, by those of its deletions and of its insertions."""
-        outer, inner = self._curve(deleted, 0), self._curve(0, inserted)
+        """A bound on the curve of a split, by those of its deletions and of its insertions; the input moves once."""
+        outer, inner = self._curve(deleted, 0), self._curve(0, inserted, self._family)
         return lambda x: outer(inner(x))
 
-    def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
-        curve = self._family.curve(deleted, inserted)
+    def _curve(self, deleted: int, inserted: int, family: Family | None = None) -> TradeoffCurve:
+        curve = (family or self._moved).curve(deleted, inserted)
         if (deleted, inserted) not in self._used:
             self._used.add((deleted, inserted))
             for part, size in asdict(curve.budget).items():

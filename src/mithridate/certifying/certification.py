@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -25,9 +26,10 @@ from mithridate.core.bounds import (
 )
 from mithridate.core.certificate import EXACT, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
+from mithridate.core.input_change import Frontier, checked_changes
 from mithridate.core.mechanism import OF_UNITS, SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.merging import not_first
-from mithridate.core.rule import ExactRule, Rule, Weighted, default_rule, rule_from_dict
+from mithridate.core.rule import Decision, ExactRule, Rule, Weighted, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
 
@@ -51,6 +53,7 @@ def certify(
     bounds: str | None = None,
     scope: Scope | str = Scope.PREDICTION,
     collective: Sequence[int] | None = None,
+    input_change: float | Sequence[float] | None = None,
     progress: Progress | None = None,
 ) -> Certificate:
     """Certify the majority label of every example, or the label with the largest mean score.
@@ -78,6 +81,9 @@ def certify(
         scope: whether `failure_prob` is about one `prediction` or about `all` of them at once.
         collective: radii of 1 or more at which to bound how many of the predictions change together, within one D'; for
             the votes of `dpa` and `finite-aggregation`. See `Certificate.collective`.
+        input_change: how far the input may move, too, in Euclidean length, one or several; for votes that were cast on
+            noisy inputs (`votes.input_noise`), and for those of neighbours and kernels. `radius` is for the smallest of
+            them; `Certificate.frontier` has all.
         progress: called with the number of distinct examples done and their total.
 
     Raises:
@@ -108,8 +114,11 @@ def certify(
     _validate.one_of(("votes", "scores"), on=on)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
     radii = _checked_collective(collective)
+    changes = None if input_change is None else checked_changes(input_change)
     if isinstance(rule, ExactRule):
-        return _together(_decided(votes, rule, Threat(threat), on=on, bounds=bounds), votes, radii)
+        if radii and changes:
+            raise ConfigError("What holds of all predictions together is about fixed inputs; leave input_change out.")
+        return _together(_decided(votes, rule, Threat(threat), changes, on=on, bounds=bounds), votes, radii)
     if not isinstance(rule, Method):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
     if radii:
@@ -118,7 +127,8 @@ def certify(
             "finite-aggregation."
         )
     scope, kind = Scope(scope), default_bounds(on, votes, rule) if bounds is None else bounds
-    return bounded(votes, rule, Threat(threat), failure_prob, on=on, bounds=kind, scope=scope, progress=progress)
+    options: dict[str, Any] = {"on": on, "bounds": kind, "scope": scope, "progress": progress}
+    return bounded(votes, rule, Threat(threat), failure_prob, changes=changes, **options)
 
 
 def default_threat(votes: Votes) -> Threat:
@@ -161,10 +171,13 @@ def bounded(
     on: str,
     bounds: str,
     scope: Scope,
+    changes: tuple[float, ...] | None = None,
     progress: Progress | None = None,
     farthest: int = SEARCH_LIMIT,
 ) -> Certificate:
     """The certificate of a random mechanism: bounds on the counts, then the largest radius at which they suffice.
+
+    The same bounds serve every change of the input, so all radii of a prediction hold or fail together.
 
     Its arguments are those of `certify`, which checks them, and the largest radius that may be tried.
 
@@ -182,14 +195,21 @@ def bounded(
         check_first(votes)
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
     limits = _bound_for(method, votes, on=on, kind=bounds, failure_prob=share)
-    accountant = method.accountant(votes.mechanism, threat)
     most = _most(votes, threat)
-    radius, status = _within(most, *_largest_radii(accountant, limits, votes.examples, most, farthest, progress))
+    accountants = (
+        [method.accountant(votes.mechanism, threat)] if changes is None else _moved(method, votes, threat, changes)
+    )
+    budget: dict[str, float] = {}
+    found: list[tuple[IntArray, npt.NDArray[np.str_]]] = []
+    for accountant in accountants:
+        search = _Search(accountant, most, farthest, progress, moves=changes is not None)
+        found.append(_within(most, *_largest_radii(search, limits, votes.examples)))
+        budget |= {name: max(size, budget.get(name, 0.0)) for name, size in accountant.error_budget.items()}
     return Certificate(
         _used(votes, on),
         label=limits.label[: votes.examples],
-        radius=radius,
-        status=status,
+        radius=found[0][0],
+        status=found[0][1],
         method=method,
         threat=threat,
         failure_prob=float(failure_prob),
@@ -197,25 +217,58 @@ def bounded(
         on=on,
         bounds=bounds,
         assumptions=assumptions(method, on=on, kind=bounds, votes=votes),
-        error_budget=accountant.error_budget,
+        error_budget=budget,
         versions=dict(_VERSIONS),
+        frontier=None
+        if changes is None or votes.input_noise is None
+        else _frontier(changes, votes.input_noise.of, found),
     )
 
 
-def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: str | None) -> Certificate:
+def _moved(method: Method, votes: Votes, threat: Threat, changes: Sequence[float]) -> list[Accountant]:
+    """An accountant for every change of the input.
+
+    Raises:
+        ConfigError: the votes were cast on inputs without noise.
+    """
+    if votes.input_noise is None:
+        raise ConfigError(
+            "These votes were cast on inputs as they are, so nothing is known of inputs that change; train with "
+            "--input-noise S (input_noise), or leave input_change out."
+        )
+    deviation = votes.input_noise.deviation
+    return [
+        # Rounded up: more change than was asked for is safe.
+        method.accountant_moved(votes.mechanism, threat, math.nextafter(change / deviation, math.inf))
+        if change
+        else method.accountant(votes.mechanism, threat)
+        for change in changes
+    ]
+
+
+def _frontier(changes: tuple[float, ...], of: str, found: Sequence[tuple[IntArray, npt.NDArray[np.str_]]]) -> Frontier:
+    return Frontier(changes, of, *(np.stack(each) for each in zip(*found, strict=True)))
+
+
+def _decided(
+    votes: Votes, rule: ExactRule, threat: Threat, changes: tuple[float, ...] | None, *, on: str, bounds: str | None
+) -> Certificate:
     """The certificate of a deterministic mechanism: nothing is estimated, so nothing can fail."""
     if on != "votes" or bounds not in (None, EXACT):
         raise ConfigError(f"The rule {rule.name} decides from votes alone; leave on and bounds out.")
-    decision = rule.decide(votes, threat)
-    needed = {name: votes.evidence[name] for name in rule.reads(threat) if name in votes.evidence}
-    radius = np.minimum(decision.radius, SEARCH_LIMIT)
-    status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
-    radius, status = _within(_most(votes, threat), radius, status)
+    decisions = (
+        [rule.decide(votes, threat)]
+        if changes is None
+        else [rule.decide_moved(votes, threat, change) for change in changes]
+    )
+    reads = (*rule.reads(threat), *(() if changes is None else rule.reads_moved(threat)))
+    needed = {name: votes.evidence[name] for name in reads if name in votes.evidence}
+    found = [_ended(decision, _most(votes, threat)) for decision in decisions]
     return Certificate(
         replace(votes, evidence=needed),
-        label=decision.label,
-        radius=radius,
-        status=status,
+        label=decisions[0].label,
+        radius=found[0][0],
+        status=found[0][1],
         method=rule,
         threat=threat,
         failure_prob=0.0,
@@ -224,7 +277,15 @@ def _decided(votes: Votes, rule: ExactRule, threat: Threat, *, on: str, bounds: 
         bounds=EXACT,
         assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
         versions=dict(_VERSIONS),
+        frontier=None if changes is None else _frontier(changes, "features", found),
     )
+
+
+def _ended(decision: Decision, most: int) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Radii of a function of the data, and how the search for each ended."""
+    radius = np.minimum(decision.radius, SEARCH_LIMIT)
+    status = np.where(radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
+    return _within(most, radius, np.where(radius < 0, Status.INPUT_CHANGE.value, status))
 
 
 def _checked_collective(radii: Sequence[Any] | None) -> list[int]:
@@ -404,10 +465,32 @@ def _distinct_pairs(
     return np.stack([values[0][distinct // len(values[1])], values[1][distinct % len(values[1])]]), inverse
 
 
-def _largest_radii(
-    accountant: Accountant, limits: LabelBounds, examples: int, most: int, farthest: int, progress: Progress | None
-) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """Radius and status of every example; examples with equal margins are searched once, to just beyond `most`.
+@dataclass(frozen=True)
+class _Search:
+    """Where radii are looked for.
+
+    Attributes:
+        accountant: says which of them hold.
+        most: the largest radius within which the constants of the votes are the same.
+        farthest: the largest that may be tried.
+        progress: called with the number of distinct margins done and their total.
+        moves: whether the input may move, so that not even a radius of 0 is known to hold.
+    """
+
+    accountant: Accountant
+    most: int
+    farthest: int
+    progress: Progress | None
+    moves: bool
+
+    @property
+    def end(self) -> int:
+        """Just beyond `most`, or where every search ends."""
+        return min(self.most + 1, SEARCH_LIMIT)
+
+
+def _largest_radii(search: _Search, limits: LabelBounds, examples: int) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Radius and status of every example; examples with equal margins are searched once.
 
     Where there are rivals of several weights, those of the nearest.
     """
@@ -417,19 +500,17 @@ def _largest_radii(
     if len(separated):
         margins, inverse = distinct_margins(limits, separated)
         try:
-            radii, statuses = _search(accountant, margins, min(most + 1, SEARCH_LIMIT), farthest, progress)
+            radii, statuses = _searched(search, margins)
         finally:
-            accountant.close()
+            search.accountant.close()
         radius[separated], status[separated] = radii[inverse], statuses[inverse]
     by_weight = radius.reshape(-1, examples)
     nearest = by_weight.argmin(axis=0), np.arange(examples)
     return by_weight[nearest], status.reshape(-1, examples)[nearest]
 
 
-def _search(
-    accountant: Accountant, margins: Margins, end: int, farthest: int, progress: Progress | None
-) -> tuple[IntArray, npt.NDArray[np.str_]]:
-    """Largest radius up to `end` at which each margin is shown to hold: doubling, then halving common brackets.
+def _searched(search: _Search, margins: Margins) -> tuple[IntArray, npt.NDArray[np.str_]]:
+    """Largest radius at which each margin is shown to hold: doubling, then halving common brackets.
 
     A larger radius covers every smaller one, so a yes at any radius is a certificate by itself: the search relies on
     monotonicity for tightness only.
@@ -441,23 +522,27 @@ def _search(
 
     def holds(at: int, points: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         try:
-            return accountant.holds(at, margins.take(points))
+            return search.accountant.holds(at, margins.take(points))
         except NumericalError:
             refused.add(at)
             return np.zeros(len(points), dtype=np.bool_)
 
     brackets: list[tuple[int, int, npt.NDArray[np.intp]]] = []
     points, low = np.arange(total), 0
-    while len(points) and low < end:
-        at = min(2 * low or 1, end)
-        if at > farthest:
+    if search.moves:
+        shown = holds(0, points)
+        radius[~shown], status[~shown] = -1, Status.INPUT_CHANGE.value
+        points = points[shown]
+    while len(points) and low < search.end:
+        at = min(2 * low or 1, search.end)
+        if at > search.farthest:
             raise BeyondLimitError
         shown = holds(at, points)
         if not shown.all():
             brackets.append((low, at, points[~shown]))
         points, low = points[shown], at
-    radius[points], status[points] = end, Status.SEARCH_LIMIT.value
-    done = len(points)
+    radius[points], status[points] = search.end, Status.SEARCH_LIMIT.value
+    done = total - sum(len(left) for _, _, left in brackets)
     while brackets:
         low, high, points = brackets.pop()
         if high - low <= max(1, (1 << low.bit_length()) >> _EXACT_BITS):
@@ -465,8 +550,8 @@ def _search(
             if high in refused:
                 status[points] = Status.NUMERICAL.value
             done += len(points)
-            if progress is not None:
-                progress(done, total)
+            if search.progress is not None:
+                search.progress(done, total)
             continue
         middle = (low + high) // 2
         shown = holds(middle, points)

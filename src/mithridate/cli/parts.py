@@ -15,8 +15,8 @@ from mithridate._text import counted, printable, shown
 from mithridate._validate import positive_integer
 from mithridate.cli import _shared
 from mithridate.core.conditions import in_json
-from mithridate.core.merging import InstanceRanges, first_gap, instances_in_words, merge_order
 from mithridate.core.mechanism import Deterministic
+from mithridate.core.merging import InstanceRanges, first_gap, instances_in_words, merge_order
 from mithridate.core.units import unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError, MithridateError

@@ -29,6 +29,7 @@ from mithridate.core.bounds import (
 )
 from mithridate.core.collective import Collective
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, listed_ids
+from mithridate.core.input_change import Frontier
 from mithridate.core.labels import balanced, commonest, single_label
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.provenance import from_digits, in_digits
@@ -53,6 +54,7 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 # What a file holds; what it holds beside that could say something else to whoever reads it.
 _CLAIM = ("method", "method_options", "threat", "failure_prob", "scope", "on", "bounds", "assumptions", "error_budget")
 _TOGETHER = ("collective", "collective_proof")
+_MOVED = ("input_change", "input_change_of", "frontier")
 _SAID = ("schema", "size", "sha256", "issued", "versions", "training", "unit", "conditional", "conditions", "votes")
 _LISTS = (*_ARRAYS, "class", "input_hash")
 # What `SOURCE_DATE_EPOCH` can name: the years that four digits have.
@@ -67,6 +69,7 @@ class Status(StrEnum):
     SEARCH_LIMIT = "search_limit"
     NUMERICAL = "numerical"
     SIZE_LIMIT = "size_limit"
+    INPUT_CHANGE = "input_change"
 
     @property
     def sentence(self) -> str:
@@ -83,6 +86,7 @@ _SENTENCES = {
     Status.NOT_SEPARATED: "The two leading labels are too close for this many instances; nothing is certified.",
     Status.SEARCH_LIMIT: "The label is certified to the largest radius that is searched, and may be beyond it.",
     Status.NUMERICAL: "The label is certified to the radius; beyond it the arithmetic is not safe; fdp goes farthest.",
+    Status.INPUT_CHANGE: "The label may change with the input alone, whatever the training data; nothing is certified.",
     Status.SIZE_LIMIT: (
         "The label is certified up to the limit of a number of {many} that nobody declared; declare {declare}, where "
         "it is fixed or public, to go beyond it."
@@ -124,6 +128,10 @@ class Certificate:
     certificates after every number of instances together. Of a deterministic mechanism, `label` is what is predicted,
     and stays so; `failure_prob` is 0.
 
+    Where the input may move, too (`frontier`), the label is that of the input as it was given, and it stays the largest
+    on every such D' together with every input within the stated distance. `radius` and `status` are then for the
+    smallest of these distances; the radii for all of them hold, or fail, together.
+
     Assumes: what `assumptions` lists, and that the instances of a random mechanism are independent runs of it. Where
     something followed the training data, or looked at it, outside of the mechanism, the claim is `conditional` on that.
 
@@ -144,6 +152,7 @@ class Certificate:
         versions: versions of mithridate and of what it computed with.
         issued: when it was made, in UTC; certificates that differ in nothing else are equal.
         collective: how many predictions change together at most, by the radius, where that was asked for.
+        frontier: radii by how far the input may move, where that was asked for; None: the input stays as it is.
     """
 
     votes: Votes
@@ -161,6 +170,25 @@ class Certificate:
     versions: dict[str, str] = field(default_factory=dict[str, str])
     issued: str = field(default_factory=_now)
     collective: Collective | None = None
+    frontier: Frontier | None = None
+
+    @property
+    def input_change(self) -> float:
+        """How far the input may move beside the changes of the training data that `radius` counts."""
+        return 0.0 if self.frontier is None else self.frontier.changes[0]
+
+    def at_input_change(self, change: float) -> Certificate:
+        """The same claims for inputs that move by one of the distances of the frontier, as a certificate of its own.
+
+        Raises:
+            ConfigError: the frontier has no such distance.
+        """
+        if self.frontier is None or change not in self.frontier.changes:
+            known = "none" if self.frontier is None else ", ".join(f"{each:g}" for each in self.frontier.changes)
+            raise ConfigError(f"This certificate says nothing of inputs that move by {change:g}; it knows {known}.")
+        at, whole = self.frontier.changes.index(change), self.frontier
+        only = Frontier((whole.changes[at],), whole.of, whole.radius[at : at + 1], whole.status[at : at + 1])
+        return replace(self, radius=whole.radius[at], status=whole.status[at], frontier=only)
 
     @property
     def conditions(self) -> tuple[Statement, ...]:
@@ -355,7 +383,7 @@ class Certificate:
             ArtifactError: something is missing or of the wrong kind.
         """
         try:
-            if unknown := content.keys() - {*_CLAIM, *_SAID, *_LISTS, *_TOGETHER}:
+            if unknown := content.keys() - {*_CLAIM, *_SAID, *_LISTS, *_TOGETHER, *_MOVED}:
                 raise ValueError(f"it holds {min(unknown)!r:.80}, which no certificate does")
             votes = _votes_of(content)
             label, radius = (_whole_numbers(name, content[name], votes.examples) for name in ("label", "radius"))
@@ -388,6 +416,7 @@ class Certificate:
                 versions=dict(content["versions"]),
                 issued=_checked_time(content["issued"]),
                 collective=Collective.of(content.get("collective"), content.get("collective_proof"), votes.examples),
+                frontier=_frontier_of(content, radius, status),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
             if isinstance(error, ArtifactError):
@@ -466,7 +495,14 @@ class Certificate:
             "assumptions": list(map(str, self.assumptions)),
             "error_budget": self.error_budget,
             **({} if self.collective is None else {"collective": self.collective.to_dict()}),
+            **self._moves(),
         }
+
+    def _moves(self) -> dict[str, Any]:
+        """How far the input may move, and in what that is measured; nothing where it stays as it is."""
+        if self.frontier is None:
+            return {}
+        return {"input_change": self.input_change, "input_change_of": self.frontier.of}
 
     def _lists(self) -> dict[str, Any]:
         """What is said of every prediction, in plain lists; names of classes and hashes of inputs where there are."""
@@ -477,6 +513,7 @@ class Certificate:
             **({} if names is None else {"class": _names_of(names, self.label)}),
             "radius": self.radius.tolist(),
             "status": self.status.tolist(),
+            **({} if self.frontier is None else {"frontier": self.frontier.to_list()}),
         }
 
     def _truth(self, labels: npt.ArrayLike | None) -> IntArray:
@@ -542,6 +579,23 @@ def _whole_numbers(name: str, values: Any, count: int) -> IntArray:
     if not all(type(number) is int for number in numbers):
         raise ValueError(f"{name} holds something other than whole numbers")
     return np.array(numbers, dtype=np.int64)
+
+
+def _frontier_of(content: Mapping[str, Any], radius: IntArray, status: Sequence[str]) -> Frontier | None:
+    """The radii by how far the input may move; the first are those of the certificate."""
+    if "frontier" not in content:
+        if content.keys() & set(_MOVED):
+            raise ValueError("it says how far inputs move, and no radii for that")
+        return None
+    rows = _listed("frontier", content["frontier"])
+    if not all(isinstance(row, dict) and row.keys() == {"input_change", "radius", "status"} for row in rows):
+        raise ValueError("frontier holds something else than input_change, radius and status")
+    changes = tuple(float(row["input_change"]) for row in rows)
+    radii = np.stack([_whole_numbers("frontier", row["radius"], len(radius)) for row in rows])
+    statuses = [[Status(name).value for name in _listed("frontier", row["status"], len(radius))] for row in rows]
+    if changes[0] != content["input_change"] or (radii[0] != radius).any() or statuses[0] != list(status):
+        raise ValueError("the first of frontier is not what the certificate claims")
+    return Frontier(changes, content["input_change_of"], radii, np.array(statuses))
 
 
 def _names_of(names: Sequence[Any], label: IntArray) -> list[Any]:

@@ -197,6 +197,10 @@ def _check_alike(first: Votes, second: Votes) -> None:
         raise ConfigError("These votes are about different data or inputs; merge only runs on the same ones.")
     if first.unit != second.unit:
         raise ConfigError("These votes do not agree on what a unit is; merge only runs that declare the same units.")
+    if first.input_noise != second.input_noise:
+        raise ConfigError(
+            "These votes were cast on inputs with different noise; merge only runs with the same --input-noise."
+        )
     if first.size != second.size:
         raise ConfigError(
             f"These votes do not agree on the number of {first.unit_words.many_in_full} that their constants follow; "

@@ -156,6 +156,23 @@ class ExactRule(Rule):
         """The prediction on every example, and its radius."""
         raise NotImplementedError
 
+    def reads_moved(self, threat: Threat) -> tuple[str, ...]:
+        """Names of the evidence that `decide_moved` needs."""
+        return ()
+
+    def decide_moved(self, votes: Votes, threat: Threat, change: float) -> Decision:
+        """The same where the input may have moved, too: a radius of -1 where that alone may change the label.
+
+        Args:
+            votes: they carry the evidence that `reads_moved` names.
+            threat: how the training data may have been changed.
+            change: how far the features of the input may have moved, at least 0, in Euclidean length.
+
+        Raises:
+            UnsupportedMechanismError: nothing is proved for inputs that change.
+        """
+        raise certifies_no_input_change(self)
+
     @property
     def reads_together(self) -> tuple[str, ...]:
         """Names of the evidence that `decide_together` needs."""
@@ -293,6 +310,27 @@ class Method(Rule):
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """The accountant of this method for one mechanism and one threat."""
         raise NotImplementedError
+
+    def accountant_moved(self, mechanism: Mechanism, threat: Threat, shift: float) -> Accountant:
+        """The same where the input may have moved, too; unlike the other it may deny a radius of 0.
+
+        Args:
+            mechanism: what each instance ran.
+            threat: how the training data may have been changed.
+            shift: the change of the input over the standard deviation of the noise that each instance adds to it.
+
+        Raises:
+            UnsupportedMechanismError: nothing is proved for inputs that change.
+        """
+        raise certifies_no_input_change(self)
+
+
+def certifies_no_input_change(rule: Rule) -> UnsupportedMechanismError:
+    """What a rule says that certifies changes of the training data alone."""
+    return UnsupportedMechanismError(
+        f"The method {rule.name} certifies changes of the training data, not of the input; leave input_change out, or "
+        "use fdp, bagging or nearest-neighbours."
+    )
 
 
 def default_rule(mechanism: Mechanism) -> Rule:

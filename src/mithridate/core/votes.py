@@ -20,8 +20,9 @@ from mithridate._text import counted, listed, printable, shortened, shown
 from mithridate.core import merging
 from mithridate.core.bounds import ANYTIME
 from mithridate.core.conditions import Size, Statement, from_plain, known_by_name, to_plain
+from mithridate.core.input_change import InputNoise
 from mithridate.core.labels import ClassName, class_names_of, kind_and_value, places_of, unknown_label
-from mithridate.core.mechanism import Deterministic, Mechanism, Voters, mechanism_from_dict
+from mithridate.core.mechanism import Deterministic, Mechanism, Random, Voters, mechanism_from_dict
 from mithridate.core.merging import LARGEST, InstanceRanges, checked_parts, size_of, whole_number
 from mithridate.core.provenance import HASH_BYTES, Hashes, TrainingData
 from mithridate.core.units import Unit, UnitWords, words_of
@@ -42,7 +43,7 @@ _ARRAYS = {
     "input_hashes": "input_hashes",
 }
 _MAPPINGS = ("shards", "devices", "planned")
-_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size", "training", "unit")
+_MAY_BE_LEFT_OUT = (*_MAPPINGS, "size", "training", "unit", "input_noise")
 _WANTED = "an array 'counts'"
 _EVIDENCE = "evidence."
 _LONGEST_LINE = 120
@@ -82,6 +83,7 @@ class Votes:
         input_hashes: SHA-256 of every input, examples x 32 bytes, where they are known; see `core.provenance`.
         unit: what radii count, where an attacker controls more than one example at a time. The mechanism then speaks of
             units wherever it says examples, and so does the size; None: a unit is an example.
+        input_noise: the noise that every instance added to every input before it voted; None: none.
     """
 
     counts: IntArray
@@ -102,8 +104,13 @@ class Votes:
     training: TrainingData | None = None
     input_hashes: Hashes | None = None
     unit: Unit | None = None
+    input_noise: InputNoise | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.input_noise, InputNoise | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected input_noise to be an InputNoise or None, got {shown(self.input_noise)}.")
+        if self.input_noise is not None and not isinstance(self.mechanism, Random):
+            raise ConfigError("Noise on inputs makes votes random, and these are those of a function; leave it out.")
         if not isinstance(self.unit, Unit | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"Expected unit to be a Unit or None, got {shown(self.unit)}.")
         if not isinstance(self.training, TrainingData | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -321,6 +328,7 @@ class Votes:
             "size": None if self.size is None else self.size.to_dict(),
             "training": None if self.training is None else self.training.to_dict(),
             "unit": None if self.unit is None else self.unit.to_dict(),
+            "input_noise": None if self.input_noise is None else self.input_noise.to_dict(),
             **{name: dict(getattr(self, name)) for name in _MAPPINGS},
         }
         named = {key: getattr(self, name) for key, name in _ARRAYS.items()}
@@ -347,6 +355,7 @@ class Votes:
                 "size": None if header.get("size") is None else Size(**header["size"]),
                 "training": None if header.get("training") is None else TrainingData(**header["training"]),
                 "unit": None if header.get("unit") is None else Unit(**header["unit"]),
+                "input_noise": None if header.get("input_noise") is None else InputNoise(**header["input_noise"]),
                 **{name: header.get(name, {}) for name in _MAPPINGS},
             }
             mechanism = header["mechanism"]

@@ -41,20 +41,33 @@ learner with these scores exists whose label changes (up to ties and to the size
 * `EDIT` (each of r examples inserted, deleted or changed: d <= r and a <= r): a = r, and m in [n - r, n] where
   m = r / (t - 1), t = ((1 + c) / c)^(1/(k-1)), clipped to the range: below it room falls, above it room rises. At
   k = 1 it only rises, so m = n - r. With n' = m + r and c = 1 this is the condition of Jia et al.
+
+*Where the input may move, too*, by h standard deviations of the noise that every instance adds to it: given that a
+tuple has shared examples only, all such tuples are as likely under D as under D', and model and noisy input obey the
+curve of N(h, 1) against N(0, 1). An event of probability x under D has at most min(1, x / s) among them, so with
+s' = ((n - d) / n')^k
+
+    K(x) = 1 - s' + s' Phi(Phi^-1(min(1, x / s)) + h).
+
+K rises with d and with a, since s falls in d, and s' in both. So the worst D' of `EDIT` is that of `REPLACE`, (r, r);
+for `SYMMETRIC_DIFFERENCE` every split counts, and (most d, most a) of a block of them covers the block.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from mithridate import _validate
 from mithridate.core.mechanism import Mechanism, Random, Threat, Voters
-from mithridate.core.rule import Accountant, BoolArray, Margins, Method, Rule, Weighted
+from mithridate.core.rule import Accountant, BoolArray, FloatArray, Margins, Method, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.data.partition import IndexArray
 from mithridate.defences._trained import PlainDefence
@@ -72,6 +85,10 @@ _ROUNDING = 4 * _UNIT
 _REACH = 700.0
 # Whole numbers tried on either side of the worst m: its own rounding error is far smaller.
 _NEIGHBOURS = 4
+# Added to every curve of an input that moves: its logarithms, exponentials and distribution functions are off by less.
+_CURVE_ROUNDING = 1e-12
+# So many blocks of splits, at most, cover a ball.
+_BLOCKS = 256
 # Draws of a learner.
 _LEARNER_DRAWS = 75
 
@@ -192,6 +209,59 @@ class BaggingRule(Weighted, Method):
                 "leave the method out to get the one that fits."
             )
         return BaggingAccountant(mechanism, threat)
+
+    def accountant_moved(self, mechanism: Mechanism, threat: Threat, shift: float) -> Accountant:
+        """The same where the input may move, too.
+
+        Raises:
+            UnsupportedMechanismError: the instances were not trained on examples drawn with replacement.
+        """
+        self.accountant(mechanism, threat)  # or it says what is wrong
+        assert isinstance(mechanism, Bagged)
+        return MovedBaggingAccountant(mechanism, threat, shift)
+
+
+class MovedBaggingAccountant(Accountant):
+    """The condition of the module docstring where the input may move by `shift` standard deviations of its noise."""
+
+    def __init__(self, mechanism: Bagged, threat: Threat, shift: float) -> None:
+        self._mechanism, self._threat, self._shift = mechanism, threat, shift
+
+    @property
+    def error_budget(self) -> dict[str, float]:
+        """What was added to every curve for rounding."""
+        return {"rounding": _CURVE_ROUNDING}
+
+    def holds(self, radius: int, margins: Margins) -> BoolArray:
+        """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
+        shown = np.ones(len(margins), dtype=np.bool_)
+        for deleted, inserted in _covering_splits(self._threat, radius):
+            shown &= margins.sum_of(partial(self._curve, deleted, inserted)) < 1
+        return shown
+
+    def _curve(self, deleted: int, inserted: int, x: FloatArray) -> FloatArray:
+        """K of a split, rounded up."""
+        total, draws = self._mechanism.num_train, self._mechanism.draws
+        left = total - min(deleted, total)
+        shared, among_others = (_power(left, whole, draws)[0] for whole in (total, max(left + inserted, 1)))
+        with np.errstate(divide="ignore", over="ignore"):
+            given_shared = np.minimum(x / shared, 1.0) if shared > 0 else np.ones_like(x)
+            moved = special.ndtr(special.ndtri(given_shared) + self._shift) if self._shift else given_shared
+        return np.clip(1 - among_others * (1 - moved) + _CURVE_ROUNDING, x, 1.0)
+
+
+def _covering_splits(threat: Threat, radius: int) -> list[tuple[int, int]]:
+    """Numbers of deleted and inserted examples, one of which is at least as bad as any D' of the ball."""
+    match threat:
+        case Threat.ADD:
+            return [(0, radius)]
+        case Threat.REMOVE:
+            return [(radius, 0)]
+        case Threat.SYMMETRIC_DIFFERENCE:
+            starts = np.unique(np.linspace(0, radius + 1, min(radius + 1, _BLOCKS) + 1).astype(np.int64)).tolist()
+            return [(after - 1, radius - first) for first, after in itertools.pairwise(starts)]
+        case _:
+            return [(radius, radius)]
 
 
 class BaggingAccountant(Accountant):
