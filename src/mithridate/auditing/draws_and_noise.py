@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DivisionByZero, InvalidOperation
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,9 @@ _SIXTIETH = Decimal("1e-35")
 @second_route("bagged", "bagging")
 def recheck_bagging(claim: Claim) -> BoolArray:
     """Which radii do not hold at some size of D'."""
-    constants = claim.constants
-    return claim.unconfirmed(_Bagging(constants["num_train"], constants["draws"], claim.threat))
+    constants, shift = claim.constants, claim.input_shift
+    route = _Bagging(constants["num_train"], constants["draws"], claim.threat)
+    return claim.unconfirmed(partial(route.holds_moved, shift) if shift else route)
 
 
 @second_route("noisy-labels", "label-smoothing")
@@ -57,6 +59,12 @@ def _check_threat(claim: Claim, threat: Threat) -> None:
         raise UnsupportedMechanismError(
             f"The rule {claim.rule!r} is about the threat {threat.value!r}; {claim.threat.value!r} cannot be certified."
         )
+
+
+def _after_move(share: FloatArray, shift: float) -> FloatArray:
+    """The share of an event, at most or at least, after the mean of its noise has moved; by the error function."""
+    moved = special.erfcinv(2 * share) - shift / math.sqrt(2)
+    return special.erfc(moved) / 2
 
 
 class _Bagging:
@@ -91,6 +99,38 @@ class _Bagging:
                 needed = self._exact.fma(other, Decimal(float(rival[row])), needed)
                 shown[row] = self._exact.add(needed, _SIXTIETH * max(own, other)) < 0
         return shown
+
+    def holds_moved(self, shift: float, radius: int, limits: Limits) -> BoolArray:
+        """The same where the input moves by so many standard deviations of the noise on it.
+
+        All that an instance draws is shared with probability s under D and s' under D'. If it is, the label has at least
+        1 - (1 - p1) / s of the votes, and a rival at most p2 / s; noise that moves takes from one and gives to the other.
+        In all other cases the rival gets everything.
+        """
+        shown = np.ones(len(limits.top_lower), dtype=np.bool_)
+        miss, rival = _shares(limits)
+        for size, shared in self._splits(radius):
+            kept = self._power(max(shared, 0))
+            stays = float(self._exact.divide(kept, self._power(size))) if size else 0.0
+            with np.errstate(divide="ignore", invalid="ignore"):
+                top = stays * _after_move(1 - np.minimum(miss / float(kept), 1.0), -shift) if kept else 0.0 * miss
+                most = 1 - stays + stays * _after_move(np.minimum(rival / float(kept), 1.0), shift) if kept else 1.0
+            shown &= limits.weight * (top - _ROUNDING) > limits.rival_weight * (most + _ROUNDING)
+        return shown
+
+    def _splits(self, radius: int) -> Iterator[tuple[int, int]]:
+        """Sizes of D' and of what it shares with D: all, or of many, of each block one that is worse than all in it."""
+        n = self._total
+        match self._threat:
+            case Threat.SYMMETRIC_DIFFERENCE:
+                step = max(1, radius // self._EVERY_SIZE)
+                for fewest in range(0, radius + 1, step):
+                    most = min(fewest + step - 1, radius)
+                    yield max(n - most, 0) + radius - fewest, n - most
+            case Threat.EDIT:
+                yield max(n - radius, 0) + radius, n - radius
+            case _:
+                yield from self._neighbouring(radius, Decimal(1), Decimal(1))
 
     def _worst(self, radius: int, own: Decimal, other: Decimal) -> Decimal:
         """The most that a D' of the ball takes from the lead before anyone has voted."""

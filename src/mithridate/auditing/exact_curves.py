@@ -17,6 +17,9 @@ for certain, what is left out of Q as absent.
 References: Gil-Pelaez 1951; Davies 1973 (Biometrika 60), whose midpoint rule is used here for H instead of tails.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Self, cast
@@ -93,22 +96,23 @@ class ExactTradeoff:
         steps: number of steps.
         deleted: examples that D' has and D lacks.
         inserted: examples that D has and D' lacks.
+        shift: how far the input may move, too, in standard deviations of the noise on it.
 
     Raises:
         NumericalError: the curve would be too large to compute.
     """
 
-    def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int) -> None:
+    def __init__(self, noise: float, rate: float, steps: int, deleted: int, inserted: int, shift: float = 0.0) -> None:
         self._solve: Callable[[FloatArray], FloatArray]
         up, down = _components(deleted, rate), _components(inserted, rate)
         if deleted == inserted == 0:
-            self._solve = lambda x: x
+            self._solve = _Gaussian(shift)
         elif rate == 1.0:
-            shift = (deleted + inserted) * float(np.sqrt(steps)) / noise
-            self._solve = lambda x: special.ndtr(special.ndtri(x) + shift)
+            self._solve = _Gaussian(math.hypot((deleted + inserted) * math.sqrt(steps) / noise, shift))
         elif up.counts[-1] == down.counts[-1] == 0:  # changed examples are hardly ever sampled
-            certain = -np.expm1(steps * np.log1p(-up.dropped))
-            self._solve = lambda x: x + certain
+            self._solve = _Gaussian(shift, certain=-math.expm1(steps * math.log1p(-up.dropped)))
+        elif shift:
+            self._solve = _with_moved_input(noise, rate, steps, deleted, inserted, shift)
         elif steps == 1:
             self._solve = _OneStep(noise, rate, deleted, inserted)
         else:
@@ -127,7 +131,7 @@ class ExactTradeoff:
 
         None where the curve is not known by such lines.
         """
-        return self._solve.lines(x) if isinstance(self._solve, _Inversion) else None
+        return self._solve.lines(x) if isinstance(self._solve, _Inversion | _Gaussian) else None
 
 
 def _many_steps(
@@ -140,6 +144,31 @@ def _many_steps(
         except _TooSlowError:
             continue
     return _Inversion(noise, rate, steps, deleted, inserted, blurred=True)
+
+
+def _with_moved_input(noise: float, rate: float, steps: int, deleted: int, inserted: int, shift: float) -> _Inversion:
+    """What a move of the input adds to the loss is Gaussian, and so a factor of the characteristic function."""
+    try:
+        return _Inversion(noise, rate, steps, deleted, inserted, shift)
+    except _TooSlowError:
+        return _Inversion(noise, rate, steps, deleted, inserted, shift, blurred=True)
+
+
+class _Gaussian:
+    """N(shift, 1) against N(0, 1), and with some probability all is seen."""
+
+    def __init__(self, shift: float, *, certain: float = 0.0) -> None:
+        self._shift, self._certain = shift, certain
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        moved = special.ndtr(special.ndtri(x) + self._shift) if self._shift else x
+        return moved + self._certain
+
+    def lines(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Tangents."""
+        at = special.ndtri(x)
+        slopes = np.exp(-self._shift * at - self._shift**2 / 2)
+        return self(x) - slopes * x + 1e-15, slopes
 
 
 class _TooSlowError(NumericalError):
@@ -164,6 +193,11 @@ class _OneStep:
         return special.ndtr(-(low[:, None] - self._up.counts) / self._noise) @ self._up.weights + self._up.dropped
 
 
+def _reach_of(deviation: float) -> float:
+    """How far from 0 the loss of two normal draws goes whose means differ by so many standard deviations."""
+    return math.sqrt(-2 * math.log(_OUTSIDE)) * deviation + deviation * deviation
+
+
 class _Inversion:
     """Many steps: H from the characteristic function of the loss under P.
 
@@ -172,21 +206,31 @@ class _Inversion:
     w_k = (2k + 1) pi / W and the coefficients 1 / (W i w (1 + i w)), and what the second continuation adds is
     exp(-W) times what Q has below s.
 
-    With `blurred`, let the attacker also see one more output with Gaussian noise, so much noise that the characteristic
-    function is gone at the last frequency: K can only become larger.
+    An input that moves by `shift` standard deviations of its noise adds a normal draw to the loss, with that standard
+    deviation. With `blurred`, let the attacker also see one more output with Gaussian noise, so much noise that the
+    characteristic function is gone at the last frequency: K can only become larger.
     """
 
     def __init__(
-        self, noise: float, rate: float, steps: int, deleted: int, inserted: int, *, blurred: bool = False
+        self,
+        noise: float,
+        rate: float,
+        steps: int,
+        deleted: int,
+        inserted: int,
+        shift: float = 0.0,
+        *,
+        blurred: bool = False,
     ) -> None:
-        self._steps, self._blur = steps, 0.0
+        self._steps, self._blur = steps, shift
         self._pair = (noise, rate, deleted, inserted)
         self._width = min(noise / 10, noise * noise / 4)
         while True:
             self._one = _one_step(*self._pair, self._width)
             self._low, self._high = self._window()
             if blurred:
-                self._blur = self._enough_blur()
+                self._blur = max(self._enough_blur(), shift)
+            self._make_room()
             self._invert()
             wrong = self._steps * self._quadrature_error()
             if wrong <= _QUADRATURE or self._width < 1e-3 * min(noise, noise * noise):
@@ -209,13 +253,17 @@ class _Inversion:
         return -float(np.min(low / tilts)), float(np.min(high / tilts))
 
     def _enough_blur(self) -> float:
-        """A standard deviation of a loss, and room for it in the window."""
-        blur = 0.0
-        for _ in range(2):  # The room makes the frequencies smaller.
-            blur = np.sqrt(-2 * np.log(_GONE)) * (self._high - self._low) / (2 * np.pi * (_MAX_FREQUENCIES - _BLOCK))
-            reach = np.sqrt(-2 * np.log(_OUTSIDE)) * blur + blur * blur
-            self._low, self._high = self._low - reach, self._high + reach
-        return float(blur)
+        """A standard deviation of a loss that ends the characteristic function in time."""
+        blur, width = 0.0, self._high - self._low
+        for _ in range(3):  # The room that it needs makes the frequencies smaller.
+            wide = width + 2 * _reach_of(blur)
+            blur = math.sqrt(-2 * math.log(_GONE)) * wide / (2 * math.pi * (_MAX_FREQUENCIES - _BLOCK))
+        return blur
+
+    def _make_room(self) -> None:
+        """In the window, for what is normal in the loss."""
+        reach = _reach_of(self._blur)
+        self._low, self._high = self._low - reach, self._high + reach
 
     def _invert(self) -> None:
         """Characteristic functions at the frequencies (k + 1/2) * spacing, as far as they matter."""

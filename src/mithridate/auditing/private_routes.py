@@ -43,7 +43,8 @@ _MANY_KEPT = 16
 @second_route("sampled-gaussian", "fdp")
 def recheck_tradeoff(claim: Claim) -> BoolArray:
     """Which radii of f-DP do not hold on the exact curves."""
-    route, found = _TradeoffRoute(PrivateTraining.of(claim.constants), claim.threat), claim.distributions
+    training, found = PrivateTraining.of(claim.constants), claim.distributions
+    route = _TradeoffRoute(training, claim.threat, claim.input_shift)
     if found is None:
         return claim.unconfirmed(lambda radius, limits: route(radius, _Pairs(limits)))
     return claim.unconfirmed_members(
@@ -146,14 +147,16 @@ class _TradeoffRoute:
     does not show a claim, the curve of the split itself decides. Of more changes than `_MOST_CHAINED`, neighbouring
     splits are taken together: (most deleted, most inserted) of them dominates each. It has more changes than the
     radius, so where a claim fails there, fewer splits are taken together.
+
+    An input that moves does so once: in a chain with what was gained, or where nothing was with what was lost.
     """
 
-    def __init__(self, training: PrivateTraining, threat: Threat) -> None:
-        self._training, self._threat = training, threat
-        self._gained = _PureSplits(lambda number: self._exact(Difference(number, 0)))
-        self._lost = _PureSplits(lambda number: self._exact(Difference(0, number)))
-        self._tables: dict[Difference, _ConcaveTable] = {}
-        self._node_values: dict[int, FloatArray] = {}
+    def __init__(self, training: PrivateTraining, threat: Threat, shift: float = 0.0) -> None:
+        self._training, self._threat, self._shift = training, threat, shift
+        self._gained = _PureSplits(lambda number: self._exact(Difference(number, 0), shift))
+        self._lost = _PureSplits(lambda number: self._exact(Difference(0, number), 0.0))
+        self._tables: dict[tuple[Difference, float], _ConcaveTable] = {}
+        self._node_values: dict[tuple[int, float], FloatArray] = {}
 
     def __call__(self, radius: int, claims: _Conditions) -> BoolArray:
         if self._threat is not Threat.SYMMETRIC_DIFFERENCE:
@@ -203,7 +206,7 @@ class _TradeoffRoute:
     def _holds(self, split: Difference, claims: _Conditions) -> BoolArray:
         x = claims.x
         pure = (Difference(split.gained, 0), Difference(0, split.lost))
-        is_new = any(sum(each) > _MANY_KEPT and each not in self._tables for each in pure)
+        is_new = any(sum(each) > _MANY_KEPT and (each, self._shift) not in self._tables for each in pure)
         if self._training.keep is not None and is_new:
             # Thousands of curves are not computed for a claim that one of them refutes.
             held = claims.below_one(self._at_least(self._training.keep, split, x))
@@ -221,47 +224,48 @@ class _TradeoffRoute:
         kept = int(stats.binom.ppf(max(float(x.min()) / 10, 1e-12), changes, keep))
         missed = float(stats.binom.cdf(kept - 1, changes, keep))
         if split.gained >= split.lost:
-            return (1 - missed) * self._exact(Difference(kept, 0))(x)
-        return self._exact(Difference(0, kept))(np.maximum(x - missed, 0.0))
+            return (1 - missed) * self._exact(Difference(kept, 0), self._shift)(x)
+        return self._exact(Difference(0, kept), self._shift)(np.maximum(x - missed, 0.0))
 
     def _largest(self, split: Difference, x: FloatArray) -> FloatArray:
         """K of a split. Of a subsampled mechanism: pure splits mixed over what was kept, others as a chain of two."""
         keep = self._training.keep
-        if keep is None:
-            return self._exact(split)(x)
-        x = self._mixed(keep, Difference(0, split.lost))(x) if split.lost else x
-        return self._mixed(keep, Difference(split.gained, 0))(x) if split.gained else x
+        if keep is None or not any(split):
+            return self._exact(split, self._shift)(x)
+        if split.lost:
+            x = self._mixed(keep, Difference(0, split.lost), 0.0 if split.gained else self._shift)(x)
+        return self._mixed(keep, Difference(split.gained, 0), self._shift)(x) if split.gained else x
 
-    def _mixed(self, keep: float, split: Difference) -> _ConcaveTable:
+    def _mixed(self, keep: float, split: Difference, shift: float) -> _ConcaveTable:
         """K of a pure split: the mean of K_(k, 0) over what was kept, or the inverse of the mean of inverses."""
-        if split not in self._tables:
+        if (split, shift) not in self._tables:
             kept = np.arange(sum(split) + 1)
             weights = stats.binom.pmf(kept, sum(split), keep)
             used = weights > 1e-16
             # What is left out counts as if whoever was kept were seen: K <= 1.
             mean = np.full(len(_NODES), float(weights[~used].sum()))
             for k in kept[used].tolist():
-                mean += weights[k] * self._at_nodes(k)
+                mean += weights[k] * self._at_nodes(k, shift)
             mean = np.minimum(mean, 1.0)
             # The inverse of K_(0, j) is one minus the curve of the reverse pair at one minus y, and that is K_(j, 0);
             # one minus the nodes are the nodes backwards.
-            self._tables[split] = (
+            self._tables[split, shift] = (
                 _ConcaveTable(_NODES, mean, error=_NODE_ERROR)
                 if split.gained
                 else _ConcaveTable(1 - mean[::-1], _NODES, error=_NODE_ERROR)
             )
-        return self._tables[split]
+        return self._tables[split, shift]
 
-    def _at_nodes(self, kept: int) -> FloatArray:
-        if kept not in self._node_values:
+    def _at_nodes(self, kept: int, shift: float) -> FloatArray:
+        if (kept, shift) not in self._node_values:
             try:
-                self._node_values[kept] = self._exact(Difference(kept, 0))(_NODES)
+                self._node_values[kept, shift] = self._exact(Difference(kept, 0), shift)(_NODES)
             except NumericalError:  # so little noise that whoever is kept is seen: K <= 1 is all that is claimed
-                self._node_values[kept] = np.ones(len(_NODES))
-        return self._node_values[kept]
+                self._node_values[kept, shift] = np.ones(len(_NODES))
+        return self._node_values[kept, shift]
 
-    def _exact(self, split: Difference) -> ExactTradeoff:
-        return ExactTradeoff(self._training.noise, self._training.rate, self._training.steps, *split)
+    def _exact(self, split: Difference, shift: float) -> ExactTradeoff:
+        return ExactTradeoff(self._training.noise, self._training.rate, self._training.steps, *split, shift=shift)
 
 
 class _PureSplits:
@@ -273,8 +277,8 @@ class _PureSplits:
 
     def __init__(self, curve_of: Callable[[int], ExactTradeoff]) -> None:
         self._curve_of = curve_of
-        # Intercepts and slopes by the number of changes; without any the curve is x itself.
-        self._lines: FloatArray = np.stack([np.zeros(len(_AT)), np.ones(len(_AT))])[None]
+        # Intercepts and slopes by the number of changes, from none on.
+        self._lines: FloatArray = np.stack(curve_of(0).lines(_AT) or ())[None]
         self.known = 0
 
     def know(self, number: int) -> bool:

@@ -78,6 +78,8 @@ class Claim:
         distributions: bounds on whole distributions of scores, whose means are the limits; None where there are none.
         progress: called with how many radii are done and their total; of a deterministic mechanism, how many examples.
         counts_units: whether radii count units that have names, each of many examples, and not single examples.
+        input_change: how far the input may have moved, too; a radius of 0 then claims something.
+        input_noise: standard deviation of the noise that each instance added to the input; None: none.
     """
 
     mechanism: Mechanism
@@ -92,6 +94,21 @@ class Claim:
     distributions: Distributions | None = None
     progress: Progress | None = None
     counts_units: bool = False
+    input_change: float = 0.0
+    input_noise: float | None = None
+
+    @property
+    def input_shift(self) -> float:
+        """How far the input may have moved, in standard deviations of the noise on it; rounded up.
+
+        Raises:
+            ArtifactError: it may have moved, and there was no noise.
+        """
+        if not self.input_change:
+            return 0.0
+        if self.input_noise is None:
+            raise ArtifactError("The claim is about inputs that move, but its votes were cast on inputs without noise.")
+        return self.input_change / self.input_noise * (1 + 1e-15)
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -114,8 +131,12 @@ class Claim:
 
     @property
     def radii(self) -> list[int]:
-        """The distinct radii to check: above 0, and none that nobody searches for, since a file may claim anything."""
-        return np.unique(self.radius[(self.radius > 0) & (self.radius <= SEARCH_LIMIT)]).tolist()
+        """The distinct radii to check, and none that nobody searches for, since a file may claim anything.
+
+        A radius of 0 claims something only where the input may have moved.
+        """
+        least = 0 if self.input_change else 1
+        return np.unique(self.radius[(self.radius >= least) & (self.radius <= SEARCH_LIMIT)]).tolist()
 
     def unconfirmed(self, holds: Callable[[int, Limits], BoolArray]) -> BoolArray:
         """Which radii do not hold, asked once for each radius and each distinct row of bounds.

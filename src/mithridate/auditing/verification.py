@@ -148,7 +148,8 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield from _check_units(certificate)
     yield from _check_size(certificate)
     if isinstance(certificate.votes.mechanism, Deterministic):
-        yield _check_decisions(certificate, progress)
+        for row in _by_input_change(certificate):
+            yield _check_decisions(row, progress)
         yield from _check_together(certificate)
         return
     if certificate.collective is not None:
@@ -163,11 +164,23 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         return
     route = "by the code that certified" if certificate.bounds == "betting" else "by another route"
     yield Check("confidence bounds", True, f"{certificate.bounds} bounds on {certificate.on} computed again {route}")
-    yield _check_statuses(certificate, limits)
-    claim = replace(_claim(certificate, limits, progress), distributions=distributions)
-    changes = certificate.votes.unit_words.changes
-    what = f"hold, at {len(claim.radii)} distinct radii, whatever the {changes} are"
-    yield _check_again("radii", claim, _to_show(certificate) > SEARCH_LIMIT, what)
+    for row in _by_input_change(certificate):
+        moved = _moved(row)
+        yield _check_statuses(row, limits, moved)
+        claim = replace(_claim(row, limits, progress), distributions=distributions)
+        what = f"hold, at {len(claim.radii)} distinct radii, whatever the {row.votes.unit_words.changes} are"
+        yield _check_again(f"radii{moved}", claim, _to_show(row) > SEARCH_LIMIT, what)
+
+
+def _by_input_change(certificate: Certificate) -> list[Certificate]:
+    """The claims of a certificate for each distance by which the input may move; itself, where it stays as it is."""
+    changes = [] if certificate.frontier is None else certificate.frontier.changes
+    return [certificate.at_input_change(change) for change in changes] or [certificate]
+
+
+def _moved(certificate: Certificate) -> str:
+    """By how much the input may move, for the name of a check."""
+    return "" if certificate.frontier is None else f", input change {certificate.input_change:g}"
 
 
 def _check_assumptions(certificate: Certificate) -> Check:
@@ -289,13 +302,17 @@ def _weights(certificate: Certificate) -> IntArray:
 
 def _check_decisions(certificate: Certificate, progress: Progress | None) -> Check:
     """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
+    may_move = certificate.frontier is not None
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
-    wrong = (certificate.radius < 0) | (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
+    abstained = may_move & (certificate.radius == -1)
+    limited[abstained] = Status.INPUT_CHANGE.value
+    wrong = (certificate.radius < 0) & ~abstained
+    wrong |= (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
     units = certificate.votes.unit_words
     change = f"change of so many {units.many}" if units.are_named else "change of their size"
     what = f"hold under the worst {change}, by another route"
-    return _check_again("labels and radii", _claim(certificate, progress=progress), wrong, what)
+    return _check_again(f"labels and radii{_moved(certificate)}", _claim(certificate, progress=progress), wrong, what)
 
 
 def _check_together(certificate: Certificate) -> Iterator[Check]:
@@ -320,15 +337,17 @@ def _check_together(certificate: Certificate) -> Iterator[Check]:
     yield Check("together", True, f"no more predictions change together than claimed, at r = {radii}, by another route")
 
 
-def _check_statuses(certificate: Certificate, limits: Limits) -> Check:
+def _check_statuses(certificate: Certificate, limits: Limits, moved: str) -> Check:
     abstained = certificate.status == Status.NOT_SEPARATED.value
+    if certificate.frontier is not None:
+        abstained |= certificate.status == Status.INPUT_CHANGE.value
     ahead = limits.weight * limits.top_lower > limits.rival_weight * limits.rival_upper
     separated = ahead.reshape(len(abstained), -1).all(axis=1)
     wrong = abstained != (certificate.radius == -1)
     wrong |= (certificate.radius < -1) | (certificate.radius > SEARCH_LIMIT)
     wrong |= ~abstained & ~separated
     wrong |= (certificate.status == Status.SEARCH_LIMIT.value) & (certificate.radius != SEARCH_LIMIT)
-    return _counted("statuses", wrong, "fit their bounds and radii")
+    return _counted(f"statuses{moved}", wrong, "fit their bounds and radii")
 
 
 def _claim(certificate: Certificate, limits: Limits | None = None, progress: Progress | None = None) -> Claim:
@@ -346,6 +365,8 @@ def _claim(certificate: Certificate, limits: Limits | None = None, progress: Pro
         limits=limits,
         progress=progress,
         counts_units=votes.unit is not None,
+        input_change=certificate.input_change,
+        input_noise=None if votes.input_noise is None else votes.input_noise.deviation,
     )
 
 
