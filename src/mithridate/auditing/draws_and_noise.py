@@ -103,9 +103,9 @@ class _Bagging:
     def holds_moved(self, shift: float, radius: int, limits: Limits) -> BoolArray:
         """The same where the input moves by so many standard deviations of the noise on it.
 
-        All that an instance draws is shared with probability s under D and s' under D'. If it is, the label has at least
-        1 - (1 - p1) / s of the votes, and a rival at most p2 / s; noise that moves takes from one and gives to the other.
-        In all other cases the rival gets everything.
+        All that an instance draws is shared with probability s under D and s' under D'. If it is, the label has at
+        least 1 - (1 - p1) / s of the votes, and a rival at most p2 / s; noise that moves takes from one and gives to
+        the other. In all other cases the rival gets everything.
         """
         shown = np.ones(len(limits.top_lower), dtype=np.bool_)
         miss, rival = _shares(limits)

@@ -406,6 +406,11 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
             "beyond what is stated here.",
             "The attacker does not know the randomness of training.",
         ]
+    if votes.input_noise is not None:
+        sentences.append(
+            f"Every instance added {votes.input_noise.in_words()}, to every input before it voted, drawn anew for "
+            "each; the attacker does not know it."
+        )
     sentences.extend(method.assumptions)
     if on == "scores":
         sentences.append("The scores of each instance lie in [0, 1] and add up to at most one.")

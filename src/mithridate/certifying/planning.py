@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,8 +12,10 @@ import numpy as np
 from mithridate import _validate
 from mithridate.accounting import FDP, Method
 from mithridate.certifying.certification import SEARCH_LIMIT, certify, default_bounds, separated_margins
+from mithridate.core.bounds import IntArray
+from mithridate.core.input_change import InputNoise
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
-from mithridate.core.rule import Weighted
+from mithridate.core.rule import Accountant, BoolArray, Weighted
 from mithridate.core.units import Unit, unit_in_json, words_of
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, NumericalError
@@ -47,6 +49,8 @@ class Plan:
         needed_noise_multiplier: the least noise with which they do, all else equal (to 1 part in 1000, rounded up).
         needed_steps: the most steps with which they do, all else equal.
         unit: what radii count, where that is not single examples.
+        input_noise: standard deviation of the noise that each instance would add to the input; None: none.
+        frontier: `radius_by_top_share` by how far the input may move, too; the plan itself is for the least of these.
     """
 
     mechanism: Private
@@ -63,6 +67,8 @@ class Plan:
     needed_noise_multiplier: float | None = None
     needed_steps: int | None = None
     unit: Unit | None = None
+    input_noise: float | None = None
+    frontier: dict[float, dict[float, int]] | None = None
 
     def __repr__(self) -> str:
         asked = "" if self.radius is None else f"; {self.radius:,} was asked for"
@@ -78,17 +84,27 @@ class Plan:
         options = self.method.to_dict()
         values: dict[str, Any] = {"schema": "mithridate.plan/1"}
         for each in fields(self):
-            if each.name == "unit":
+            if each.name in ("unit", "input_noise", "frontier"):
                 continue
             values[each.name] = getattr(self, each.name)
             if each.name == "method":
                 values |= {"method": options.pop("name"), "method_options": options}
         values["mechanism"] = self.mechanism.to_dict()
         values["threat"] = self.threat.value
-        values["radius_by_top_share"] = {f"{share:g}": radius for share, radius in self.radius_by_top_share.items()}
+        values["radius_by_top_share"] = _by_share(self.radius_by_top_share)
+        if self.frontier is not None:
+            values["input_noise"] = self.input_noise
+            values["frontier"] = [
+                {"input_change": change, "radius_by_top_share": _by_share(radii)}
+                for change, radii in self.frontier.items()
+            ]
         values |= unit_in_json(self.unit)
         asked = ("radius", "needed_instances", "needed_noise_multiplier", "needed_steps")
         return values if self.radius is not None else {key: values[key] for key in values if key not in asked}
+
+
+def _by_share(radii: dict[float, int]) -> dict[str, int]:
+    return {f"{share:g}": radius for share, radius in radii.items()}
 
 
 def plan(
@@ -102,6 +118,8 @@ def plan(
     method: Method | None = None,
     bounds: str | None = None,
     unit: Unit | None = None,
+    input_noise: float | None = None,
+    input_change: float | Sequence[float] | None = None,
 ) -> Plan:
     """What could be certified with this mechanism and this many instances.
 
@@ -116,6 +134,8 @@ def plan(
         bounds: confidence bounds on the votes; `winner` by default.
         unit: what radii count, where an attacker controls more than one example at a time; the mechanism then speaks of
             units wherever it says examples.
+        input_noise: standard deviation of the noise that each instance would add to the input before it votes.
+        input_change: how far the input may move, too, one distance or several, in the units of the noise.
 
     Raises:
         ConfigError: an argument is not what it should be.
@@ -135,14 +155,19 @@ def plan(
     method, kind = FDP() if method is None else method, default_bounds("votes") if bounds is None else bounds
     label, rival = _hardest(method, classes)
     counts = [_counts(share, instances, classes, label, rival) for share in TOP_SHARES]
+    if input_noise is not None and input_change is None:
+        raise ConfigError("input_noise is for inputs that change; add input_change (--input-change), or leave it out.")
+    noise = None if input_noise is None else InputNoise(input_noise)
     certificate = certify(
-        replace(Votes.from_counts(counts, mechanism=mechanism), unit=unit),
+        replace(Votes.from_counts(counts, mechanism=mechanism), unit=unit, input_noise=noise),
+        input_change=input_change,
         method=method,
         threat=threat,
         failure_prob=failure_prob,
         bounds=kind,
     )
-    radii = dict(zip(TOP_SHARES, np.where(certificate.label == label, certificate.radius, -1).tolist(), strict=True))
+    radii = _radii_by_share(certificate.label == label, certificate.radius)
+    frontier = certificate.frontier
     result = Plan(
         mechanism,
         instances,
@@ -154,8 +179,20 @@ def plan(
         radii[1.0],
         radius_by_top_share=radii,
         unit=unit,
+        input_noise=input_noise,
+        frontier=None
+        if frontier is None
+        else {
+            change: _radii_by_share(certificate.label == label, row)
+            for change, row in zip(frontier.changes, frontier.radius, strict=True)
+        },
     )
     return result if radius is None else _with_needs(result, radius)
+
+
+def _radii_by_share(wins: BoolArray, radius: IntArray) -> dict[float, int]:
+    """Radii by the share of votes for the label, -1 where another one wins."""
+    return dict(zip(TOP_SHARES, np.where(wins, radius, -1).tolist(), strict=True))
 
 
 def _hardest(method: Method, classes: int) -> tuple[int, int]:
@@ -201,11 +238,19 @@ def _reaches(asked: Plan, mechanism: Private, instances: int, radius: int) -> bo
         # The two pure splits are quick and nearly always decide; all splits are asked only when they hold.
         quick = (Threat.ADD, Threat.REMOVE) if asked.threat is Threat.SYMMETRIC_DIFFERENCE else ()
         for threat in quick:
-            if not method.accountant(mechanism, threat).holds(radius, margins).all():
+            if not _accountant(asked, method, mechanism, threat).holds(radius, margins).all():
                 return False
-        return bool(method.accountant(mechanism, asked.threat).holds(radius, margins).all())
+        return bool(_accountant(asked, method, mechanism, asked.threat).holds(radius, margins).all())
     except NumericalError:
         return False
+
+
+def _accountant(asked: Plan, method: Method, mechanism: Private, threat: Threat) -> Accountant:
+    """For the least change of the input that was asked about."""
+    change = min(asked.frontier, default=0.0) if asked.frontier else 0.0
+    if not change or asked.input_noise is None:
+        return method.accountant(mechanism, threat)
+    return method.accountant_moved(mechanism, threat, change / asked.input_noise)
 
 
 def _least(holds: Callable[[int], bool], start: int, limit: int) -> int | None:

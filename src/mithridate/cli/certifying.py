@@ -29,6 +29,7 @@ from mithridate.cli.train import accuracy, accuracy_sentence, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status, confidence, is_correct
 from mithridate.core.conditions import in_json
+from mithridate.core.input_change import checked_changes
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
@@ -62,6 +63,7 @@ _CERTIFY_EXAMPLES = """examples:
   mithridate certify votes.npz --labels-key y --radii 0,50,100 --out certificate.json
   mithridate certify runs/mnist --csv predictions.csv
   mithridate certify runs/parts --collective 10,50
+  mithridate certify runs/noisy --input-change 0,0.1,0.25,0.5
 """
 _PREDICT_EXAMPLES = """examples:
   mithridate predict runs/flowers new-flowers.csv
@@ -177,6 +179,14 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help="probability with which a claim may fail, over training (default 0.001)",
     )
+    group.add_argument(
+        "--input-change",
+        type=changes_of,
+        metavar="E,E,...",
+        help="together with any change of the input of Euclidean length up to E: for votes on noisy inputs (train "
+        "--input-noise; pixels count from 0 to 1), and for neighbours and kernels (their features); several give a "
+        "radius for each",
+    )
 
 
 def radii_of(text: str) -> list[int]:
@@ -190,6 +200,14 @@ def radii_of(text: str) -> list[int]:
     return radii
 
 
+def changes_of(text: str) -> tuple[float, ...]:
+    """Changes of an input from a list with commas, for a flag."""
+    try:
+        return checked_changes([float(part) for part in text.split(",")])
+    except (ValueError, ConfigError) as error:
+        raise argparse.ArgumentTypeError(f"expected numbers of 0 or more such as 0.1,0.25, got {text!r}") from error
+
+
 def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace, **more: Any) -> Certificate:
     """The certificate that the flags ask for; scores are certified where that was trained for."""
     with progress_bar("certifying") as progress:
@@ -199,6 +217,7 @@ def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace,
             threat=arguments.threat,
             failure_prob=arguments.failure_prob,
             on=getattr(arguments, "on", None) or _recorded(votes).get("on", "votes"),
+            input_change=arguments.input_change,
             progress=progress,
             **more,
         )
@@ -230,6 +249,9 @@ def add_plan(command: _shared.NewCommand) -> None:
     add_method(parser, private=True)
     add_claim(parser)
     parser.add_argument("--bounds", choices=VOTE_BOUNDS, default=VOTE_BOUNDS[0], help="confidence bounds on the votes")
+    parser.add_argument(
+        "--input-noise", type=float, metavar="S", help="standard deviation of the noise that instances add to inputs"
+    )
 
 
 def run_plan(arguments: argparse.Namespace) -> int:
@@ -256,6 +278,8 @@ def run_plan(arguments: argparse.Namespace) -> int:
         method=method,
         bounds=arguments.bounds,
         unit=_unit_from(arguments),
+        input_noise=arguments.input_noise,
+        input_change=arguments.input_change,
     )
     if arguments.json:
         needed = "needed_examples" if result.unit is None else "needed_units"
@@ -282,7 +306,8 @@ def _take_project(arguments: argparse.Namespace) -> None:
     classes = getattr(declared, "classes", None)
     decided.setdefault("classes", None if classes is None else len(classes))
     decided |= {"unit": getattr(declared, "unit", None), "method": method if method in METHODS else None}
-    for name in (*_PLANNED, "keep", "radius", "method", "delta", "class_weights", "unit", "num_units"):
+    more = ("keep", "radius", "method", "delta", "class_weights", "unit", "num_units", "input_noise")
+    for name in (*_PLANNED, *more):
         if getattr(arguments, name) is None:
             setattr(arguments, name, decided.get(name))
 
@@ -299,6 +324,21 @@ def _unit_from(arguments: argparse.Namespace) -> Unit | None:
     return Unit(name, count)
 
 
+def _reach(radius: int) -> str:
+    return str(radius) if radius >= 0 else "none"
+
+
+def _planned_frontier(result: Plan, frontier: Mapping[float, Mapping[float, int]]) -> Table:
+    """Radii by the votes for the label, a column for every change of the input."""
+    table = Table(title=f"{words_of(result.unit).radius()}, where the input changes by up to")
+    table.add_column("votes for the label", justify="right")
+    for change in frontier:
+        table.add_column(f"{change:g}", justify="right")
+    for share in result.radius_by_top_share:
+        table.add_row(f"{share:.0%}", *(_reach(radii[share]) for radii in frontier.values()))
+    return table
+
+
 def _needed_examples(result: Plan) -> dict[str, int]:
     """From how many examples on linear models can be expected to learn through the noise."""
     kinds = {"table": "float", "text": "text"}
@@ -313,9 +353,10 @@ def _print_plan(console: Console, result: Plan) -> None:
     table.add_column(counted.radius(), justify="right")
     table.add_column("")
     for share, radius in result.radius_by_top_share.items():
-        shown = str(radius) if radius >= 0 else "none"
-        table.add_row(f"{share:.0%}", shown, Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
+        table.add_row(f"{share:.0%}", _reach(radius), Bar(max(result.max_radius, 1), 0, max(radius, 0), width=_BAR))
     console.print(table)
+    if result.frontier is not None:
+        console.print(_planned_frontier(result, result.frontier))
     console.print(f"Threat: {result.threat.of(counted)}.")
     needed = _needed_examples(result)
     rows, texts = "rows of a table", "texts"
@@ -483,7 +524,10 @@ def _print_certificate(
     opening = words.one_label(certificate.votes, certificate.label)  # with the baseline
     for sentence in opening:
         console.print(sentence)
-    console.print(_table(certificate, arguments.radii or certificate.round_radii()))
+    radii = arguments.radii or certificate.round_radii()
+    console.print(_table(certificate, radii))
+    if certificate.frontier is not None and len(certificate.frontier.changes) > 1:
+        console.print(_frontier_table(certificate, radii))
     for sentence in (
         *([] if opening else words.baseline_sentence(certificate.votes)),
         *words.not_above_baseline(certificate),
@@ -492,7 +536,6 @@ def _print_certificate(
     ):
         console.print(sentence)
     if average is not None:
-        radii = arguments.radii or certificate.round_radii()
         bounds = zip(radii, average.accuracy(radii).tolist(), strict=True)
         shares = ", ".join(f"{_shared.percent(share)} at r = {radius}" for radius, share in bounds)
         console.print(f"On average over training, one model stays correct on at least {shares}.")
@@ -526,10 +569,26 @@ def _table(certificate: Certificate, radii: list[int]) -> Table:
     return table
 
 
+def _frontier_table(certificate: Certificate, radii: list[int]) -> Table:
+    """Shares by radius, a column for every change of the input."""
+    assert certificate.frontier is not None
+    correct = is_correct(certificate)
+    counted = np.ones(len(certificate.label), dtype=np.bool_) if correct is None else correct
+    what = "certified" if correct is None else "correct and certified"
+    table = Table(title=f"{what}, where the input changes by up to ... {certificate.frontier.in_words}")
+    table.add_column(certificate.votes.unit_words.radius(), justify="right")
+    for change in certificate.frontier.changes:
+        table.add_column(f"{change:g}", justify="right")
+    for radius in radii:
+        shares = ((counted & (row >= radius)).mean() for row in certificate.frontier.radius)
+        table.add_row(str(radius), *(_shared.percent(float(share)) for share in shares))
+    return table
+
+
 def _sentences(certificate: Certificate) -> list[str]:
     half, best = words.radius_reached_by(certificate, 0.5), int(words.counted_radii(certificate).max())
     counted = certificate.votes.unit_words
-    sentences = [f"Threat: {certificate.threat.of(counted)}."]
+    sentences = [f"Threat: {certificate.threat.of(counted)}.", *words.moved_inputs(certificate)]
     if half >= 0:
         which = "stay" if certificate.votes.labels is None else "are correct and stay"
         sentences.append(

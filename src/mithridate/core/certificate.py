@@ -260,6 +260,11 @@ class Certificate:
         result["median_radius_correct"] = float(np.median(counted))
         result["certified_accuracy"] = _keyed(shown, np.array([np.mean(counted >= radius) for radius in listed]))
         result["certified_balanced_accuracy"] = _keyed(shown, balanced(counted, truth, listed))
+        if self.frontier is not None:
+            result["frontier"] = [
+                {"input_change": change, "certified_accuracy": _keyed(shown, _shares(truth == self.label, row, listed))}
+                for change, row in zip(self.frontier.changes, self.frontier.radius, strict=True)
+            ]
         return result
 
     def round_radii(self, parts: int = 5) -> list[int]:
@@ -629,6 +634,10 @@ def _checked_radii(radii: npt.ArrayLike) -> IntArray:
 
 def _keyed(radii: Iterable[int], shares: FloatArray) -> dict[str, float]:
     return {str(radius): float(share) for radius, share in zip(radii, shares, strict=True)}
+
+
+def _shares(correct: BoolArray, radius: IntArray, radii: IntArray) -> FloatArray:
+    return np.array([np.mean(correct & (radius >= each)) for each in radii])
 
 
 def _check_table(name: str, value: Any, kind: Any) -> None:

@@ -55,6 +55,13 @@ class TrainedDefence(Defence):
     pixel_mean: Any = option(None, "of 8-bit images, one or one a channel", float, "X", count="+")
     pixel_std: Any = option(None, "likewise", float, "X", count="+")
     score_bins: int | None = option(None, "bins of the score histograms, 0: none", int, "N")
+    input_noise: float | None = option(
+        None,
+        "every instance votes on the input plus Gaussian noise of its own, with this standard deviation (pixels: 0 to "
+        "1), and trains on noisy examples, so that certify --input-change covers inputs that change (fdp, bagging)",
+        float,
+        "S",
+    )
     loss_weights: Any = option(
         None, "for rare labels: the loss of an example times a number by its label", float, "W", count="+"
     )
@@ -62,9 +69,13 @@ class TrainedDefence(Defence):
     needs_torch = True
     # Whether preferences between labels are counted beside votes.
     wants_preferences: ClassVar[bool] = False
+    # Whether its rule is proved for votes on noisy inputs.
+    takes_input_noise: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.input_noise is not None:
+            self._check_input_noise()
         if self.weighs_losses and self.class_weights is not None and self.loss_weights is not None:
             raise ConfigError(f"The class_weights of {self.name} are its loss_weights; give one of the two.")
         if isinstance(self.model, str):
@@ -76,6 +87,15 @@ class TrainedDefence(Defence):
             object.__setattr__(self, "features", "none")
         if not isinstance(self.features, str) or self.features not in ("auto", "none"):
             pick_encoder(self.features)
+
+    def _check_input_noise(self) -> None:
+        _validate.number_in(0, math.inf, low_open=True, high_open=True, input_noise=self.input_noise)
+        if not self.takes_input_noise:
+            raise ConfigError(
+                f"{self.name} cannot certify votes on noisy inputs; leave input_noise out, or use fdp or bagging."
+            )
+        if getattr(self, "learner", None) is not None:
+            raise ConfigError("input_noise is for networks, and a learner trains none; leave one of both out.")
 
     def given(self, kind: Any) -> dict[str, Any]:
         """Those of its constants that are decided, by the names of a configuration."""

@@ -370,6 +370,7 @@ class Bagging(PlainDefence):
     threats = (Threat.EDIT, *(threat for threat in Threat if threat is not Threat.EDIT))
     mechanisms = (Bagged,)
     takes_units = True
+    takes_input_noise = True
     sized = ("draws",)
 
     draws: int | None = option(None, "bagging: examples that each model draws", int, "K")

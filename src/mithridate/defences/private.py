@@ -61,6 +61,7 @@ class PrivateDefence(TrainedDefence):
 
     mechanisms = (SampledGaussian, Subsampled)
     takes_units = True
+    takes_input_noise = True
 
     instances: int | None = option(None, "number of models that vote (1000)", int, "P")
     noise_multiplier: float | None = option(None, "noise / clipping norm", float, "S")

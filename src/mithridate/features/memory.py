@@ -60,6 +60,8 @@ def _stacked(first: Any, second: Any) -> Any:
 
 _memory: ContextVar[dict[tuple[str, str, int], _Rows] | None] = ContextVar("encoded rows", default=None)
 
+_passing: ContextVar[bool] = ContextVar("features that are not kept", default=False)
+
 
 @contextmanager
 def remembered() -> Iterator[None]:
@@ -83,6 +85,22 @@ def forgotten() -> Iterator[None]:
         yield
     finally:
         _memory.reset(token)
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """Inside of this block features are neither remembered nor kept on disk: for inputs that never come again."""
+    token = _passing.set(True)
+    try:
+        with forgotten():
+            yield
+    finally:
+        _passing.reset(token)
+
+
+def is_passing() -> bool:
+    """Whether features are not to be kept."""
+    return _passing.get()
 
 
 def encoded(encoder: Encoder, x: np.ndarray, *, compared: bool = False) -> Any:

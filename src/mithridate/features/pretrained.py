@@ -37,6 +37,7 @@ from mithridate.features._conditioning import FINE, Conditioning, checked_embedd
 from mithridate.features._encoder import Encoder
 from mithridate.features._row_store import RowStore
 from mithridate.features._twice import RowMachine, encoded_twice
+from mithridate.features.memory import is_passing
 
 # Inputs between two writes to the store: what a kill may cost.
 _STRETCH = 1024
@@ -309,7 +310,7 @@ class Pretrained(Encoder):
         """
         array, inputs = self.inputs(x)
         hashes = input_hashes(array)
-        folder = cache_folder()
+        folder = None if is_passing() else cache_folder()
         store = RowStore(None if folder is None else folder / "features", self.identity())
         rows, found = store.find(hashes)
         first: dict[bytes, int] = {}

@@ -314,6 +314,14 @@ def limits(certificate: Certificate) -> list[str]:
     ]
 
 
+def moved_inputs(certificate: Certificate) -> list[str]:
+    """By how much the input may change beside the training data, in a sentence; none where it stays as it is."""
+    if certificate.frontier is None or not certificate.input_change:
+        return []
+    change = f"{certificate.input_change:g}, {certificate.frontier.in_words}"
+    return [f"Together with any change of the input of Euclidean length up to {change}."]
+
+
 def together(certificate: Certificate) -> list[str]:
     """What holds of all predictions together, a sentence for each radius that was asked for."""
     found, total = certificate.collective, len(certificate.radius)

@@ -152,7 +152,7 @@ def train_group(place: Sequence[Any], terms: Terms, group: range, seeds: Seeds) 
     try:
         bench = _bench if _bench is not None and _bench.terms == terms else _set_up(place, terms)
         weights = bench.machine.train(seeds, group, None)
-        tally = bench.machine.tally(weights, bench.job.test)
+        tally = bench.job.votes(bench.machine, weights, seeds, group)
         models = by_parameter(weights, bench.machine.shapes) if bench.job.keep_models else None
         return Trained(group, tally, models, shown(torch.device(terms.device), bench.computer))
     except Exception as error:

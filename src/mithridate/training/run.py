@@ -36,11 +36,12 @@ from mithridate.training.devices import (
     shown,
 )
 from mithridate.training.engine import Engine
+from mithridate.training.input_noise import NoisyInputs, input_noise_of
 from mithridate.training.known_models import KnownModels
 from mithridate.training.learners import LearnerMachine, learnt_again
 from mithridate.training.models import MODELS, Model, describe, pick_model
 from mithridate.training.order import Choice, Facts, Order, Progress, Ray, RuntimeOptions, compose
-from mithridate.training.randomness import PUBLIC_SEED
+from mithridate.training.randomness import PUBLIC_SEED, Seeds, new_root_seed
 from mithridate.training.run_directory import (
     EVIDENCE,
     Manifest,
@@ -445,7 +446,7 @@ def train_missing(
         meter.start(_instances(run) - sum(map(len, groups)))
         if isinstance(run, SharedRun):
             meter.say(f"{len(run.groups) - len(groups):,} of {len(run.groups):,} shards")
-        if not _train_group(machine, run, groups[0], job.test, meter, device):
+        if not _train_group(machine, run, groups[0], job, meter, device):
             halve(run, len(groups[0]))
 
 
@@ -465,13 +466,12 @@ def _instances(run: Run) -> int:
     return sum(map(len, run.groups))
 
 
-def _train_group(
-    machine: Engine | LearnerMachine, run: Run, group: range, test: npt.NDArray[Any], meter: Meter, device: str
-) -> bool:
+def _train_group(machine: Engine | LearnerMachine, run: Run, group: range, job: Job, meter: Meter, device: str) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
-        weights: Any = machine.train(run.seeds.only(group), group, meter.advance)
-        tally = machine.tally(weights, test)
+        seeds = run.seeds.only(group)
+        weights: Any = machine.train(seeds, group, meter.advance)
+        tally = job.votes(machine, weights, seeds, group)
         models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -524,6 +524,7 @@ def votes_of(total: TallyArrays, manifest: Manifest, config: TrainingRecipe, inp
         evidence=evidence,
         size=manifest.size,
         unit=manifest.unit,
+        input_noise=input_noise_of(manifest.recipe),
         **sums,  # pyright: ignore[reportArgumentType]
     )
 
@@ -631,7 +632,9 @@ def predict(
         raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
     target = pick_device(device)
     machine = _asked(manifest, config, prepared, model, target)
-    total = _counted(machine, path, manifest, prepared, target)
+    noise = input_noise_of(manifest.recipe)
+    noisy = None if noise is None else NoisyInputs(noise, new.x, preparation)
+    total = _counted(machine, path, manifest, prepared, target, noisy)
     return replace(votes_of(total, manifest, config, new), devices=devices_of(path, manifest))
 
 
@@ -708,9 +711,16 @@ def _asked(
 
 
 def _counted(
-    machine: Engine, path: Path, manifest: Manifest, inputs: npt.NDArray[Any], device: torch.device
+    machine: Engine,
+    path: Path,
+    manifest: Manifest,
+    inputs: npt.NDArray[Any],
+    device: torch.device,
+    noisy: NoisyInputs | None,
 ) -> TallyArrays:
     total: TallyArrays | None = None
+    # Whoever chose the inputs may have seen what the models answered before, but no noise that is drawn now.
+    fresh = Seeds.of(new_root_seed())
     sizes = set[int]()
     for group in manifest.ranges:
         weights = read_models(path_of(path, "models", group), manifest, group)
@@ -722,7 +732,7 @@ def _counted(
         if len(group) not in sizes:
             machine.check_answers(models, inputs)
         sizes.add(len(group))
-        tally = _tally(machine, models, inputs)
+        tally = _tally(machine, models, inputs) if noisy is None else noisy.votes(machine, models, fresh, group)
         check_tally(group, tally)
         total = tally if total is None else added(total, tally)
     assert total is not None

@@ -30,10 +30,12 @@ from mithridate.training.devices import (
     enough_memory,
 )
 from mithridate.training.engine import Engine
+from mithridate.training.input_noise import NoisyInputs, noise_for, trained_on
 from mithridate.training.learners import Learner, LearnerMachine, LearnerTrainer, inputs_for
 from mithridate.training.models import Model, check_repeatable, describe, pick_model, scaling
 from mithridate.training.order import Order
-from mithridate.training.run_directory import Manifest, Run, plan_ranges
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import Manifest, Run, TallyArrays, plan_ranges
 
 if TYPE_CHECKING:
     from mithridate.training.ray_cluster import Crew
@@ -106,6 +108,7 @@ class Job:
         members: for models of parts, the examples that each of them sees.
         keep_models: whether weights are kept.
         is_rehearsed: whether a run of models of parts was started before, with a number in flight that fits.
+        noisy: the test inputs as instances see them, where each adds noise of its own; None: as `test` has them.
     """
 
     trainer: NetworkTrainer | LearnerTrainer
@@ -116,11 +119,30 @@ class Job:
     members: Sequence[IndexArray] | None
     keep_models: bool
     is_rehearsed: bool = False
+    noisy: NoisyInputs | None = None
 
     @property
     def nbytes(self) -> int:
         """How large its arrays are."""
-        return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes
+        raw = 0 if self.noisy is None else self.noisy.x.nbytes
+        return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes + raw
+
+    def votes(
+        self, machine: Engine | LearnerMachine, weights: Any, seeds: Seeds, instances: Sequence[int]
+    ) -> TallyArrays:
+        """How trained instances vote on the test inputs.
+
+        Args:
+            machine: what trained them.
+            weights: what it left, in the order of their numbers.
+            seeds: of these instances at least.
+            instances: their numbers.
+        """
+        return (
+            machine.tally(weights, self.test)
+            if self.noisy is None
+            else self.noisy.votes(machine, weights, seeds, instances)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +176,9 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     encoder = defence.encoder
     preparation = _preparation(x, defence.model, config, encoder)
     config = replace(config, pixel_mean=preparation.mean, pixel_std=preparation.std)
-    inputs, test = preparation(x, "training"), preparation(order.test.x, "test")
+    noise = noise_for(getattr(defence, "input_noise", None), order.training)
+    seen = x if noise is None else trained_on(x, noise)
+    inputs, test = preparation(seen, "training"), preparation(order.test.x, "test")
     learner: Learner | None = getattr(defence, "learner", None)
     if learner is None:
         model = pick_model(defence.model, inputs.shape[1:], classes, on_features=encoder is not None)
@@ -180,7 +204,9 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     arrays: list[npt.NDArray[Any]] = [np.asarray(each) for each in (inputs, test)]
     units = order.training.units
     data = Dataset(arrays[0], y, None if units is None else units.starts)
-    job = Job(trainer, config, data, arrays[1], evidence, members, keep_models and trainer.keeps_weights)
+    noisy = None if noise is None else NoisyInputs(noise, order.test.x, preparation)
+    keeps = keep_models and trainer.keeps_weights
+    job = Job(trainer, config, data, arrays[1], evidence, members, keeps, noisy=noisy)
     return Task(order, job, preparation, found)
 
 
@@ -270,6 +296,7 @@ def _recipe_of(task: Task, machine: Engine | LearnerMachine | Crew) -> dict[str,
         "path": machine.path,
         "precision": machine.precision,
         **task.job.trainer.recorded,
+        **({} if task.job.noisy is None else {"input_noise": task.job.noisy.noise.to_dict()}),
     }
     return json.loads(json.dumps(recipe, default=lambda number: number.item()))  # numpy's numbers are not JSON's
 

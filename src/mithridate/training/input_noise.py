@@ -1,0 +1,123 @@
+"""Noise on inputs: how instances see the inputs that they vote on, and the examples that they train on.
+
+*Voting.* Every instance adds noise of its own to every input, from its own seed; then the noisy input goes the way of
+any other: clipped and rounded to 8 bits where it is an image, scaled or encoded. All that is post-processing of the
+noisy input, which is what a certificate of moved inputs speaks of (`accounting.input_shift`).
+
+*Training.* So that models know such inputs, each example is trained on with noise of the same size. That noise is a
+function of the example alone, seeded by its content: one example more or less changes no other, and the guarantee of
+training stays what it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mithridate._io.scratch import scratch
+from mithridate.core.input_change import InputNoise
+from mithridate.data.declarations import Table
+from mithridate.data.examples import Examples, Preparation, kind_of, pieces_of
+from mithridate.errors import ConfigError
+from mithridate.features.memory import passing
+from mithridate.training.randomness import Seeds
+from mithridate.training.run_directory import TallyArrays, added
+
+Array = npt.NDArray[Any]
+Normals = Callable[[int, tuple[int, ...]], npt.NDArray[np.float32]]
+
+_PURPOSE = "input noise"
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyInputs:
+    """Inputs to vote on, as every instance sees them.
+
+    Guarantee: what an instance sees of an input is a function of the input plus normal draws of the stated deviation,
+    which are independent for every instance and every input, as far as the streams of `Seeds` are.
+
+    Attributes:
+        noise: what is added.
+        x: raw inputs.
+        preparation: what comes after.
+    """
+
+    noise: InputNoise
+    x: Array
+    preparation: Preparation
+
+    def seen_by(self, seeds: Seeds, instance: int) -> Array:
+        """The inputs of the network, for one instance."""
+        generator = seeds.generator(instance, _PURPOSE)
+        noisy = _with_noise(self.x, self.noise, lambda _, shape: generator.standard_normal(shape, dtype=np.float32))
+        with passing():
+            return np.asarray(self.preparation(noisy, "test"))
+
+    def votes(self, machine: Any, weights: Any, seeds: Seeds, instances: Sequence[int]) -> TallyArrays:
+        """How instances vote, each on the inputs as it sees them; `Job.votes` says what the arguments are."""
+        tallies = (
+            machine.tally(weights[at : at + 1], self.seen_by(seeds, instance)) for at, instance in enumerate(instances)
+        )
+        return functools.reduce(added, tallies)
+
+
+def input_noise_of(recipe: Mapping[str, Any] | None) -> InputNoise | None:
+    """The noise on inputs that a recipe records."""
+    said = (recipe or {}).get("input_noise")
+    return None if said is None else InputNoise(**said)
+
+
+def noise_for(deviation: float | None, training: Examples) -> InputNoise | None:
+    """The noise on inputs like the training examples; None where there is none.
+
+    Raises:
+        ConfigError: what is known of such inputs has no Euclidean length.
+    """
+    if deviation is None:
+        return None
+    kind = kind_of(training.x)
+    if isinstance(training.declaration, Table) or kind not in ("uint8", "float"):
+        raise ConfigError(
+            "input_noise is for images and arrays of numbers, whose changes have a Euclidean length; columns of "
+            "tables, texts and tokens have none. Leave it out."
+        )
+    return InputNoise(deviation, "pixels" if kind == "uint8" else "values")
+
+
+def trained_on(x: Array, noise: InputNoise) -> Array:
+    """Examples with noise of their own, each seeded by its content."""
+
+    def normals(start: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        drawn = np.empty(shape, np.float32)
+        for row, example in zip(drawn, x[start : start + len(drawn)], strict=True):
+            content = np.ascontiguousarray(example).data
+            digest = hashlib.blake2b(content, digest_size=16, person=b"training noise").digest()
+            seed = np.random.SeedSequence(int.from_bytes(digest, "little"))
+            np.random.Generator(np.random.SFC64(seed)).standard_normal(dtype=np.float32, out=row)
+        return drawn
+
+    return _with_noise(x, noise, normals)
+
+
+def _with_noise(x: Array, noise: InputNoise, normals: Normals) -> Array:
+    """Inputs plus noise: numbers in single precision, images in 8 bits again.
+
+    Args:
+        x: the inputs.
+        noise: how much is added.
+        normals: draws for a piece of them, by where it starts and its shape.
+    """
+    is_image = noise.of == "pixels"
+    noisy = scratch(x.shape, np.uint8 if is_image else np.float32)
+    for part in pieces_of(x):
+        moved = normals(part.start, x[part].shape)
+        moved *= np.float32(noise.deviation * (255 if is_image else 1))
+        moved += x[part]
+        noisy[part] = np.clip(np.rint(moved, out=moved), 0, 255, out=moved) if is_image else moved
+    return noisy
