@@ -20,7 +20,7 @@ from scipy import optimize, special, stats
 from mithridate._io.files import cache_folder
 from mithridate.accounting import fdp
 from mithridate.accounting.curve_store import CurveStore, check_lines, check_plausible, least_curves
-from mithridate.accounting.fdp import FDP, CurveFamily, FdpAccountant, SubsampledCurveFamily, curve_family
+from mithridate.accounting.fdp import FDP, CurveFamily, Curves, FdpAccountant, SubsampledCurveFamily
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve, compose
 from mithridate.core.mechanism import SampledGaussian, Subsampled, Threat
 from mithridate.core.rule import Margins
@@ -49,7 +49,7 @@ def test_each_threat_asks_for_its_split(threat: Threat, split: tuple[int, int]) 
     # Where exactly the exact curve crosses: just inside must hold, just outside must not.
     exact = ComposedLoss(SMALL.noise_multiplier, SMALL.sample_rate, SMALL.steps, *split, points=12001)
     limit = optimize.brentq(lambda x: exact.curve(x) - 0.5, 1e-7, 0.5, xtol=1e-12)
-    accountant = FdpAccountant(curve_family(SMALL), threat)
+    accountant = FdpAccountant(Curves(SMALL), threat)
     assert not accountant.holds(5, margins(limit, limit))[0]
     assert not accountant.holds(5, margins(limit * (1 + 1e-6), limit * (1 + 1e-6)))[0]
     assert accountant.holds(5, margins(limit * 0.998, limit * 0.998))[0]
@@ -59,7 +59,7 @@ def test_a_yes_holds_for_every_exact_split_and_brute_force_agrees() -> None:
     rng = np.random.default_rng(7)
     miss = 10 ** rng.uniform(-3, -0.5, 60)
     rival = miss * rng.uniform(0.3, 1, 60)
-    accountant = FdpAccountant(curve_family(SMALL), Threat.SYMMETRIC_DIFFERENCE)
+    accountant = FdpAccountant(Curves(SMALL), Threat.SYMMETRIC_DIFFERENCE)
     seen: set[bool] = set()
     for radius in (1, 2, 3, 4, 6):
         found = accountant.holds(radius, margins(miss, rival))
@@ -114,7 +114,7 @@ def test_a_single_bad_split_among_many_refuses() -> None:
 
 
 def test_the_error_budget_is_the_largest_of_all_curves_used() -> None:
-    accountant = FdpAccountant(curve_family(SMALL), Threat.ADD)
+    accountant = FdpAccountant(Curves(SMALL), Threat.ADD)
     assert accountant.error_budget == {}
     for radius in (2, 5):
         accountant.holds(radius, margins(0.01, 0.01))
@@ -142,7 +142,7 @@ def test_one_subsampled_step_is_never_below_the_exact_mixture(
     noise: float, rate: float, keep: float, changes: int
 ) -> None:
     # One step on a kept part is one step at rate keep * q, and a threshold is best whatever was kept: equality.
-    family = curve_family(Subsampled(keep, SampledGaussian(noise, rate, 1)))
+    family = Curves(Subsampled(keep, SampledGaussian(noise, rate, 1)))
     for split in ((changes, 0), (0, changes)):
         found = family.curve(*split)(LEVELS)
         exact = np.array([one_step_curve(noise, keep * rate, *split, float(x)) for x in LEVELS])
@@ -159,7 +159,7 @@ def test_many_subsampled_steps_are_never_below_the_sum_test(keep: float, changes
     law = np.zeros(len(sampled))
     for kept in range(changes + 1):
         law += stats.binom.pmf(kept, changes, keep) * stats.binom.pmf(sampled, kept * steps, rate)
-    family = curve_family(Subsampled(keep, SampledGaussian(noise, rate, steps)))
+    family = Curves(Subsampled(keep, SampledGaussian(noise, rate, steps)))
     closest = 1.0
     for threshold in np.linspace(-1, 4, 21) * spread:
         alone = float(special.ndtr(-threshold / spread))
@@ -174,8 +174,8 @@ def test_many_subsampled_steps_are_never_below_the_sum_test(keep: float, changes
 def test_keeping_everything_is_the_inner_mechanism_and_less_never_hurts() -> None:
     inner = SampledGaussian(3.0, 0.05, 40)
     for split in ((6, 0), (0, 6)):
-        curves = [curve_family(Subsampled(keep, inner)).curve(*split)(LEVELS) for keep in (1.0, 0.6, 0.2, 0.01)]
-        whole = curve_family(inner).curve(*split)(LEVELS)
+        curves = [Curves(Subsampled(keep, inner)).curve(*split)(LEVELS) for keep in (1.0, 0.6, 0.2, 0.01)]
+        whole = Curves(inner).curve(*split)(LEVELS)
         assert np.all(curves[0] >= whole - 1e-9)
         assert curves[0] == pytest.approx(whole, abs=1e-3)
         for more, less in pairwise(curves):
@@ -189,7 +189,7 @@ def test_keeping_everything_is_the_inner_mechanism_and_less_never_hurts() -> Non
 def test_without_noise_to_speak_of_the_random_part_alone_protects(keep: float, changes: int) -> None:
     # Whoever is kept is seen for certain; with probability w nobody is, and then both laws agree. Hence the exact
     # curves, w x + 1 - w where only D' has more, and x / w where only D has.
-    family = curve_family(Subsampled(keep, SampledGaussian(0.2, 0.5, 200)))
+    family = Curves(Subsampled(keep, SampledGaussian(0.2, 0.5, 200)))
     nobody = (1 - keep) ** changes
     for split, exact in (((changes, 0), nobody * LEVELS + 1 - nobody), ((0, changes), LEVELS / nobody)):
         found = family.curve(*split)(LEVELS)
@@ -199,7 +199,7 @@ def test_without_noise_to_speak_of_the_random_part_alone_protects(keep: float, c
 
 def test_mixed_splits_of_a_subsampled_mechanism_are_chained() -> None:
     mechanism = Subsampled(0.5, SampledGaussian(1.5, 0.3, 1))
-    family = curve_family(mechanism)
+    family = Curves(mechanism)
     assert isinstance(family, SubsampledCurveFamily)
     with pytest.raises(NumericalError, match="mixed"):
         family.curve(1, 1)

@@ -17,7 +17,9 @@ The symmetric difference needs this for *every* split of the radius. A curve per
   of the largest `deleted` and the largest `inserted` covers a block of splits; a block that is not shown is halved;
 * *exact*: a single split that the chain cannot show gets its own curve.
 
-Where the input may move, too, every curve gets one more factor (`input_shift`): of a chain, in one of its two legs.
+Where the input may move, too, every curve gets one more factor (`input_shift`). In a chain the input moves part of the
+way with the deletions and the rest with the insertions; with shares like the numbers of changes, the chain stays an
+equality for Gaussians without sampling.
 
 Every step errs towards "not shown". Proofs: docs/theory.md, section 5.
 """
@@ -47,6 +49,8 @@ MeanOf = Callable[[CurveOrChain], float]
 # Up to this radius every split is chained by itself; beyond, splits are covered by blocks that are halved as needed.
 _SINGLE_SPLITS = 512
 _BLOCKS = 16
+# Of a chain, the input moves so many parts of the way in its two legs together.
+_SHARES = 16
 # Above this radius numbers of changes are rounded up to so many binary digits, which costs at most 0.4% of the radius.
 _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10
@@ -82,12 +86,11 @@ class FDP(Weighted, Method):
 
     def accountant(self, mechanism: Mechanism, threat: Threat) -> Accountant:
         """Curves from the disk cache where they are known, computed otherwise."""
-        return FdpAccountant(curve_family(private(mechanism), cached=self.cached), threat)
+        return FdpAccountant(Curves(private(mechanism), cached=self.cached), threat)
 
     def accountant_moved(self, mechanism: Mechanism, threat: Threat, shift: float) -> Accountant:
         """The same curves, each with the change of the input as one more factor; see `input_shift`."""
-        family = curve_family(private(mechanism), cached=self.cached)
-        return FdpAccountant(family, threat, curve_family(private(mechanism), cached=self.cached, shift=shift))
+        return FdpAccountant(Curves(private(mechanism), shift=shift, cached=self.cached), threat)
 
 
 class CurveFamily(CurveStore):
@@ -130,14 +133,12 @@ class CurveFamily(CurveStore):
 
 
 class MovedCurveFamily:
-    """The curves of a family, each with a change of the input as one more factor.
+    """The curves of a mechanism without subsampling, each with a change of the input as one more factor.
 
     Args:
-        family: of a mechanism without subsampling.
+        family: the same where the input stays as it is.
         shift: the change over the standard deviation of the noise on inputs.
     """
-
-    chain_only = False
 
     def __init__(self, family: CurveFamily, shift: float) -> None:
         self._family, self._shift = family, shift
@@ -148,10 +149,6 @@ class MovedCurveFamily:
         if (deleted, inserted) not in self._known:
             self._known[deleted, inserted] = shifted(self._family.curve(deleted, inserted), self._shift)
         return self._known[deleted, inserted]
-
-    def close(self) -> None:
-        """Write new curves of the family to disk."""
-        self._family.close()
 
 
 class SubsampledCurveFamily:
@@ -183,10 +180,6 @@ class SubsampledCurveFamily:
             mix = self._mix_inserted if inserted else self._mix_deleted
             self._mixed[deleted, inserted] = mix(deleted + inserted)
         return self._mixed[deleted, inserted]
-
-    def close(self) -> None:
-        """Write new inner curves to disk."""
-        self._inner.close()
 
     def _mix_deleted(self, changes: int) -> TradeoffCurve:
         """K = sum_k w_k K_k as lines: a weighted sum of lines, one of each K_k, lies above the sum of the curves.
@@ -265,24 +258,74 @@ def _sorted_curve(
 Family = CurveFamily | MovedCurveFamily | SubsampledCurveFamily
 
 
-def curve_family(mechanism: Private, *, cached: bool = True, shift: float = 0.0) -> Family:
-    """The curves of a mechanism, where the input may move by so many standard deviations of the noise on it."""
-    inner = CurveFamily(mechanism.inner if isinstance(mechanism, Subsampled) else mechanism, cached=cached)
-    moved = MovedCurveFamily(inner, shift) if shift else inner
-    return SubsampledCurveFamily(mechanism, moved) if isinstance(mechanism, Subsampled) else moved
+class Curves:
+    """The curves of a mechanism for every split of the changes, where the input may move, too.
+
+    Args:
+        mechanism: what each instance ran.
+        shift: the change of the input over the standard deviation of the noise on it.
+        cached: keep curves on disk.
+    """
+
+    def __init__(self, mechanism: Private, *, shift: float = 0.0, cached: bool = True) -> None:
+        inner = mechanism.inner if isinstance(mechanism, Subsampled) else mechanism
+        self._mechanism, self._shift = mechanism, shift
+        self._store = CurveFamily(inner, cached=cached)
+        self._families: dict[int, Family] = {}
+
+    @property
+    def chain_only(self) -> bool:
+        """Whether mixed splits have no curve of their own."""
+        return isinstance(self._mechanism, Subsampled)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the input may move."""
+        return self._shift > 0
+
+    def curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        """The curve of one split; the input moves all the way."""
+        return self._family(_SHARES).curve(deleted, inserted)
+
+    def chain(self, deleted: int, inserted: int) -> CurveOrChain:
+        """A bound on the curve of a split, by those of its deletions and of its insertions.
+
+        With D'' = D intersected with D' and an input on the line between the two: from D to D'' it moves part of the
+        way, from there to D' the rest.
+        """
+        # Of a subsampled mechanism, whose curves take longer, all the way with the deletions.
+        share = 0 if self.chain_only else round(_SHARES * inserted / max(deleted + inserted, 1))
+        outer = self._family(_SHARES - share).curve(deleted, 0)
+        inner = self._family(share).curve(0, inserted)
+        return lambda x: outer(inner(x))
+
+    def close(self) -> None:
+        """Keep new curves on disk."""
+        self._store.close()
+
+    def _family(self, share: int) -> Family:
+        """The curves where the input moves by so many of `_SHARES` parts of the way."""
+        share = share if self.is_moved else 0
+        if share not in self._families:
+            # Rounded up, so that two shares never make less than the whole.
+            shift = self._shift * share / _SHARES * (1 + 1e-15)
+            plain = MovedCurveFamily(self._store, shift) if share else self._store
+            self._families[share] = (
+                SubsampledCurveFamily(self._mechanism, plain) if isinstance(self._mechanism, Subsampled) else plain
+            )
+        return self._families[share]
 
 
 class FdpAccountant(Accountant):
     """The condition of the module docstring for one mechanism and one threat.
 
     Args:
-        family: the curves of the mechanism.
+        curves: those of the mechanism; where the input may move, `holds` can deny a radius of 0.
         threat: how the data may have been changed.
-        moved: the same with a change of the input, where that may be; `holds` can then deny a radius of 0.
     """
 
-    def __init__(self, family: Family, threat: Threat, moved: Family | None = None) -> None:
-        self._family, self._moved = family, moved or family
+    def __init__(self, curves: Curves, threat: Threat) -> None:
+        self._curves = curves
         self._threat = threat
         self._budget: dict[str, float] = {}
         self._used: set[tuple[int, int]] = set()
@@ -294,8 +337,7 @@ class FdpAccountant(Accountant):
 
     def close(self) -> None:
         """Keep new curves on disk."""
-        self._family.close()
-        self._moved.close()
+        self._curves.close()
 
     def holds(self, radius: int, margins: Margins) -> BoolArray:
         """Whether the top label stays on top for every D' within `radius`; see `Accountant`."""
@@ -328,7 +370,7 @@ class FdpAccountant(Accountant):
                 return mean_of(self._curve(0, radius))
             case Threat.REPLACE | Threat.EDIT | Threat.LABELS | Threat.FEATURES:
                 least = mean_of(self._chain(radius, radius))
-                return least if self._family.chain_only else min(least, mean_of(self._curve(radius, radius)))
+                return least if self._curves.chain_only else min(least, mean_of(self._curve(radius, radius)))
             case Threat.SYMMETRIC_DIFFERENCE:
                 return self._largest_of_splits(radius, mean_of)
 
@@ -374,12 +416,12 @@ class FdpAccountant(Accountant):
             halves = self._block_holds(radius, fewest, middle, margins, rest)
             _refine(halves, lambda still: self._block_holds(radius, middle + 1, most, margins, rest[still]))
             shown[open_points] = halves
-        elif finest == 1 and not self._family.chain_only:
+        elif finest == 1 and not (self._curves.chain_only or self._curves.is_moved):
             shown[open_points] = self._split_holds(fewest, radius - fewest, margins.take(rest))
         return shown
 
     def _split_holds(self, deleted: int, inserted: int, margins: Margins) -> BoolArray:
-        if deleted and inserted and self._family.chain_only:
+        if deleted and inserted and self._curves.chain_only:
             return self._chain_holds(deleted, inserted, margins)
         return margins.after(self._curve(deleted, inserted)) < 1
 
@@ -387,12 +429,11 @@ class FdpAccountant(Accountant):
         return margins.after(self._chain(deleted, inserted)) < 1
 
     def _chain(self, deleted: int, inserted: int) -> CurveOrChain:
-        """A bound on the curve of a split, by those of its deletions and of its insertions; the input moves once."""
-        outer, inner = self._curve(deleted, 0), self._curve(0, inserted, self._family)
-        return lambda x: outer(inner(x))
+        """A bound on the curve of a split, by those of its deletions and of its insertions."""
+        return self._curves.chain(deleted, inserted)
 
-    def _curve(self, deleted: int, inserted: int, family: Family | None = None) -> TradeoffCurve:
-        curve = (family or self._moved).curve(deleted, inserted)
+    def _curve(self, deleted: int, inserted: int) -> TradeoffCurve:
+        curve = self._curves.curve(deleted, inserted)
         if (deleted, inserted) not in self._used:
             self._used.add((deleted, inserted))
             for part, size in asdict(curve.budget).items():

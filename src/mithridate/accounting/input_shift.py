@@ -13,33 +13,33 @@ N(0, 1), and a = b / R(z),
 
 H is convex and decreasing in a, with H(0) <= 1: a chord between slopes at which it is known lies above it.
 
-*The mean over z* is one over cells. In a cell, R lies between r and r h, so H(b / R) lies between its values at both
-ends, and by convexity in 1 / R below the chord between them: with the masses p of N(m, 1) and q of N(0, 1) in the cell,
-the mean of 1 / R over the cell under N(m, 1) is q / p, which says at which point of the chord. What lies beyond the
-cells counts with H <= 1 above, and with the value at the end below, where H is smaller.
+*The mean over z* is one over cells whose ends have log R on a grid, l = i d. In a cell H(b / R) lies, by convexity in
+1 / R, below the chord between its values at both ends: with the masses p of N(m, 1) and q of N(0, 1) in the cell, the
+mean of 1 / R over it under N(m, 1) is q / p, which says at which point of the chord. So every cell puts its mass on two
+atoms, and the mean is a convolution of H, on the same grid of log a, with these. What lies above the cells counts with
+H <= 1, and what lies below them with the value at their end, for H is smaller there.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from mithridate.accounting.mixture import UNIT
 from mithridate.accounting.privacy_loss import ErrorBudget, TradeoffCurve
 
 FloatArray = npt.NDArray[np.float64]
 
 # How far the cells reach, in standard deviations: what lies above counts as seen for certain, less than 1e-15.
 _REACH = 8.0
-# Cells in which the mean is taken; chords make their error second order.
-_CELLS = 1024
-# Lines of the new curve, at least.
-_LINES = 1024
-# Relative error of the mass of a cell, which is a difference of distribution functions, and of all that is made of it:
-# at least ten times what can come together.
-_ROUNDING = 1e-12
-# Less counts as this: between cells whose ratios hardly differ there would be nothing but rounding.
-_SMALLEST = 1e-4
+# Points of the grid between the flattest and the steepest line; chords make its error second order.
+_POINTS = 2048
+# Error of the mass of a cell, which is a difference of distribution functions, of a sum of many terms, and of a
+# height for the rounding of its slope: at least ten times what can come together.
+_ROUNDING = 1e-11
 # Slopes keep their logarithms below this.
 _MAX_EXPONENT = 650.0
 # Beyond this many standard deviations of the noise nothing can be certified, and nothing is computed.
@@ -58,30 +58,50 @@ def shifted(curve: TradeoffCurve, shift: float) -> TradeoffCurve:
     """
     if shift == 0:
         return curve
-    shift = max(shift, _SMALLEST)
     if shift > _LARGEST:
         return TradeoffCurve(np.ones(1), np.ones(1), curve.budget)
-    edges = shift + np.linspace(-_REACH, _REACH, _CELLS + 1)
-    upper, lower = _masses(edges - shift), _masses(edges)
-    inverse = np.exp(shift * shift / 2 - shift * edges)
-    # Where between the ends of its cell the mean of 1 / R lies; less of it is safe, for H is larger at the upper end.
-    mean = lower / upper * (1 - _ROUNDING)
-    weight = np.clip((inverse[:-1] - mean) / (inverse[:-1] - inverse[1:]) * (1 + _ROUNDING), 0.0, 1.0)
-    wanted = _slopes_for(curve, shift)
-    at_edges = np.interp(wanted[:, None] * inverse, *_known(curve))
-    mass_at_edge = np.append(upper * (1 - weight), 0.0) + np.insert(upper * weight, 0, 0.0)
-    above = float(special.ndtr(-_REACH)) * (1 + _ROUNDING)
-    # Below the cells H is at most its value at the first edge.
-    mass_at_edge[0] += above
-    intercepts = (at_edges @ mass_at_edge + above) * (1 + 4 * _ROUNDING)
+    first, last, step = _grid(np.log(curve.slopes[[0, -1]]), shift)
+    lowest, atoms, above = _atoms(shift, step)
+    highest = lowest + len(atoms) - 1
+    asked = step * np.arange(first - highest, last - lowest + 1, dtype=np.float64)
+    heights = np.interp(np.exp(np.clip(asked, -_MAX_EXPONENT, _MAX_EXPONENT)), *_known(curve))
+    intercepts = (np.convolve(heights, atoms, mode="valid") + above) * (1 + _ROUNDING) + _ROUNDING
     budget = curve.budget
     moved = ErrorBudget(
         truncation=budget.truncation + above,
         wrap=budget.wrap,
-        rounding=budget.rounding + 4 * _ROUNDING,
+        rounding=budget.rounding + 2 * _ROUNDING,
         loss=budget.loss,
     )
-    return TradeoffCurve(np.minimum(intercepts, 1.0), wanted, moved)
+    slopes: FloatArray = np.exp(step * np.arange(first, last + 1, dtype=np.float64))
+    return TradeoffCurve(np.minimum(intercepts, 1.0), slopes * (1 + 4 * UNIT), moved)
+
+
+def _grid(ends: FloatArray, shift: float) -> tuple[int, int, float]:
+    """Numbers of the first and the last point at which the new curve is taken, and the distance of points."""
+    reach = shift * (_REACH - 1 + shift / 2)
+    low, high = max(ends[0] - reach, -_MAX_EXPONENT / 2), min(ends[1] + reach, _MAX_EXPONENT / 2)
+    step = max(high - low, 1e-3) / _POINTS
+    return math.floor(low / step), math.ceil(high / step), step
+
+
+def _atoms(shift: float, step: float) -> tuple[int, FloatArray, float]:
+    """The law of log R under N(shift, 1), on the grid: its first point, masses from there on, and the mass beyond."""
+    lowest = math.floor((shift * shift / 2 - _REACH * shift) / step)
+    highest = max(math.ceil((shift * shift / 2 + _REACH * shift) / step), lowest + 1)
+    log_ratio = step * np.arange(lowest, highest + 1, dtype=np.float64)
+    # log R = shift z - shift^2 / 2, and z is N(shift, 1) under P.
+    under_p, under_q = log_ratio / shift - shift / 2, log_ratio / shift + shift / 2
+    p, q = _masses(under_p), _masses(under_q)
+    inverse = np.exp(-log_ratio)
+    # Where between the ends of its cell the mean of 1 / R lies; less of it is safe, for H is larger at the upper end.
+    mean = q / np.maximum(p, 1e-300) * (1 - _ROUNDING)
+    to_upper = np.clip((inverse[:-1] - mean) / (inverse[:-1] - inverse[1:]) * (1 + _ROUNDING), 0.0, 1.0)
+    atoms = np.append(p * (1 - to_upper), 0.0)
+    atoms[1:] += p * to_upper
+    atoms[0] += special.ndtr(under_p[0])
+    above = float(special.ndtr(-float(under_p[-1])))
+    return lowest, atoms, above * (1 + _ROUNDING)
 
 
 def identity() -> TradeoffCurve:
@@ -103,13 +123,3 @@ def _known(curve: TradeoffCurve) -> tuple[FloatArray, FloatArray]:
     """
     heights = np.minimum(np.minimum.accumulate(curve.intercepts), 1.0)
     return np.append(0.0, curve.slopes), np.append(1.0, heights)
-
-
-def _slopes_for(curve: TradeoffCurve, shift: float) -> FloatArray:
-    """Slopes at which the new curve is taken: any are safe, and these are many where it bends."""
-    logs = np.log(curve.slopes)
-    few: FloatArray = logs[:: max(1, len(logs) // _LINES)]
-    reach = shift * (_REACH - 1 + shift / 2)
-    low, high = max(logs[0] - reach, -_MAX_EXPONENT), min(logs[-1] + reach, _MAX_EXPONENT)
-    even = np.linspace(low, high, _LINES, dtype=np.float64)
-    return np.exp(np.unique(np.concatenate([few, even])))

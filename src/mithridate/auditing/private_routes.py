@@ -206,7 +206,7 @@ class _TradeoffRoute:
     def _holds(self, split: Difference, claims: _Conditions) -> BoolArray:
         x = claims.x
         pure = (Difference(split.gained, 0), Difference(0, split.lost))
-        is_new = any(sum(each) > _MANY_KEPT and (each, self._shift) not in self._tables for each in pure)
+        is_new = any(sum(each) > _MANY_KEPT and all(each != known for known, _ in self._tables) for each in pure)
         if self._training.keep is not None and is_new:
             # Thousands of curves are not computed for a claim that one of them refutes.
             held = claims.below_one(self._at_least(self._training.keep, split, x))

@@ -50,7 +50,7 @@ import numpy.typing as npt
 
 from mithridate import _validate
 from mithridate.accounting import FDP
-from mithridate.accounting.fdp import CurveOrChain, FdpAccountant, curve_family
+from mithridate.accounting.fdp import CurveOrChain, Curves, FdpAccountant
 from mithridate.accounting.rdp import one_example_epsilon
 from mithridate.certifying.certification import default_threat
 from mithridate.core.bounds import clopper_pearson_upper
@@ -284,7 +284,7 @@ def _pairs(steps: StepBounds) -> tuple[tuple[float, float], ...]:
 @lru_cache(maxsize=8)
 def _accountant(mechanism: Private, threat: Threat) -> FdpAccountant:
     """Its curves serve all radii."""
-    return FdpAccountant(curve_family(mechanism), threat)
+    return FdpAccountant(Curves(mechanism), threat)
 
 
 @lru_cache(maxsize=1 << 14)
