@@ -18,8 +18,9 @@ from mithridate.core.certificate import Certificate, Curve, Status, confidence, 
 from mithridate.core.rule import ExactRule
 from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting.rendering import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
+from mithridate.reporting.rendering import BASELINE_DASH
 from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
+from mithridate.reporting.report_chart import DASHES, axis_title, baseline_label, counted_units, description, draw
 
 # More classes than this are listed by number of points, the largest first.
 _MOST_CLASSES = 200
@@ -37,13 +38,6 @@ _BAND_NOTE = (
     "test points from the same source. It is not about the certificates themselves."
 )
 
-# One pattern and one colour a method; the first belongs to the certificate itself.
-DASHES = ("", "7 4", "2 3", "9 3 2 3")
-_COLOURS = ("#0b5d6b", "#9a4a00", "#5a3d8a", "#4d5560")
-_WIDTH, _HEIGHT = 760, 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, _WIDTH - 16, 14, _HEIGHT - 46
-# How high on its curve the name of each method stands, as a share of where the curve starts.
-_LABEL_HEIGHTS = (0.36, 0.24, 0.12, 0.3)
 
 
 def html(report: Report) -> str:
@@ -142,7 +136,7 @@ def _curve(report: Report) -> dict[str, Any]:
         "curve_title": f"{what} against radius",
         "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
         "readout": readout(report, _start(report)),
-        "unit": f"r counts {_counted(report)}.",
+        "unit": f"r counts {counted_units(report)}.",
         "chart": draw(report).svg(),
         "legend": _legend(report),
         "band_note": _BAND_NOTE,
@@ -351,7 +345,7 @@ def _data(report: Report) -> dict[str, Any]:
         "total": len(certificate.label),
         "limit": report.axis_limit,
         "start": _start(report),
-        "unit": _counted(report, short=True),
+        "unit": counted_units(report, short=True),
         "chartTitle": f"{axis_title(report)}, against radius",
         "chartDescription": description(report),
         "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},
@@ -435,96 +429,3 @@ def _check(commands: tuple[str, ...]) -> str:
         return ""
     lines = "\n".join(f"    {line}" for command in commands for line in command.splitlines())
     return f"Check it with:\n\n{lines}"
-
-
-# --- the chart --------------------------------------------------------------------------------------------------------
-
-
-def axis_title(report: Report) -> str:
-    """What the vertical axis shows."""
-    return "correct and certified" if report.certificate.votes.labels is not None else "certified"
-
-
-def _counted(report: Report, *, short: bool = False) -> str:
-    """What radii count, and what happened to it; short, where an axis has little room."""
-    units = report.certificate.votes.unit_words
-    return report.certificate.threat.counts(units.short if short else units)
-
-
-def baseline_label(report: Report) -> str | None:
-    """What stands beside the line of the baseline; None where true labels are unknown."""
-    known = words.baseline(report.certificate)
-    return None if known is None else f"baseline {percent(known.count, known.total)}"
-
-
-def description(report: Report) -> str:
-    """The curves in words, for those who do not see them."""
-    sentences = [f"Share of points that are {axis_title(report)}, by radius ({_counted(report)})."]
-    for certificate, curve in zip(report.certificates, report.curves, strict=True):
-        name = certificate.method.in_words()
-        if not len(curve.radius):
-            sentences.append(f"{name}: nothing is certified.")
-            continue
-        last = min(int(curve.radius[-1]), report.axis_limit)
-        shares = [
-            f"{percent(int(curve.at(curve.shown, radius)), curve.total)} at radius {radius:,}"
-            for radius in round_ticks(max(last, 1), 4)
-        ]
-        beyond = int(curve.at(curve.shown, last + 1))
-        rest = percent(beyond, curve.total) if beyond else "none"
-        sentences.append(f"{name}: {', '.join(shares)}, {rest} beyond {last:,}.")
-    return " ".join([*sentences, *words.baseline_sentence(report.certificate.votes, report.class_names)])
-
-
-def draw(report: Report) -> Chart:
-    """The chart of a report."""
-    plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, report.axis_limit)
-    shapes = plane.axes(round_ticks(report.axis_limit), _counted(report, short=True))
-    shapes += [*_baseline(report, plane), *_band(report.curves[0], plane)]
-    for which in range(len(report.curves)):
-        shapes += [*_line(report, which, plane), *_name(report, which, plane)]
-    return Chart(_WIDTH, _HEIGHT, f"{axis_title(report).capitalize()}, against radius", description(report), shapes)
-
-
-def _baseline(report: Report, plane: Plane) -> list[Shape]:
-    known, label = words.baseline(report.certificate), baseline_label(report)
-    if known is None or label is None:
-        return []
-    height = float(plane.y(known.share))
-    # Above the line, but for a line so high that there is no room.
-    text = height - 5 if height > _TOP + 16 else height + 14
-    return [plane.baseline(known.share), ChartText(_RIGHT, text, label, "baseline-name", anchor="end")]
-
-
-def _band(curve: Curve, plane: Plane) -> list[Shape]:
-    lower, upper = (Steps.of(curve.radius, shares, plane).corners for shares in curve.band())
-    area = upper + lower[::-1]
-    return [Path(area, "band", _COLOURS[0], width=0, opacity=0.15, is_filled=True, is_closed=True)] if area else []
-
-
-def _line(report: Report, which: int, plane: Plane) -> list[Shape]:
-    curve, look = report.curves[which], which % len(DASHES)
-    line = Steps.of(curve.radius, curve.shown / curve.total, plane).line
-    width = 2.5 if which == 0 else 1.75
-    return [Path(line, f"line line-{look}", _COLOURS[look], width, DASHES[look])] if line else []
-
-
-def _name(report: Report, which: int, plane: Plane) -> list[Shape]:
-    """The name of a method beside its line, low on it: to the right where nothing else is there, else to the left."""
-    curve, look = report.curves[which], which % len(DASHES)
-    if not len(curve.radius):
-        return []
-    name = report.certificates[which].method.short_title
-    level = _LABEL_HEIGHTS[look] * curve.shown[0]
-    last, room = _last_radius(curve, level), 8 * len(name) + 16
-    at, height = float(plane.x(last + 1)), float(plane.y(level / curve.total))
-    is_free = all(_last_radius(other, level) <= last for other in report.curves)
-    is_right = (is_free and at + room < _RIGHT) or at - room < _LEFT
-    x, y, anchor = (at + 9, height, "start") if is_right else (at - 9, height + 14, "end")
-    return [ChartText(x, y, name, f"name name-{look}", _COLOURS[look], anchor, is_bold=True)]
-
-
-def _last_radius(curve: Curve, level: float) -> int:
-    """The last radius at which a curve is at least so high, -1 where it never is."""
-    high = np.flatnonzero(curve.shown >= level)
-    return int(curve.radius[high[-1]]) if len(high) else -1
