@@ -16,7 +16,7 @@ from mithridate._text import percent, shortened
 from mithridate._version import VERSION
 from mithridate.core.certificate import Certificate, Curve, Status, confidence, is_correct, round_ticks
 from mithridate.core.rule import ExactRule
-from mithridate.reporting import rendering
+from mithridate.reporting import frontier_page, rendering
 from mithridate.reporting import sentences as words
 from mithridate.reporting.rendering import BASELINE_DASH
 from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
@@ -30,6 +30,7 @@ _STATUS_WORDS = {
     Status.SEARCH_LIMIT: "certified, end of search",
     Status.NUMERICAL: "certified, end of arithmetic",
     Status.SIZE_LIMIT: "certified, end of the size step",
+    Status.INPUT_CHANGE: "not certified, input change",
 }
 # Names of classes are cut to this where room is short.
 _SHORT = 24
@@ -45,7 +46,7 @@ def html(report: Report) -> str:
     certificate = report.certificate
     return rendering.page(
         "report.html",
-        styles=("style.css",),
+        styles=("style.css", "frontier.css") if frontier_page.has_frontier(report) else ("style.css",),
         scripts=("report.js",),
         report=report,
         certificate=certificate,
@@ -53,6 +54,8 @@ def html(report: Report) -> str:
         headline=_headline(words.headline(certificate, report.class_names), confidence(certificate)),
         lead=[
             f"Threat: {certificate.threat.of(certificate.votes.unit_words)}.",
+            *words.moved_inputs(certificate),
+            *words.moved_further(certificate),
             *words.limits(certificate),
             *words.together(certificate),
         ],
@@ -61,6 +64,7 @@ def html(report: Report) -> str:
         start=_start(report),
         shown=axis_title(report),
         **_curve(report),
+        frontier=frontier_page.section(report, _start(report)) if frontier_page.has_frontier(report) else None,
         **_radii(report),
         **_classes(report),
         **_points(report),
@@ -134,7 +138,7 @@ def _curve(report: Report) -> dict[str, Any]:
     header, rows = curve_table(report)
     return {
         "curve_title": f"{what} against radius",
-        "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
+        "curve_lead": f"{which} {axis_title(report)} at radius r{frontier_page.of_inputs(report)}{compared}.",
         "readout": readout(report, _start(report)),
         "unit": f"r counts {counted_units(report)}.",
         "chart": draw(report).svg(),
@@ -207,14 +211,26 @@ def _radii(report: Report) -> dict[str, Any]:
     histogram, abstained = report.histogram, int((report.certificate.radius < 0).sum())
     lead = "How many predictions have which radius. Bars fade below the radius that is set above; "
     lead += f"the bar at the left counts the {abstained:,} that {'is' if abstained == 1 else 'are'} not certified"
-    whose = "its" if abstained == 1 else "their"
-    lead += f" because {whose} two leading labels are too close." if abstained else "."
+    lead += f"{_why_not_certified(report.certificate, abstained)}."
     if report.certificate.votes.labels is not None:
         lead += " Labels that are wrong stand on top, in red."
     if histogram.beyond:
         lead += f" {histogram.beyond:,} more lie beyond the axis."
     header, rows = _radii_table(report)
     return {"radii_lead": lead, "radii_header": header, "radii_rows": rows}
+
+
+def _why_not_certified(certificate: Certificate, abstained: int) -> str:
+    """Why so many predictions are not certified, as a clause."""
+    if not abstained:
+        return ""
+    whose, label, moves = ("its", "label", "it") if abstained == 1 else ("their", "labels", "they")
+    close = f" because {whose} two leading labels are too close"
+    moved = int((certificate.status == Status.INPUT_CHANGE.value).sum())
+    if not moved:
+        return close
+    alone = f"may change with the input alone"
+    return f" because {whose} {label} {alone}" if moved == abstained else f"{close} or because {moves} {alone}"
 
 
 def _radii_table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -282,6 +298,7 @@ def _points(report: Report) -> dict[str, Any]:
         *([("truth", "true label", False)] if known else []),
         ("share", voted, True),
         ("radius", "radius", True),
+        *frontier_page.columns(report),
         ("status", "status", False),
     ]
     options = [("all", "all points"), ("abstained", "not certified")]
@@ -289,6 +306,7 @@ def _points(report: Report) -> dict[str, Any]:
         options += [("wrong", "wrong"), ("certified-wrong", "certified but wrong")]
     searched = "a name, a class or a status" if named else "a class or a status"
     lead = f"The least certain come first; every column sorts. Search for {searched}, or for #12 to see point 12."
+    lead += frontier_page.points_lead(report)
     if report.pictures:
         lead += f" Pictures travel with {len(report.pictures):,} of {report.curves[0].total:,} points: "
         lead += "the least and the most certain" + (", of all and of the wrong ones." if known else ".")
@@ -307,6 +325,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     listed = [
         ("method", certificate.method.in_words()),
         ("threat", f"{certificate.threat.value}: {certificate.threat.of(votes.unit_words)}"),
+        ("change of the input", _input_change(certificate)),
         ("units", "" if votes.unit is None else f"{votes.unit.counted(votes.unit.count)} in the training data"),
         *_confidence_facts(certificate),
         ("mechanism", votes.mechanism.in_words(votes.unit_words)),
@@ -317,6 +336,14 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {version}" for name, version in certificate.versions.items())),
     ]
     return [(name, value) for name, value in listed if value]
+
+
+def _input_change(certificate: Certificate) -> str:
+    """For which changes of the input there are radii; empty where it stays as it is."""
+    if certificate.frontier is None:
+        return ""
+    changes = ", ".join(f"{change:g}" for change in certificate.frontier.changes)
+    return f"up to {changes}, as a Euclidean length, {certificate.frontier.in_words}"
 
 
 def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
@@ -360,8 +387,10 @@ def _data(report: Report) -> dict[str, Any]:
             "share": packed(top_share(certificate).astype(np.float32)),
             "radius": packed(certificate.radius),
             "status": packed(codes),
+            **{key: packed(radii) for key, radii in frontier_page.point_radii(report).items()},
         },
         "pictures": {point: base64.b64encode(file).decode() for point, file in report.pictures.items()} or None,
+        **frontier_page.data(report),
     }
 
 
@@ -407,12 +436,20 @@ def markdown(report: Report) -> str:
         f"# {rendering.plain_text(report.title)}",
         f"**{rendering.plain_text(report.headline)}**",
         rendering.plain_text(f"Threat: {certificate.threat.of(certificate.votes.unit_words)}."),
-        rendering.bullets((*words.limits(certificate), *words.together(certificate))),
+        rendering.bullets(
+            (
+                *words.moved_inputs(certificate),
+                *words.moved_further(certificate),
+                *words.limits(certificate),
+                *words.together(certificate),
+            )
+        ),
         rendering.section("Worth knowing", rendering.bullets(report.warnings)),
         rendering.rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
         rendering.section("Against radius", rendering.rendered_table(*curve_table(report))),
         rendering.bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
         rendering.bullets(report.advice.left_out),
+        frontier_page.markdown(report),
         rendering.section("Class by class", rendering.rendered_table(_class_header(report), classes)),
         rendering.section("What was assumed", rendering.bullets(certificate.assumptions)),
         rendering.section("What is not covered", rendering.bullets(words.not_covered(certificate))),
