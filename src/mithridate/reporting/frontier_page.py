@@ -21,7 +21,6 @@ from mithridate.reporting.report_chart import (
     TOP,
     WIDTH,
     axis_title,
-    baseline_label,
     baseline_shapes,
     counted_units,
     last_radius,
@@ -30,9 +29,9 @@ from mithridate.reporting.report_chart import (
 # From the smallest change to the largest: one scale, ever lighter. A style sheet has others for dark pages.
 _COLOURS = ("#0b2f5e", "#3b2a86", "#66258f", "#8c2088", "#ab2473", "#c23458", "#cf4a37", "#c75b00")
 _MOST_LINES = words.MOST_CHANGES_SHOWN
-# Rows of the map, and radii above it; a phone leaves out every other radius.
+# Rows of the map, and radii above it; of more than a phone has room for, it leaves out every other one.
 _MOST_ROWS = 16
-_RADII = 12
+_RADII, _RADII_OF_PHONE = 12, 7
 # How many shades the map has, but for the first; a style sheet knows them by their numbers.
 _SHADES = 10
 # Names of lines are no closer than this, in pixels.
@@ -69,7 +68,7 @@ def section(report: Report, start: int) -> dict[str, Any]:
         "map_title": f"{'Certified accuracy' if known else 'Certified share'}, by radius and change of the input",
         "map_lead": f"Across: radius r, {counted_units(report)}. Down: how far the input may change. The cells have "
         f"the share of predictions that are {what}.",
-        "map_radii": [{"text": f"{radius:,}", "css": _of_column(at)} for at, radius in enumerate(_radii(report))],
+        "map_radii": _map_radii(report),
         "map_rows": _map_rows(report),
         "alone": words.may_move_alone(report.certificate),
         "header": header,
@@ -129,9 +128,14 @@ def _radii(report: Report) -> list[int]:
     return round_ticks(limit(report), _RADII)
 
 
-def _of_column(at: int) -> str:
-    """What a style sheet calls a column of the map: every other one is for wide pages."""
-    return "wide" if at % 2 else ""
+def _of_columns(count: int) -> list[str]:
+    """What a style sheet calls each column of the map: of many, every other one is for wide pages."""
+    return ["wide" if at % 2 and count > _RADII_OF_PHONE else "" for at in range(count)]
+
+
+def _map_radii(report: Report) -> list[dict[str, str]]:
+    radii = _radii(report)
+    return [{"text": f"{radius:,}", "css": css} for radius, css in zip(radii, _of_columns(len(radii)), strict=True)]
 
 
 def _map_rows(report: Report) -> list[dict[str, Any]]:
@@ -145,8 +149,8 @@ def _map_rows(report: Report) -> list[dict[str, Any]]:
 def _cells(curve: Curve, radii: list[int]) -> list[dict[str, str]]:
     counts = curve.at(curve.shown, radii).tolist()
     return [
-        {"text": whole_percent(count, curve.total), "css": f"heat-{_shade(count, curve.total)} {_of_column(at)}".strip()}
-        for at, count in enumerate(counts)
+        {"text": whole_percent(count, curve.total), "css": f"heat-{_shade(count, curve.total)} {css}".strip()}
+        for count, css in zip(counts, _of_columns(len(counts)), strict=True)
     ]
 
 
@@ -279,7 +283,7 @@ def points_lead(report: Report) -> str:
     first = report.certificate.input_change
     radius = f"for inputs that change by up to {first:g}" if first else "for the input as it is"
     return (
-        f" The radius is {radius}, a radius at {_change(report, 1)} for one that may change by up to that length as "
+        f" The radius is {radius}, a {columns(report)[0][1]} for one that may change by up to that length as "
         "well; a dash says that nothing is certified."
     )
 
@@ -296,6 +300,7 @@ def data(report: Report) -> dict[str, Any]:
     return {
         "frontier": {
             "limit": limit(report),
+            "unit": counted_units(report, short=True),
             "title": title(report),
             "description": description(report),
             "lines": drawn,

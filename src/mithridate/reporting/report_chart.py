@@ -7,7 +7,7 @@ import numpy as np
 from mithridate._text import percent
 from mithridate.core.certificate import Curve, round_ticks
 from mithridate.reporting import sentences as words
-from mithridate.reporting.rendering import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
+from mithridate.reporting.rendering import Chart, ChartText, Path, Plane, Shape, Steps
 from mithridate.reporting.report import Report
 
 # One pattern and one colour a method; the first belongs to the certificate itself.
@@ -28,6 +28,12 @@ def counted_units(report: Report, *, short: bool = False) -> str:
     """What radii count, and what happened to it; short, where an axis has little room."""
     units = report.certificate.votes.unit_words
     return report.certificate.threat.counts(units.short if short else units)
+
+
+def axis_units(report: Report) -> str:
+    """What stands below the axis of radii: what they count, and how far the input moves, where it does."""
+    change, counted = report.certificate.input_change, counted_units(report, short=True)
+    return f"{counted}; input changed by up to {change:g}" if change else counted
 
 
 def baseline_label(report: Report) -> str | None:
@@ -58,7 +64,7 @@ def description(report: Report) -> str:
 def draw(report: Report) -> Chart:
     """The chart of a report."""
     plane = Plane(LEFT, RIGHT, TOP, BOTTOM, report.axis_limit)
-    shapes = plane.axes(round_ticks(report.axis_limit), counted_units(report, short=True))
+    shapes = plane.axes(round_ticks(report.axis_limit), axis_units(report))
     shapes += [*baseline_shapes(report, plane), *_band(report.curves[0], plane)]
     for which in range(len(report.curves)):
         shapes += [*_line(report, which, plane), *_name(report, which, plane)]
@@ -66,6 +72,7 @@ def draw(report: Report) -> Chart:
 
 
 def baseline_shapes(report: Report, plane: Plane) -> list[Shape]:
+    """The line of the baseline, and its name; none where true labels are unknown."""
     known, label = words.baseline(report.certificate), baseline_label(report)
     if known is None or label is None:
         return []

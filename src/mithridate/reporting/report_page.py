@@ -20,7 +20,15 @@ from mithridate.reporting import frontier_page, rendering
 from mithridate.reporting import sentences as words
 from mithridate.reporting.rendering import BASELINE_DASH
 from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
-from mithridate.reporting.report_chart import DASHES, axis_title, baseline_label, counted_units, description, draw
+from mithridate.reporting.report_chart import (
+    DASHES,
+    axis_title,
+    axis_units,
+    baseline_label,
+    counted_units,
+    description,
+    draw,
+)
 
 # More classes than this are listed by number of points, the largest first.
 _MOST_CLASSES = 200
@@ -38,7 +46,6 @@ _BAND_NOTE = (
     "The shaded band is a 95% Clopper-Pearson interval at each radius by itself: how the share would vary for other "
     "test points from the same source. It is not about the certificates themselves."
 )
-
 
 
 def html(report: Report) -> str:
@@ -229,7 +236,7 @@ def _why_not_certified(certificate: Certificate, abstained: int) -> str:
     moved = int((certificate.status == Status.INPUT_CHANGE.value).sum())
     if not moved:
         return close
-    alone = f"may change with the input alone"
+    alone = "may change with the input alone"
     return f" because {whose} {label} {alone}" if moved == abstained else f"{close} or because {moves} {alone}"
 
 
@@ -372,7 +379,7 @@ def _data(report: Report) -> dict[str, Any]:
         "total": len(certificate.label),
         "limit": report.axis_limit,
         "start": _start(report),
-        "unit": counted_units(report, short=True),
+        "unit": axis_units(report),
         "chartTitle": f"{axis_title(report)}, against radius",
         "chartDescription": description(report),
         "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},

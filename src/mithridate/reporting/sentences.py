@@ -187,14 +187,14 @@ def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
 
 def _length(frontier: Frontier, change: float) -> str:
     """How far an input moves at most, and in what that is measured."""
-    return f"a Euclidean length of {change:g}, {frontier.in_words}"
+    return f"a Euclidean length of up to {change:g}, {frontier.in_words}"
 
 
 def _where_moved(certificate: Certificate) -> str:
     """The end of a clause on inputs that may change by as much as the radii say; empty where they stay as they are."""
     if certificate.frontier is None or not certificate.input_change:
         return ""
-    return f" where the input may change by up to {_length(certificate.frontier, certificate.input_change)}"
+    return f" where the input may change by {_length(certificate.frontier, certificate.input_change)}"
 
 
 def _also_moved(certificate: Certificate) -> str:
@@ -205,7 +205,7 @@ def _also_moved(certificate: Certificate) -> str:
 def _and_moved(certificate: Certificate) -> str:
     if certificate.frontier is None or not certificate.input_change:
         return ""
-    return f" and the input was changed by up to {_length(certificate.frontier, certificate.input_change)}"
+    return f" and the input was changed by {_length(certificate.frontier, certificate.input_change)}"
 
 
 def _or_moved(certificate: Certificate, radius: int) -> str:
@@ -221,7 +221,7 @@ def _or_moved(certificate: Certificate, radius: int) -> str:
         for change, radii in zip(frontier.changes[:0:-1], frontier.radius[:0:-1], strict=True):
             most = _still_reached(radii[reached], len(reached))
             if most >= least:
-                return f", or if {_as_many(most)} the input was changed by up to {_length(frontier, change)}"
+                return f", or if {_as_many(most)} the input was changed by {_length(frontier, change)}"
     return ""
 
 
@@ -258,18 +258,23 @@ def moved_further(certificate: Certificate) -> list[str]:
     held = [f"r = {radius:,} at {change:g}" for change, radius in found if radius >= 0]
     lost = [f"{change:g}" for change, radius in found if radius < 0]
     known = certificate.votes.labels is not None
-    who, are, none = _half_of(len(certificate.radius), "correct and certified" if known else "certified")
+    who, are = _half_of(len(certificate.radius), "correct and certified" if known else "certified")
     parts = [f"{who} {are} to {_enumerated(held)}"] if held else []
-    parts += [f"at {_enumerated(lost)}, {none}"] if lost else []
-    length = f"Changes of the input are Euclidean lengths, {frontier.in_words}."
-    return [f"If the input changes as well: {'; '.join(parts)}. {length}"]
+    parts += [f"at {_enumerated(lost)}, {_fewer(who, are, bool(held))}"] if lost else []
+    length = f"Lengths are Euclidean, {frontier.in_words}."
+    return [f"If the input changes by up to a given length: {'; '.join(parts)}. {length}"]
 
 
-def _half_of(total: int, what: str) -> tuple[str, str, str]:
-    """At least half of so many predictions, that they are something, and that fewer are."""
-    if total == 1:
-        return "the one prediction", f"is {what}", f"it is not {what}"
-    return "half of the predictions", f"are {what}", "fewer are"
+def _half_of(total: int, what: str) -> tuple[str, str]:
+    """Half of so many predictions, and that they are something."""
+    return ("the one prediction", f"is {what}") if total == 1 else ("half of the predictions", f"are {what}")
+
+
+def _fewer(who: str, are: str, said: bool) -> str:
+    """That fewer are, after it was said what they are or before."""
+    if who.startswith("half"):
+        return "fewer are" if said else f"fewer than {who} {are}"
+    return "it is not" if said else f"{who} {are.replace('is ', 'is not ', 1)}"
 
 
 def may_move_alone(certificate: Certificate) -> list[str]:
@@ -281,8 +286,8 @@ def may_move_alone(certificate: Certificate) -> list[str]:
     shown = [at for at in evenly(len(counts), MOST_CHANGES_SHOWN) if counts[at]]
     if not shown:
         return []
-    total = len(certificate.radius)
-    found = [f"{_out_of(int(counts[at]), total)} at {frontier.changes[at]:g}" for at in shown]
+    numbers = [_out_of(int(counts[shown[0]]), len(certificate.radius)), *(f"{counts[at]:,}" for at in shown[1:])]
+    found = [f"{number} at {frontier.changes[at]:g}" for number, at in zip(numbers, shown, strict=True)]
     return [f"{Status.INPUT_CHANGE.sentence} This is so for {_enumerated(found)}."]
 
 
@@ -427,7 +432,7 @@ def _not_of_inputs(certificate: Certificate) -> str:
     frontier = certificate.frontier
     if frontier is None or not frontier.changes[-1]:
         return _NOT_CHANGED_INPUTS
-    return _NOT_LARGER_CHANGES.format(most=_length(frontier, frontier.changes[-1]))
+    return _NOT_LARGER_CHANGES.format(most=f"{frontier.changes[-1]:g}, as a Euclidean length {frontier.in_words}")
 
 
 def _parties(certificate: Certificate) -> str:

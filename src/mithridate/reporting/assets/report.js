@@ -105,7 +105,7 @@
     const x = (radius) => box.left + ((box.right - box.left) * Math.min(radius, data.limit + 1)) / (data.limit + 1);
     const y = (share) => box.bottom - (box.bottom - box.top) * share;
     drawShareAxis(svg, box, y);
-    drawRadiusAxis(svg, box, x, data.limit);
+    drawRadiusAxis(svg, box, x, data.limit, data.unit);
     svg.append(...baselineMark(y, box));
     svg.append(draw("path", { class: "band", d: bandPath(x, y) }));
     data.curves.forEach((curve, which) => svg.append(curveLine(curve, `line-${which % 4}`, data.limit, x, y)));
@@ -127,11 +127,11 @@
     }
   }
 
-  function drawRadiusAxis(svg, box, x, limit) {
+  function drawRadiusAxis(svg, box, x, limit, unit) {
     for (const radius of roundTicks(limit, box.width < 480 ? 4 : 8)) {
       svg.append(draw("text", { x: x(radius + 0.5), y: box.bottom + 20, "text-anchor": "middle" }, number(radius)));
     }
-    const title = box.width < 480 ? "radius r" : `radius r: ${data.unit}`;
+    const title = box.width < 480 ? "radius r" : `radius r: ${unit}`;
     svg.append(draw("text", { x: (box.left + box.right) / 2, y: box.height - 6, "text-anchor": "middle" }, title));
   }
 
@@ -211,13 +211,13 @@
 
   function drawFrontier() {
     if (data.frontier === undefined) return;
-    const { lines, limit, title, description } = data.frontier;
+    const { lines, limit, unit, title, description } = data.frontier;
     const container = byId("frontier-chart");
     const { svg, box } = frame(container, title, description, 0.5);
     const x = (radius) => box.left + ((box.right - box.left) * Math.min(radius, limit + 1)) / (limit + 1);
     const y = (share) => box.bottom - (box.bottom - box.top) * share;
     drawShareAxis(svg, box, y);
-    drawRadiusAxis(svg, box, x, limit);
+    drawRadiusAxis(svg, box, x, limit, unit);
     svg.append(...baselineMark(y, box));
     for (const line of lines) svg.append(curveLine(line, `step-${line.look}`, limit, x, y));
     svg.append(...lineNames(lines, x, y, box));
