@@ -97,7 +97,7 @@ def test_a_line_and_a_row_for_every_change() -> None:
         assert (line["radius"], line["shown"]) == (curve.radius.tolist(), curve.shown.tolist())
     assert len({line["look"] for line in data["lines"]}) == 4
     header, rows = frontier_page.table(report)
-    assert header == ["change of the input, up to", *(f"r = {radius}" for radius in range(10))]
+    assert header == ["change of the input, up to", *(f"r\u00a0=\u00a0{radius}" for radius in range(10))]
     assert [row[0] for row in rows] == ["0", "0.1", "0.25", "0.5"]
     for row, radii in zip(rows, ROWS, strict=True):
         # The last label is wrong.

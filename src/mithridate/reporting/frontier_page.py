@@ -175,7 +175,7 @@ def whole_percent(count: int, total: int) -> str:
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the whole frontier: a row for every change of the input."""
     radii = _radii(report)
-    header = ["change of the input, up to", *(f"r = {radius:,}" for radius in radii)]
+    header = ["change of the input, up to", *(f"r\u00a0=\u00a0{radius:,}" for radius in radii)]
     rows = [
         [_change(report, at), *(_share(curve, radius) for radius in radii)]
         for at, curve in enumerate(report.moved_curves)
