@@ -12,7 +12,8 @@ import pytest
 
 from mithridate import ADP, Certificate, SampledGaussian, Status, Votes, certify
 from mithridate._text import percent
-from mithridate.core.certificate import is_correct
+from mithridate.core.certificate import Curve, is_correct
+from mithridate.core.input_change import Frontier
 from mithridate.reporting import Report
 from mithridate.reporting import report as summary
 from mithridate.reporting import sentences as words
@@ -423,6 +424,92 @@ def test_without_scripts_the_page_still_reports(open_page: Opener, report: Repor
     assert page.locator(".classes").is_visible()
     assert page.locator("noscript p").is_visible()
     assert not page.locator("#radius").is_visible()
+
+
+# --- inputs that change, too ----------------------------------------------------------------------------------------
+
+LENGTHS = tuple(at / 20 for at in range(24))
+
+
+@pytest.fixture(scope="module")
+def moved() -> Report:
+    plain = _certificate(POINTS)
+    radius = np.stack([np.maximum(plain.radius - 9 * at, -1) for at in range(len(LENGTHS))])
+    status = np.where(radius < 0, Status.INPUT_CHANGE.value, Status.CERTIFIED.value)
+    certificate = replace(plain, status=status[0], frontier=Frontier(LENGTHS, "pixels", radius, status))
+    return certificate.report(methods=(), class_names=NAMES, point_names=[f"photo {i}.png" for i in range(POINTS)])
+
+
+@pytest.fixture(scope="module")
+def moved_address(moved: Report, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("moved") / "report.html"
+    moved.write(path)
+    return path.as_uri()
+
+
+def test_the_slider_moves_the_lines_of_changed_inputs(open_page: Opener, moved: Report, moved_address: str) -> None:
+    page = open_page(moved_address)
+    assert " ".join(page.locator("h1").inner_text().split()) == moved.headline
+    assert page.locator("#frontier-chart path.line").count() == 8
+    chosen = words.evenly(len(LENGTHS), 8)
+    for radius in (0, 90, moved.axis_limit):
+        _set_slider(page, radius)
+        sync_api.expect(page.locator("#frontier-lines [data-radius]")).to_have_text(f"{radius:,}")
+        shown = page.locator("#frontier [data-line]").all_inner_texts()
+        curves = [Curve.of(moved.moved[at]) for at in chosen]
+        assert shown == [percent(int(curve.at(curve.shown, radius)), POINTS) for curve in curves]
+
+
+def test_a_prediction_has_a_radius_for_every_change_that_is_drawn(
+    open_page: Opener, moved: Report, moved_address: str
+) -> None:
+    page = open_page(moved_address)
+    at = words.evenly(len(LENGTHS), 8)[2]
+    header = f"radius at {LENGTHS[at]:g}"
+    page.get_by_role("button", name=header, exact=True).click()
+    page.get_by_role("button", name=header, exact=True).click()  # the largest first
+    points = [int(point) for point in _column(page, "point")]
+    assert moved.certificate.frontier is not None
+    radii = moved.certificate.frontier.radius[at]
+    assert radii[points].tolist() == np.sort(radii)[::-1][:50].tolist()
+    assert _column(page, header) == [f"{radius:,}" if radius >= 0 else "\u2013none" for radius in radii[points]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_cell_of_the_map_can_be_read(open_page: Opener, moved_address: str, scheme: str) -> None:
+    page = open_page(moved_address, color_scheme=scheme)
+    colours = page.evaluate(
+        """() => [...Array(11).keys()].map((shade) => {
+          const cell = document.querySelector('.heat td');
+          cell.className = `heat-${shade}`;
+          const look = getComputedStyle(cell);
+          return [look.backgroundColor, look.color];
+        })"""
+    )
+    assert len({below for below, _ in colours}) == 11
+    for pair in colours:
+        low, high = sorted(map(_luminance, pair))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, pair
+    paper = _luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    strokes = page.evaluate(
+        "[...document.querySelectorAll('#frontier-chart path.line')].map((e) => getComputedStyle(e).stroke)"
+    )
+    assert len(set(strokes)) == 8
+    for stroke in map(_luminance, strokes):
+        assert (max(stroke, paper) + 0.05) / (min(stroke, paper) + 0.05) >= 3
+
+
+def test_a_phone_shows_the_whole_map(open_page: Opener, moved_address: str) -> None:
+    page = open_page(moved_address, viewport=PHONE)
+    assert _overflow(page) == 0
+    fits = "(e) => e.scrollWidth <= e.clientWidth"
+    assert page.locator(".scroll:has(.heat)").evaluate(fits)
+    for cell in page.locator(".heat td:visible, .heat th:visible").all():
+        assert cell.evaluate(fits)
+    assert not page.locator("#points .scroll").evaluate(fits)  # that is what the shadow at its edge says
+    assert "gradient" in page.locator("#points .scroll").evaluate("(e) => getComputedStyle(e).backgroundImage")
+    page.locator("#frontier summary").click()
+    assert _overflow(page) == 0
 
 
 def test_a_notebook_frame_runs_the_page(open_page: Opener, report: Report, tmp_path: Path) -> None:

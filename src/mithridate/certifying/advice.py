@@ -44,7 +44,7 @@ def advise(
         methods: methods to compare with, on the same votes, threat, confidence, scope and bounds; by default `FDP()`,
             `ADP()` and `RDP("mixture", complement=True)` for a private learner, none for other defences. The
             certificate's own is not computed again. One that certifies beyond radius 2,048 is left out, with a sentence
-            that says so.
+            that says so; so are all where the radii are for inputs that move.
         progress: called with the number of methods done and their total.
 
     >>> from mithridate import SampledGaussian, certify
@@ -53,7 +53,8 @@ def advise(
     >>> [other.method.name for other in advice.others], list(advice.unanimous)
     (['adp'], [4000])
     """
-    usual = METHODS if isinstance(certificate.votes.mechanism, Private) else ()
+    is_compared = isinstance(certificate.votes.mechanism, Private) and not certificate.input_change
+    usual = METHODS if is_compared else ()
     chosen = tuple(_weighing(method, certificate.method) for method in (usual if methods is None else methods))
     others: list[Certificate] = []
     left_out: list[str] = []
@@ -84,6 +85,8 @@ def _bounds_for(method: Method, certificate: Certificate) -> str:
 
 def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
     """The same claim by another method, or the reason why there is none."""
+    if certificate.input_change:
+        return "methods are compared for inputs that stay as they are."
     try:
         if not isinstance(method, Method):  # which takes no time
             return certify(certificate.votes, method=method, threat=certificate.threat)
@@ -106,7 +109,7 @@ def _certified_by(method: Rule, certificate: Certificate) -> Certificate | str:
 def _unanimous(certificate: Certificate) -> dict[int, int | None]:
     """What so many instances show if they agree: where these show nothing, or where many predictions are unanimous."""
     votes = certificate.votes
-    if not isinstance(certificate.method, Method) or certificate.on != "votes":
+    if not isinstance(certificate.method, Method) or certificate.on != "votes" or certificate.input_change:
         return {}
     own, more = votes.instances, _MORE * votes.instances
     if certificate.radius.max() < 0 and _radius_at_unanimity(certificate, own) == -1:

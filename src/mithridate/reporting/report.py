@@ -141,6 +141,17 @@ claims holds with 99.9% confidence.'
         return Histogram.of(self.certificate, self.axis_limit)
 
     @cached_property
+    def moved(self) -> tuple[Certificate, ...]:
+        """The certificate for every change of the input that its frontier has; empty where it has none."""
+        frontier = self.certificate.frontier
+        return () if frontier is None else tuple(self.certificate.at_input_change(each) for each in frontier.changes)
+
+    @cached_property
+    def moved_curves(self) -> tuple[Curve, ...]:
+        """A curve for each of `moved`."""
+        return tuple(Curve.of(certificate) for certificate in self.moved)
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Why the certificate is weak or no guarantee, and what to do about it, a sentence or two each."""
         certificate = self.certificate
@@ -175,6 +186,7 @@ claims holds with 99.9% confidence.'
             "summary": {**certificate.summary(), "accuracy": self.accuracy},
             "curves": [self._curve(which) for which in range(len(self.curves))],
             "methods_left_out": list(self.advice.left_out),
+            **self._frontier(),
             "histogram": {
                 "start": histogram.start.tolist(),
                 "width": histogram.width,
@@ -273,6 +285,7 @@ claims holds with 99.9% confidence.'
             "scope": certificate.scope.value,
             "on": certificate.on,
             "bounds": certificate.bounds,
+            **({} if certificate.frontier is None else {"input_change": certificate.input_change}),
         }
 
     def _curve(self, which: int) -> dict[str, Any]:
@@ -290,6 +303,22 @@ claims holds with 99.9% confidence.'
             "band_upper": upper.tolist(),
         }
 
+    def _frontier(self) -> dict[str, Any]:
+        """The curves by how far the input may move; nothing where it stays as it is."""
+        frontier = self.certificate.frontier
+        if frontier is None:
+            return {}
+        curves = [
+            {
+                "input_change": change,
+                "radius": curve.radius.tolist(),
+                "certified": curve.certified.tolist(),
+                "right": None if curve.right is None else curve.right.tolist(),
+            }
+            for change, curve in zip(frontier.changes, self.moved_curves, strict=True)
+        ]
+        return {"frontier": {"input_change_of": frontier.of, "in_words": frontier.in_words, "curves": curves}}
+
     def _points(self) -> dict[str, Any]:
         certificate = self.certificate
         labels = certificate.votes.labels
@@ -300,6 +329,7 @@ claims holds with 99.9% confidence.'
             "top_share": top_share(certificate).tolist(),
             "radius": certificate.radius.tolist(),
             "status": certificate.status.tolist(),
+            **({} if certificate.frontier is None else {"frontier": certificate.frontier.to_list()}),
         }
 
     def _provenance(self) -> dict[str, Any]:

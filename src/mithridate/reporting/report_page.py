@@ -16,10 +16,19 @@ from mithridate._text import percent, shortened
 from mithridate._version import VERSION
 from mithridate.core.certificate import Certificate, Curve, Status, confidence, is_correct, round_ticks
 from mithridate.core.rule import ExactRule
-from mithridate.reporting import rendering
+from mithridate.reporting import frontier_page, rendering
 from mithridate.reporting import sentences as words
-from mithridate.reporting.rendering import BASELINE_DASH, Chart, ChartText, Path, Plane, Shape, Steps
+from mithridate.reporting.rendering import BASELINE_DASH
 from mithridate.reporting.report import ClassRow, Report, group_of, per_class, top_share
+from mithridate.reporting.report_chart import (
+    DASHES,
+    axis_title,
+    axis_units,
+    baseline_label,
+    counted_units,
+    description,
+    draw,
+)
 
 # More classes than this are listed by number of points, the largest first.
 _MOST_CLASSES = 200
@@ -29,6 +38,7 @@ _STATUS_WORDS = {
     Status.SEARCH_LIMIT: "certified, end of search",
     Status.NUMERICAL: "certified, end of arithmetic",
     Status.SIZE_LIMIT: "certified, end of the size step",
+    Status.INPUT_CHANGE: "not certified, input change",
 }
 # Names of classes are cut to this where room is short.
 _SHORT = 24
@@ -37,21 +47,13 @@ _BAND_NOTE = (
     "test points from the same source. It is not about the certificates themselves."
 )
 
-# One pattern and one colour a method; the first belongs to the certificate itself.
-DASHES = ("", "7 4", "2 3", "9 3 2 3")
-_COLOURS = ("#0b5d6b", "#9a4a00", "#5a3d8a", "#4d5560")
-_WIDTH, _HEIGHT = 760, 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, _WIDTH - 16, 14, _HEIGHT - 46
-# How high on its curve the name of each method stands, as a share of where the curve starts.
-_LABEL_HEIGHTS = (0.36, 0.24, 0.12, 0.3)
-
 
 def html(report: Report) -> str:
     """The whole page."""
     certificate = report.certificate
     return rendering.page(
         "report.html",
-        styles=("style.css",),
+        styles=("style.css", "frontier.css") if frontier_page.has_frontier(report) else ("style.css",),
         scripts=("report.js",),
         report=report,
         certificate=certificate,
@@ -59,6 +61,8 @@ def html(report: Report) -> str:
         headline=_headline(words.headline(certificate, report.class_names), confidence(certificate)),
         lead=[
             f"Threat: {certificate.threat.of(certificate.votes.unit_words)}.",
+            *words.moved_inputs(certificate),
+            *words.moved_further(certificate),
             *words.limits(certificate),
             *words.together(certificate),
         ],
@@ -67,6 +71,7 @@ def html(report: Report) -> str:
         start=_start(report),
         shown=axis_title(report),
         **_curve(report),
+        frontier=frontier_page.section(report, _start(report)) if frontier_page.has_frontier(report) else None,
         **_radii(report),
         **_classes(report),
         **_points(report),
@@ -140,9 +145,9 @@ def _curve(report: Report) -> dict[str, Any]:
     header, rows = curve_table(report)
     return {
         "curve_title": f"{what} against radius",
-        "curve_lead": f"{which} {axis_title(report)} at radius r{compared}.",
+        "curve_lead": f"{which} {axis_title(report)} at radius r{frontier_page.of_inputs(report)}{compared}.",
         "readout": readout(report, _start(report)),
-        "unit": f"r counts {_counted(report)}.",
+        "unit": f"r counts {counted_units(report)}.",
         "chart": draw(report).svg(),
         "legend": _legend(report),
         "band_note": _BAND_NOTE,
@@ -213,14 +218,26 @@ def _radii(report: Report) -> dict[str, Any]:
     histogram, abstained = report.histogram, int((report.certificate.radius < 0).sum())
     lead = "How many predictions have which radius. Bars fade below the radius that is set above; "
     lead += f"the bar at the left counts the {abstained:,} that {'is' if abstained == 1 else 'are'} not certified"
-    whose = "its" if abstained == 1 else "their"
-    lead += f" because {whose} two leading labels are too close." if abstained else "."
+    lead += f"{_why_not_certified(report.certificate, abstained)}."
     if report.certificate.votes.labels is not None:
         lead += " Labels that are wrong stand on top, in red."
     if histogram.beyond:
         lead += f" {histogram.beyond:,} more lie beyond the axis."
     header, rows = _radii_table(report)
     return {"radii_lead": lead, "radii_header": header, "radii_rows": rows}
+
+
+def _why_not_certified(certificate: Certificate, abstained: int) -> str:
+    """Why so many predictions are not certified, as a clause."""
+    if not abstained:
+        return ""
+    whose, label, moves = ("its", "label", "it") if abstained == 1 else ("their", "labels", "they")
+    close = f" because {whose} two leading labels are too close"
+    moved = int((certificate.status == Status.INPUT_CHANGE.value).sum())
+    if not moved:
+        return close
+    alone = "may change with the input alone"
+    return f" because {whose} {label} {alone}" if moved == abstained else f"{close} or because {moves} {alone}"
 
 
 def _radii_table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -288,6 +305,7 @@ def _points(report: Report) -> dict[str, Any]:
         *([("truth", "true label", False)] if known else []),
         ("share", voted, True),
         ("radius", "radius", True),
+        *frontier_page.columns(report),
         ("status", "status", False),
     ]
     options = [("all", "all points"), ("abstained", "not certified")]
@@ -295,6 +313,7 @@ def _points(report: Report) -> dict[str, Any]:
         options += [("wrong", "wrong"), ("certified-wrong", "certified but wrong")]
     searched = "a name, a class or a status" if named else "a class or a status"
     lead = f"The least certain come first; every column sorts. Search for {searched}, or for #12 to see point 12."
+    lead += frontier_page.points_lead(report)
     if report.pictures:
         lead += f" Pictures travel with {len(report.pictures):,} of {report.curves[0].total:,} points: "
         lead += "the least and the most certain" + (", of all and of the wrong ones." if known else ".")
@@ -313,6 +332,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
     listed = [
         ("method", certificate.method.in_words()),
         ("threat", f"{certificate.threat.value}: {certificate.threat.of(votes.unit_words)}"),
+        ("change of the input", _input_change(certificate)),
         ("units", "" if votes.unit is None else f"{votes.unit.counted(votes.unit.count)} in the training data"),
         *_confidence_facts(certificate),
         ("mechanism", votes.mechanism.in_words(votes.unit_words)),
@@ -323,6 +343,14 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {version}" for name, version in certificate.versions.items())),
     ]
     return [(name, value) for name, value in listed if value]
+
+
+def _input_change(certificate: Certificate) -> str:
+    """For which changes of the input there are radii; empty where it stays as it is."""
+    if certificate.frontier is None:
+        return ""
+    changes = ", ".join(f"{change:g}" for change in certificate.frontier.changes)
+    return f"up to {changes}, as a Euclidean length, {certificate.frontier.in_words}"
 
 
 def _confidence_facts(certificate: Certificate) -> list[tuple[str, str]]:
@@ -351,7 +379,7 @@ def _data(report: Report) -> dict[str, Any]:
         "total": len(certificate.label),
         "limit": report.axis_limit,
         "start": _start(report),
-        "unit": _counted(report, short=True),
+        "unit": axis_units(report),
         "chartTitle": f"{axis_title(report)}, against radius",
         "chartDescription": description(report),
         "baseline": None if known is None else {"share": known.share, "label": baseline_label(report)},
@@ -366,8 +394,10 @@ def _data(report: Report) -> dict[str, Any]:
             "share": packed(top_share(certificate).astype(np.float32)),
             "radius": packed(certificate.radius),
             "status": packed(codes),
+            **{key: packed(radii) for key, radii in frontier_page.point_radii(report).items()},
         },
         "pictures": {point: base64.b64encode(file).decode() for point, file in report.pictures.items()} or None,
+        **frontier_page.data(report),
     }
 
 
@@ -413,12 +443,20 @@ def markdown(report: Report) -> str:
         f"# {rendering.plain_text(report.title)}",
         f"**{rendering.plain_text(report.headline)}**",
         rendering.plain_text(f"Threat: {certificate.threat.of(certificate.votes.unit_words)}."),
-        rendering.bullets((*words.limits(certificate), *words.together(certificate))),
+        rendering.bullets(
+            (
+                *words.moved_inputs(certificate),
+                *words.moved_further(certificate),
+                *words.limits(certificate),
+                *words.together(certificate),
+            )
+        ),
         rendering.section("Worth knowing", rendering.bullets(report.warnings)),
         rendering.rendered_table(["", ""], [[name, value] for name, value in key_figures(report)]),
         rendering.section("Against radius", rendering.rendered_table(*curve_table(report))),
         rendering.bullets(tuple(words.baseline_sentence(certificate.votes, report.class_names))),
         rendering.bullets(report.advice.left_out),
+        frontier_page.markdown(report),
         rendering.section("Class by class", rendering.rendered_table(_class_header(report), classes)),
         rendering.section("What was assumed", rendering.bullets(certificate.assumptions)),
         rendering.section("What is not covered", rendering.bullets(words.not_covered(certificate))),
@@ -435,96 +473,3 @@ def _check(commands: tuple[str, ...]) -> str:
         return ""
     lines = "\n".join(f"    {line}" for command in commands for line in command.splitlines())
     return f"Check it with:\n\n{lines}"
-
-
-# --- the chart --------------------------------------------------------------------------------------------------------
-
-
-def axis_title(report: Report) -> str:
-    """What the vertical axis shows."""
-    return "correct and certified" if report.certificate.votes.labels is not None else "certified"
-
-
-def _counted(report: Report, *, short: bool = False) -> str:
-    """What radii count, and what happened to it; short, where an axis has little room."""
-    units = report.certificate.votes.unit_words
-    return report.certificate.threat.counts(units.short if short else units)
-
-
-def baseline_label(report: Report) -> str | None:
-    """What stands beside the line of the baseline; None where true labels are unknown."""
-    known = words.baseline(report.certificate)
-    return None if known is None else f"baseline {percent(known.count, known.total)}"
-
-
-def description(report: Report) -> str:
-    """The curves in words, for those who do not see them."""
-    sentences = [f"Share of points that are {axis_title(report)}, by radius ({_counted(report)})."]
-    for certificate, curve in zip(report.certificates, report.curves, strict=True):
-        name = certificate.method.in_words()
-        if not len(curve.radius):
-            sentences.append(f"{name}: nothing is certified.")
-            continue
-        last = min(int(curve.radius[-1]), report.axis_limit)
-        shares = [
-            f"{percent(int(curve.at(curve.shown, radius)), curve.total)} at radius {radius:,}"
-            for radius in round_ticks(max(last, 1), 4)
-        ]
-        beyond = int(curve.at(curve.shown, last + 1))
-        rest = percent(beyond, curve.total) if beyond else "none"
-        sentences.append(f"{name}: {', '.join(shares)}, {rest} beyond {last:,}.")
-    return " ".join([*sentences, *words.baseline_sentence(report.certificate.votes, report.class_names)])
-
-
-def draw(report: Report) -> Chart:
-    """The chart of a report."""
-    plane = Plane(_LEFT, _RIGHT, _TOP, _BOTTOM, report.axis_limit)
-    shapes = plane.axes(round_ticks(report.axis_limit), _counted(report, short=True))
-    shapes += [*_baseline(report, plane), *_band(report.curves[0], plane)]
-    for which in range(len(report.curves)):
-        shapes += [*_line(report, which, plane), *_name(report, which, plane)]
-    return Chart(_WIDTH, _HEIGHT, f"{axis_title(report).capitalize()}, against radius", description(report), shapes)
-
-
-def _baseline(report: Report, plane: Plane) -> list[Shape]:
-    known, label = words.baseline(report.certificate), baseline_label(report)
-    if known is None or label is None:
-        return []
-    height = float(plane.y(known.share))
-    # Above the line, but for a line so high that there is no room.
-    text = height - 5 if height > _TOP + 16 else height + 14
-    return [plane.baseline(known.share), ChartText(_RIGHT, text, label, "baseline-name", anchor="end")]
-
-
-def _band(curve: Curve, plane: Plane) -> list[Shape]:
-    lower, upper = (Steps.of(curve.radius, shares, plane).corners for shares in curve.band())
-    area = upper + lower[::-1]
-    return [Path(area, "band", _COLOURS[0], width=0, opacity=0.15, is_filled=True, is_closed=True)] if area else []
-
-
-def _line(report: Report, which: int, plane: Plane) -> list[Shape]:
-    curve, look = report.curves[which], which % len(DASHES)
-    line = Steps.of(curve.radius, curve.shown / curve.total, plane).line
-    width = 2.5 if which == 0 else 1.75
-    return [Path(line, f"line line-{look}", _COLOURS[look], width, DASHES[look])] if line else []
-
-
-def _name(report: Report, which: int, plane: Plane) -> list[Shape]:
-    """The name of a method beside its line, low on it: to the right where nothing else is there, else to the left."""
-    curve, look = report.curves[which], which % len(DASHES)
-    if not len(curve.radius):
-        return []
-    name = report.certificates[which].method.short_title
-    level = _LABEL_HEIGHTS[look] * curve.shown[0]
-    last, room = _last_radius(curve, level), 8 * len(name) + 16
-    at, height = float(plane.x(last + 1)), float(plane.y(level / curve.total))
-    is_free = all(_last_radius(other, level) <= last for other in report.curves)
-    is_right = (is_free and at + room < _RIGHT) or at - room < _LEFT
-    x, y, anchor = (at + 9, height, "start") if is_right else (at - 9, height + 14, "end")
-    return [ChartText(x, y, name, f"name name-{look}", _COLOURS[look], anchor, is_bold=True)]
-
-
-def _last_radius(curve: Curve, level: float) -> int:
-    """The last radius at which a curve is at least so high, -1 where it never is."""
-    high = np.flatnonzero(curve.shown >= level)
-    return int(curve.radius[high[-1]]) if len(high) else -1

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mithridate._text import capitalised, one_line, percent, shortened
 from mithridate.core.certificate import Advice, Certificate, Status, confidence
 from mithridate.core.conditions import before, conditions_of
+from mithridate.core.input_change import Frontier
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule
@@ -22,6 +23,8 @@ from mithridate.core.votes import Votes
 _MANY = 0.1
 # How many times the instances are asked for when they are too few.
 _MORE = 4
+# So many changes of the input are drawn and spoken of, at most.
+MOST_CHANGES_SHOWN = 8
 
 _HEADLINE_RULE = (
     "The number in the headline is the largest radius to which 9 of 10 predictions are certified; where that is below "
@@ -30,11 +33,17 @@ _HEADLINE_RULE = (
     "commonest of these labels would score, at every radius."
 )
 
-_NOT_COVERED = (
-    "Whether a label is correct. A certificate is about the label staying the same, and a wrong label can be stable.",
-    "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones.",
+_NOT_CORRECTNESS = (
+    "Whether a label is correct. A certificate is about the label staying the same, and a wrong label can be stable."
+)
+_NOT_CHANGED_INPUTS = "Changed test inputs. Nothing is said about perturbed, rotated or otherwise attacked ones."
+_NOT_LARGER_CHANGES = (
+    "Larger changes of the test inputs. Nothing is said about inputs that change by more than {most}, however small "
+    "that looks to a person, as where a picture is rotated."
+)
+_NOT_OTHER_LOOKS = (
     "Anything besides the stated mechanism that looked at the training data: normalisation by its statistics, "
-    "cleaning that compares examples, early stopping, an encoder trained on it.",
+    "cleaning that compares examples, early stopping, an encoder trained on it."
 )
 _NOT_COVERED_BY_TEST_POINTS = (
     "Wrong true labels. Where test points come from data that may be poisoned, so do the labels that decide what is "
@@ -136,20 +145,22 @@ def _claim(certificate: Certificate, radius: int, reached: int) -> str:
     # What is certified and wrong is no reason to speak of a correct prediction.
     which = "correct prediction" if known and certificate.radius.max() > radius else "prediction"
     if radius < 0 and certificate.radius.max() >= 0:
-        return f"No {which} is certified"
+        return f"No {which} is certified{_where_moved(certificate)}"
     if radius < 0:
-        return "Nothing is certified: the votes are not clear enough for any prediction"
+        return f"Nothing is certified{_where_moved(certificate)}: the votes are not clear enough for any prediction"
     if radius == 0 and isinstance(certificate.method, ExactRule):
         single = f"single {units.change}" if units.are_named else "single one"
-        return f"No {which} is certified against a change of the training data: a {single} may be too many"
+        against = f"a change of the training data{_where_moved(certificate)}"
+        return f"No {which} is certified against {against}: a {single} may be too many"
     verb = "is" if total == 1 or reached == 1 else "are"
     if radius == 0:
         who = _how_many(reached, total, lower=True)
         but = f"for {who} the label is shown to be the leading one on this very data"
         if known:
             but = f"{who} {verb} correct, with a label that is shown to be the leading one on this very data"
-        return f"No {which} is certified against a change of the training data, but {but}"
-    stay = f"stay the same if {certificate.threat.changes_of(units, radius)}"
+        return f"No {which} is certified against a change of the training data, but {but}{_also_moved(certificate)}"
+    stay = f"stay the same if {certificate.threat.changes_of(units, radius)}{_and_moved(certificate)}"
+    stay += _or_moved(certificate, radius)
     if not known:
         return f"{_how_many(reached, total)} would {stay}"
     return f"{_how_many(reached, total)} {verb} correct and certified to {stay}"
@@ -169,6 +180,133 @@ def _how_many(reached: int, total: int, *, lower: bool = False) -> str:
     else:
         phrase = f"{reached:,} of {total:,} predictions"
     return phrase[0].lower() + phrase[1:] if lower else phrase
+
+
+# --- together with a change of the input ------------------------------------------------------------------------------
+
+
+def _length(frontier: Frontier, change: float) -> str:
+    """How far an input moves at most, and in what that is measured."""
+    return f"a Euclidean length of up to {change:g}, {frontier.in_words}"
+
+
+def _where_moved(certificate: Certificate) -> str:
+    """The end of a clause on inputs that may change by as much as the radii say; empty where they stay as they are."""
+    if certificate.frontier is None or not certificate.input_change:
+        return ""
+    return f" where the input may change by {_length(certificate.frontier, certificate.input_change)}"
+
+
+def _also_moved(certificate: Certificate) -> str:
+    moved = _where_moved(certificate)
+    return f", also{moved}" if moved else ""
+
+
+def _and_moved(certificate: Certificate) -> str:
+    if certificate.frontier is None or not certificate.input_change:
+        return ""
+    return f" and the input was changed by {_length(certificate.frontier, certificate.input_change)}"
+
+
+def _or_moved(certificate: Certificate, radius: int) -> str:
+    """What the same predictions withstand together with a change of the input: the largest that leaves a radius.
+
+    Guarantee: as many predictions as the headline says withstand both, the change that it names first and this one.
+    """
+    frontier = certificate.frontier
+    if frontier is None or certificate.input_change:
+        return ""
+    reached = counted_radii(certificate) >= radius
+    for least in (1, 0):
+        for change, radii in zip(frontier.changes[:0:-1], frontier.radius[:0:-1], strict=True):
+            most = _still_reached(radii[reached], len(reached))
+            if most >= least:
+                return f", or if {_as_many(most)} the input was changed by {_length(frontier, change)}"
+    return ""
+
+
+def _still_reached(radii: npt.NDArray[np.int64], total: int) -> int:
+    """The largest radius that so many of these predictions have that a sentence on all of them stays true."""
+    said = _how_many(len(radii), total)
+    return next(
+        (int(radius) for radius in np.unique(radii)[::-1] if _how_many(int((radii >= radius).sum()), total) == said), -1
+    )
+
+
+def _as_many(radius: int) -> str:
+    """So many changes of the training data, after they were named; followed by what happened to the input."""
+    if radius == 0:
+        return "none were and"
+    return "one was and" if radius == 1 else f"up to {radius:,} were and"
+
+
+def moved_inputs(certificate: Certificate) -> list[str]:
+    """By how much the input may change beside the training data, in a sentence; none where it stays as it is."""
+    if certificate.frontier is None or not certificate.input_change:
+        return []
+    change = f"{certificate.input_change:g}, {certificate.frontier.in_words}"
+    return [f"Together with any change of the input of Euclidean length up to {change}."]
+
+
+def moved_further(certificate: Certificate) -> list[str]:
+    """How far half of the predictions are certified as the input changes by more and more, in two sentences."""
+    frontier = certificate.frontier
+    if frontier is None or len(frontier.changes) == 1:
+        return []
+    changes = [frontier.changes[at] for at in evenly(len(frontier.changes), MOST_CHANGES_SHOWN)]
+    found = [(change, radius_reached_by(certificate.at_input_change(change), 0.5)) for change in changes]
+    held = [f"r = {radius:,} at {change:g}" for change, radius in found if radius >= 0]
+    lost = [f"{change:g}" for change, radius in found if radius < 0]
+    known = certificate.votes.labels is not None
+    who, are = _half_of(len(certificate.radius), "correct and certified" if known else "certified")
+    parts = [f"{who} {are} to {_enumerated(held)}"] if held else []
+    parts += [f"at {_enumerated(lost)}, {_fewer(who, are, bool(held))}"] if lost else []
+    length = f"Lengths are Euclidean, {frontier.in_words}."
+    return [f"If the input changes by up to a given length: {'; '.join(parts)}. {length}"]
+
+
+def _half_of(total: int, what: str) -> tuple[str, str]:
+    """Half of so many predictions, and that they are something."""
+    return ("the one prediction", f"is {what}") if total == 1 else ("half of the predictions", f"are {what}")
+
+
+def _fewer(who: str, are: str, said: bool) -> str:
+    """That fewer are, after it was said what they are or before."""
+    if who.startswith("half"):
+        return "fewer are" if said else f"fewer than {who} {are}"
+    return "it is not" if said else f"{who} {are.replace('is ', 'is not ', 1)}"
+
+
+def may_move_alone(certificate: Certificate) -> list[str]:
+    """How many labels may change with the input alone, by how far it moves; none where none may."""
+    if certificate.frontier is None:
+        return []
+    frontier = certificate.frontier
+    counts = (frontier.status == Status.INPUT_CHANGE.value).sum(axis=1)
+    shown = [at for at in evenly(len(counts), MOST_CHANGES_SHOWN) if counts[at]]
+    if not shown:
+        return []
+    numbers = [_out_of(int(counts[shown[0]]), len(certificate.radius)), *(f"{counts[at]:,}" for at in shown[1:])]
+    found = [f"{number} at {frontier.changes[at]:g}" for number, at in zip(numbers, shown, strict=True)]
+    return [f"{Status.INPUT_CHANGE.sentence} This is so for {_enumerated(found)}."]
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Positions among so many, the first and the last included, at most so many and evenly spread.
+
+    >>> evenly(3, 8), evenly(30, 4)
+    ([0, 1, 2], [0, 10, 19, 29])
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64)).tolist()
+
+
+def _enumerated(phrases: Sequence[str]) -> str:
+    """Phrases in a sentence.
+
+    >>> _enumerated(["a", "b", "c"])
+    'a, b and c'
+    """
+    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
 
 
 # --- beside the baseline --------------------------------------------------------------------------------------------
@@ -235,12 +373,12 @@ def how(certificate: Certificate) -> str:
 def precise_claim(certificate: Certificate) -> str:
     """What a radius means, without abbreviation."""
     units = certificate.votes.unit_words
-    changed = certificate.threat.changes_of(units)
+    changed = f"{certificate.threat.changes_of(units)}{_and_moved(certificate)}"
     if isinstance(certificate.method, ExactRule):
         return (
             f"A radius r says: this label is predicted from this data, and would also be if {changed}. "
             f"The label is {_chosen(certificate)}; of equal ones, the smaller. A radius of 0 says that a single "
-            f"{units.change} may be too many."
+            f"{units.change} may be too many.{_by_change(certificate)}"
         )
     most = "more often than any other" if certificate.on == "votes" else "a larger score on average than any other"
     if certificate.method.choice:
@@ -248,7 +386,22 @@ def precise_claim(certificate: Certificate) -> str:
     return (
         f"A radius r says: a model trained on this data gives this label {most}, and would also "
         f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
-        "data and no change."
+        f"data and no change{_of_the_data(certificate)}.{_by_change(certificate)}"
+    )
+
+
+def _of_the_data(certificate: Certificate) -> str:
+    """No change of what, where a radius of 0 is about changes of the input."""
+    return f" of the training data{_also_moved(certificate)}" if certificate.input_change else ""
+
+
+def _by_change(certificate: Certificate) -> str:
+    """What a radius for another change of the input says, as a further sentence; empty where there is none."""
+    if certificate.frontier is None or len(certificate.frontier.changes) == 1:
+        return ""
+    return (
+        " A radius for some change of the input says the same of the training data changed and, together with it, the "
+        "input changed in any way by up to that Euclidean length."
     )
 
 
@@ -270,7 +423,16 @@ def not_covered(certificate: Certificate) -> tuple[str, ...]:
     samples = () if isinstance(certificate.method, ExactRule) else _NOT_COVERED_BY_SAMPLES
     many = certificate.votes.unit_words.many_in_full
     narrower = (each.format(many=many) for each in _NOT_COVERED_BY_THREAT.get(certificate.threat, ()))
-    return (*narrower, *_NOT_COVERED, _parties(certificate), *_NOT_COVERED_BY_TEST_POINTS, *samples)
+    covered = (_NOT_CORRECTNESS, _not_of_inputs(certificate), _NOT_OTHER_LOOKS, _parties(certificate))
+    return (*narrower, *covered, *_NOT_COVERED_BY_TEST_POINTS, *samples)
+
+
+def _not_of_inputs(certificate: Certificate) -> str:
+    """Which changes of the test inputs are not covered."""
+    frontier = certificate.frontier
+    if frontier is None or not frontier.changes[-1]:
+        return _NOT_CHANGED_INPUTS
+    return _NOT_LARGER_CHANGES.format(most=f"{frontier.changes[-1]:g}, as a Euclidean length {frontier.in_words}")
 
 
 def _parties(certificate: Certificate) -> str:
@@ -314,14 +476,6 @@ def limits(certificate: Certificate) -> list[str]:
     ]
 
 
-def moved_inputs(certificate: Certificate) -> list[str]:
-    """By how much the input may change beside the training data, in a sentence; none where it stays as it is."""
-    if certificate.frontier is None or not certificate.input_change:
-        return []
-    change = f"{certificate.input_change:g}, {certificate.frontier.in_words}"
-    return [f"Together with any change of the input of Euclidean length up to {change}."]
-
-
 def together(certificate: Certificate) -> list[str]:
     """What holds of all predictions together, a sentence for each radius that was asked for."""
     found, total = certificate.collective, len(certificate.radius)
@@ -353,7 +507,12 @@ def weaknesses(certificate: Certificate, advice: Advice) -> list[str]:
             f"With {instances:,} instances not even unanimous votes can be certified at this failure probability: "
             f"train a new run with {_enough_instances(certificate, advice)}."
         ]
-    return [*_too_few_instances(certificate, advice), *_abstentions(certificate), *_easily_changed(certificate)]
+    return [
+        *_too_few_instances(certificate, advice),
+        *_abstentions(certificate),
+        *_moved_away(certificate),
+        *_easily_changed(certificate),
+    ]
 
 
 def _enough_instances(certificate: Certificate, advice: Advice) -> str:
@@ -379,7 +538,8 @@ def _too_few_instances(certificate: Certificate, advice: Advice) -> list[str]:
 
 
 def _abstentions(certificate: Certificate) -> list[str]:
-    abstained, total = int((certificate.radius < 0).sum()), len(certificate.radius)
+    close = (certificate.radius < 0) & (certificate.status != Status.INPUT_CHANGE.value)
+    abstained, total = int(close.sum()), len(certificate.radius)
     if abstained < _MANY * total:
         return []
     who, instances = _out_of(abstained, total), certificate.votes.instances
@@ -388,6 +548,19 @@ def _abstentions(certificate: Certificate) -> list[str]:
         f"{capitalised(who)} {are_not} certified at all: {their} leading labels are too close for "
         f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
         f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
+    ]
+
+
+def _moved_away(certificate: Certificate) -> list[str]:
+    """Where many labels may change with the input alone, and training can do something about it."""
+    moved, total = int((certificate.status == Status.INPUT_CHANGE.value).sum()), len(certificate.radius)
+    if moved < max(_MANY * total, 1) or certificate.votes.input_noise is None:
+        return []
+    labels = "its label" if moved == 1 else "their labels"
+    return [
+        f"{capitalised(_out_of(moved, total))} {'is' if moved == 1 else 'are'} not certified at all: {labels} may "
+        f"change with the input alone. Certify smaller changes of the input, or train a new run with more noise on it "
+        f"(--input-noise above {certificate.votes.input_noise.deviation:g})."
     ]
 
 

@@ -15,6 +15,7 @@
   const state = { radius: data.start, key: "radius", direction: 1, page: 0 };
   let visible = new Uint32Array(0);
   let chart = null;
+  let frontierChart = null;
   let bars = [];
 
   // --- small helpers -----------------------------------------------------------------------------------------------
@@ -104,10 +105,10 @@
     const x = (radius) => box.left + ((box.right - box.left) * Math.min(radius, data.limit + 1)) / (data.limit + 1);
     const y = (share) => box.bottom - (box.bottom - box.top) * share;
     drawShareAxis(svg, box, y);
-    drawRadiusAxis(svg, box, x, data.limit);
+    drawRadiusAxis(svg, box, x, data.limit, data.unit);
     svg.append(...baselineMark(y, box));
     svg.append(draw("path", { class: "band", d: bandPath(x, y) }));
-    data.curves.forEach((curve, which) => svg.append(curveLine(curve, which, x, y)));
+    data.curves.forEach((curve, which) => svg.append(curveLine(curve, `line-${which % 4}`, data.limit, x, y)));
     data.curves.forEach((curve, which) => svg.append(...curveName(curve, which, x, y, box)));
     const marker = draw("path", { class: "marker" });
     svg.append(marker);
@@ -115,7 +116,7 @@
     svg.append(...dots);
     container.replaceChildren(svg);
     chart = { svg, box, x, y, marker, dots };
-    moveMarker();
+    moveMarker(chart, data.curves);
   }
 
   function drawShareAxis(svg, box, y) {
@@ -126,11 +127,11 @@
     }
   }
 
-  function drawRadiusAxis(svg, box, x, limit) {
+  function drawRadiusAxis(svg, box, x, limit, unit) {
     for (const radius of roundTicks(limit, box.width < 480 ? 4 : 8)) {
       svg.append(draw("text", { x: x(radius + 0.5), y: box.bottom + 20, "text-anchor": "middle" }, number(radius)));
     }
-    const title = box.width < 480 ? "radius r" : `radius r: ${data.unit}`;
+    const title = box.width < 480 ? "radius r" : `radius r: ${unit}`;
     svg.append(draw("text", { x: (box.left + box.right) / 2, y: box.height - 6, "text-anchor": "middle" }, title));
   }
 
@@ -149,11 +150,11 @@
     return points.length ? `M${points.map(([a, b]) => `${a.toFixed(1)} ${b.toFixed(1)}`).join("L")}` : "";
   }
 
-  function curveLine(curve, which, x, y) {
+  function curveLine(curve, look, limit, x, y) {
     const points = corners(curve.radius, curve.shown.map((count) => count / data.total), x, y);
-    const isEnd = curve.radius[curve.radius.length - 1] <= data.limit; // else the line goes on beyond the axis
+    const isEnd = curve.radius[curve.radius.length - 1] <= limit; // else the line goes on beyond the axis
     if (isEnd) points.push([points[points.length - 1][0], y(0)]);
-    return draw("path", { class: `line line-${which % 4}`, d: path(points), "stroke-dasharray": curve.dash });
+    return draw("path", { class: `line ${look}`, d: path(points), "stroke-dasharray": curve.dash ?? "" });
   }
 
   /** What always saying the commonest true label scores, at every radius. */
@@ -190,13 +191,12 @@
     return curve.radius[curve.shown.findLastIndex((count) => count >= level)] ?? -1;
   }
 
-  function moveMarker() {
-    if (chart === null) return;
-    const at = chart.x(state.radius + 0.5);
-    chart.marker.setAttribute("d", `M${at} ${chart.box.top}V${chart.box.bottom}`);
-    data.curves.forEach((curve, which) => {
-      chart.dots[which].setAttribute("cx", at);
-      chart.dots[which].setAttribute("cy", chart.y(countAt(curve.radius, curve.shown, state.radius) / data.total));
+  function moveMarker({ box, x, y, marker, dots }, curves) {
+    const at = x(state.radius + 0.5);
+    marker.setAttribute("d", `M${at} ${box.top}V${box.bottom}`);
+    curves.forEach((curve, which) => {
+      dots[which].setAttribute("cx", at);
+      dots[which].setAttribute("cy", y(countAt(curve.radius, curve.shown, state.radius) / data.total));
     });
   }
 
@@ -205,6 +205,53 @@
     const along = ((event.clientX - outline.left) * chart.box.width) / outline.width;
     const share = (along - chart.box.left) / (chart.box.right - chart.box.left);
     return Math.min(Math.max(Math.floor(share * (data.limit + 1)), 0), data.limit);
+  }
+
+  // --- the curves by how far the input may change, where there are any ---------------------------------------------
+
+  function drawFrontier() {
+    if (data.frontier === undefined) return;
+    const { lines, limit, unit, title, description } = data.frontier;
+    const container = byId("frontier-chart");
+    const { svg, box } = frame(container, title, description, 0.5);
+    const x = (radius) => box.left + ((box.right - box.left) * Math.min(radius, limit + 1)) / (limit + 1);
+    const y = (share) => box.bottom - (box.bottom - box.top) * share;
+    drawShareAxis(svg, box, y);
+    drawRadiusAxis(svg, box, x, limit, unit);
+    svg.append(...baselineMark(y, box));
+    for (const line of lines) svg.append(curveLine(line, `step-${line.look}`, limit, x, y));
+    svg.append(...lineNames(lines, x, y, box));
+    const marker = draw("path", { class: "marker" });
+    const dots = lines.map((line) => draw("circle", { class: `dot step-${line.look}`, r: 3.5 }));
+    svg.append(marker, ...dots);
+    container.replaceChildren(svg);
+    frontierChart = { box, x, y, marker, dots };
+    moveMarker(frontierChart, lines);
+  }
+
+  /** The change of the input beside each line: the larger, the lower; none where there is no room for it. */
+  function lineNames(lines, x, y, box) {
+    const names = [];
+    let lowest = -Infinity;
+    lines.forEach((line, which) => {
+      const level = ((line.shown[0] ?? 0) * (lines.length - which)) / (lines.length + 1);
+      const height = y(level / data.total);
+      if (level === 0 || height < lowest + 15) return;
+      lowest = height;
+      const at = x(1 + lastRadius(line, level));
+      const place = at + 50 < box.right ? { x: at + 5, "text-anchor": "start" } : { x: at - 5, "text-anchor": "end" };
+      names.push(draw("text", { class: `name step-${line.look}`, y: height + 4, ...place }, line.name));
+    });
+    return names;
+  }
+
+  function showFrontier() {
+    if (frontierChart === null) return;
+    moveMarker(frontierChart, data.frontier.lines);
+    for (const place of document.querySelectorAll("[data-line]")) {
+      const { radius, shown } = data.frontier.lines[Number(place.dataset.line)];
+      place.textContent = percent(countAt(radius, shown, state.radius), data.total);
+    }
   }
 
   // --- the histogram -----------------------------------------------------------------------------------------------
@@ -306,7 +353,8 @@
     byId("readout").replaceChildren(...readout());
     byId("radius-value").textContent = number(state.radius);
     byId("radius").setAttribute("aria-valuetext", `radius ${byId("readout").textContent.slice(7)}`);
-    moveMarker();
+    moveMarker(chart, data.curves);
+    showFrontier();
     fadeBars();
     updateClasses();
   }
@@ -397,21 +445,24 @@
     line.append(nameCell("text", data.names[column.label[i]]));
     if (hasTruth) line.append(nameCell(wrong ? "text wrong" : "text", data.names[column.truth[i]]));
     line.append(make("td", "number", percent(Math.round(column.share[i] * 1e6), 1e6)));
-    line.append(radiusCell(i));
+    line.append(radiusCell(column.radius[i], column.status[i] === data.searchLimit));
+    for (const key of data.frontier?.columns ?? []) {
+      line.append(radiusCell(column[key][i], column[key][i] === data.frontier.searchLimit));
+    }
     const status = make("td", "", data.statuses[column.status[i]]);
     if (wrong) status.append(", ", make("span", "wrong", "wrong"));
     line.append(status);
     return line;
   }
 
-  function radiusCell(i) {
+  function radiusCell(radius, isEndOfSearch) {
     const cell = make("td", "number");
-    if (column.radius[i] < 0) {
+    if (radius < 0) {
       const dash = make("span", "", "–");
       dash.setAttribute("aria-hidden", "true");
       cell.append(dash, make("span", "hidden", "none"));
     } else {
-      cell.textContent = (column.status[i] === data.searchLimit ? "≥ " : "") + number(column.radius[i]);
+      cell.textContent = (isEndOfSearch ? "≥ " : "") + number(radius);
     }
     return cell;
   }
@@ -485,6 +536,7 @@
       if (byId("curve-chart").clientWidth === width) return;
       width = byId("curve-chart").clientWidth;
       drawCurves();
+      drawFrontier();
       drawHistogram();
     }).observe(byId("curve-chart"));
   }
@@ -493,6 +545,7 @@
   listen();
   showTheme();
   drawCurves();
+  drawFrontier();
   drawHistogram();
   showRadius();
   refresh();
