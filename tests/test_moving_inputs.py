@@ -1,0 +1,331 @@
+"""Inputs that move, for nearest neighbours: against every set, every poisoning, and inputs that really move."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mithridate.core.mechanism import Threat
+from mithridate.core.votes import Votes
+from mithridate.data.examples import as_examples
+from mithridate.defences._moves import LACKS, LENGTHS, ORDER, FirstSets, Intervals
+from mithridate.defences._nearness import StoredExamples
+from mithridate.defences._whole_rows import LARGEST_PRODUCT
+from mithridate.defences.neighbours import NearestExamples, NeighbourRule, neighbour_votes
+
+Ends = tuple[list[float], list[float]]
+# Whole numbers that a feature of 1 becomes in two columns, and the entries that rounding moves.
+SCALE, COLUMNS = 4094, 2
+
+
+# --- Sets that may come first -----------------------------------------------------------------------------------------
+
+
+def may_come_first(chosen: Sequence[int], low: Sequence[float], high: Sequence[float]) -> bool:
+    """By definition: every one of them can be before every other one, at the same time."""
+    others = [each for each in range(len(low)) if each not in chosen]
+    return all(high[mine] >= low[other] for mine, other in product(chosen, others))
+
+
+def least_of_all_sets(order: Sequence[int], ends: Ends, size: int, own: int, rival: int, weights: Any) -> int:
+    """The smallest lead of a label over another in any set of this size that may come first."""
+    return min(
+        weights[0] * sum(order[at] == own for at in chosen) - weights[1] * sum(order[at] == rival for at in chosen)
+        for chosen in combinations(range(len(order)), size)
+        if may_come_first(chosen, *ends)
+    )
+
+
+@st.composite
+def lists_with_ends(draw: st.DrawFn) -> tuple[list[int], Ends]:
+    """Labels of a few examples, and ends of their intervals that fall, with many that are equal."""
+    order = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+    centre = sorted(draw(st.lists(st.integers(0, 12), min_size=len(order), max_size=len(order))), reverse=True)
+    widths = sorted(draw(st.lists(st.integers(0, 4), min_size=len(order), max_size=len(order))))
+    low = np.minimum.accumulate(np.array(centre) - widths).tolist()
+    high = np.minimum.accumulate(np.array(centre) + widths[::-1]).tolist()
+    return order, (low, np.maximum(low, high).tolist())
+
+
+@settings(max_examples=300)
+@given(lists_with_ends(), st.sampled_from([(1, 1), (3, 1), (1, 3), (2, 5)]))
+def test_the_least_lead_is_that_of_some_set_and_of_none_a_smaller(
+    case: tuple[list[int], Ends], weights: tuple[int, int]
+) -> None:
+    order, ends = case
+    sets = FirstSets(np.array(order), Intervals(*map(np.array, ends)), 3, 0)
+    sizes = np.arange(len(order) + 1)
+    for own, rival in product(range(3), repeat=2):
+        if own != rival:
+            wanted = [least_of_all_sets(order, ends, size, own, rival, weights) for size in sizes.tolist()]
+            assert sets.least(own, rival, weights, sizes).tolist() == wanted
+
+
+@given(lists_with_ends(), st.integers(1, 4), st.lists(st.integers(0, 2), min_size=4, max_size=4))
+def test_examples_that_are_not_kept_are_taken_for_the_worst(
+    case: tuple[list[int], Ends], unseen: int, labels: list[int]
+) -> None:
+    order, (low, high) = case
+    sets = FirstSets(np.array(order), Intervals(np.array(low), np.array(high)), 3, unseen)
+    whole = order + labels[:unseen]
+    rest = ([*low, *[-100.0] * unseen], [*high, *[high[-1]] * unseen])
+    sizes = np.arange(len(order) + 1)
+    found = sets.least(0, 1, (1, 1), sizes)
+    # Whatever they are; and there is nothing worse than that all of them are of the rival.
+    assert all(found <= [least_of_all_sets(whole, rest, size, 0, 1, (1, 1)) for size in sizes.tolist()])
+    worst = [least_of_all_sets(order + [1] * unseen, rest, size, 0, 1, (1, 1)) for size in sizes.tolist()]
+    assert found.tolist() == worst
+
+
+# --- The rule, by every poisoning and every move ----------------------------------------------------------------------
+
+
+def ends_of(products: Sequence[int], own: int, longest: int, voters: int, change: float) -> Ends:
+    """The intervals as the theorem has them, in plain arithmetic."""
+    toward = min(max(products[min(voters, len(products)) - 1] / own, 0.0), 1.0) if own else 0.0
+    bound = SCALE * change + math.sqrt(COLUMNS) + 2**-10
+
+    def width(dots: Any) -> Any:
+        return bound * np.sqrt(np.maximum(longest + toward**2 * own - 2 * toward * np.array(dots), 0.0))
+
+    tried = np.linspace(-(2**24), 2**24, 20001)
+    reached = tried + width(tried)
+    # The largest upper end of all products that are no larger.
+    high = [max(dot + float(width(dot)), reached[tried <= dot].max()) for dot in products]
+    return (np.array(products) - width(products)).tolist(), high
+
+
+def moved_votes(order: Sequence[int], products: Sequence[int], neighbours: int, classes: int) -> Votes:
+    """Votes of one input whose row, and those of all examples, have norm 2^12 at most."""
+    shown, kept = order[: 2 * neighbours], order[: 4 * neighbours]
+    counts = np.bincount(order[:neighbours], minlength=classes)[None, :]
+    lacks = LARGEST_PRODUCT - np.array(products[: 4 * neighbours])
+    evidence = {"order": [shown], ORDER: [kept], LACKS: [lacks], LENGTHS: [[4090**2, 4095**2, SCALE, COLUMNS]]}
+    named = {name: np.array(values) for name, values in evidence.items()}
+    return Votes(counts, NearestExamples(neighbours, len(order)), evidence=named)
+
+
+def splits(threat: Threat, radius: int) -> Iterator[tuple[int, int]]:
+    """How many examples so many units insert and delete."""
+    for inserted, deleted in product(range(radius + 1), repeat=2):
+        match threat:
+            case Threat.ADD:
+                allowed = deleted == 0
+            case Threat.REMOVE:
+                allowed = inserted == 0
+            case Threat.SYMMETRIC_DIFFERENCE:
+                allowed = inserted + deleted <= radius
+            case Threat.REPLACE:
+                allowed = inserted == deleted
+            case _:
+                allowed = True
+        if allowed:
+            yield inserted, deleted
+
+
+def withstands(order: list[int], ends: Ends, neighbours: int, weights: Sequence[int], threat: Threat, r: int) -> bool:
+    """Whether no poisoning and no move of the products, each by itself, changes the label."""
+    low, high = ends
+
+    def winner(voters: Sequence[int]) -> int:
+        votes = [weight * list(voters).count(label) for label, weight in enumerate(weights)]
+        return votes.index(max(votes))
+
+    label = winner(order[:neighbours])
+    everyone = range(len(order))
+    for inserted, deleted in splits(threat, r):
+        for gone in combinations(everyone, min(deleted, len(order))):
+            left = [at for at in everyone if at not in gone]
+            for new, rival in product(range(min(inserted, neighbours) + 1), range(len(weights))):
+                if new < inserted and new + len(left) < neighbours:
+                    continue  # all that are inserted vote where there is room
+                old = min(neighbours - new, len(left))
+                for chosen in combinations(left, old):
+                    others = [at for at in left if at not in chosen]
+                    possible = all(high[mine] >= low[other] for mine, other in product(chosen, others))
+                    if possible and winner([order[at] for at in chosen] + [rival] * new) != label:
+                        return False
+    return True
+
+
+def random_lists(number: int, longest: int, seed: int) -> Iterator[tuple[list[int], list[int], int, int]]:
+    random = np.random.default_rng(seed)
+    for _ in range(number):
+        length, classes = int(random.integers(1, longest + 1)), int(random.integers(2, 4))
+        leaning = random.dirichlet(np.full(classes, 0.7))
+        order = random.choice(classes, length, p=leaning).tolist()
+        spread = random.choice([1e5, 2e6, 8e6])
+        products = np.sort(random.uniform(1.6e7 - spread, 1.6e7, length).astype(int))[::-1].tolist()
+        yield order, products, int(random.integers(1, 5)), classes
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize(
+    "threat", [Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE, Threat.REPLACE, Threat.EDIT]
+)
+def test_radii_of_moved_inputs_are_exact_in_the_relaxation(threat: Threat, weighed: bool) -> None:
+    found: list[int] = []
+    for number, (order, products, neighbours, classes) in enumerate(random_lists(40, 5 if weighed else 6, seed=3)):
+        neighbours = min(neighbours, len(order))
+        votes = moved_votes(order, products, neighbours, classes)
+        weights = [1 + (number + at) % 3 for at in range(classes)] if weighed else [1] * classes
+        rule = NeighbourRule(class_weights=tuple(weights)) if weighed else NeighbourRule()
+        for change in (0.002, 0.05, 0.3, 5.0):
+            ends = ends_of(products, 4090**2, 4095**2, neighbours, change)
+            if change >= 4:
+                ends = [-math.inf] * len(order), [math.inf] * len(order)
+            radius = int(rule.decide_moved(votes, threat, change).radius[0])
+            shown = min(radius, len(order))
+            assert shown < 0 or withstands(order, ends, neighbours, weights, threat, shown), (order, change)
+            # Only where all examples are shown nothing larger holds: those are kept here.
+            if radius < len(order) and len(order) <= 4 * neighbours:
+                is_beyond = threat is Threat.REMOVE and radius >= neighbours and len(order) >= 2 * neighbours
+                assert is_beyond or not withstands(order, ends, neighbours, weights, threat, radius + 1)
+            found.append(radius)
+    assert min(found) == -1
+    assert sum(radius >= 1 for radius in found) > 10
+
+
+# --- Inputs that really move ------------------------------------------------------------------------------------------
+
+ANGLES = np.linspace(0, np.pi, 9)
+DOMAIN = [(np.array([np.cos(angle), np.sin(angle)]), label) for angle in ANGLES for label in (0, 1)]
+Example = tuple[np.ndarray, int]
+
+
+def voted(data: Sequence[Example], inputs: np.ndarray, **options: Any) -> Votes:
+    x, y = np.array([each for each, _ in data]), np.array([label for _, label in data])
+    stored = StoredExamples.of(as_examples((x, y), "training", need_labels=True, classes=2), None, 2)
+    return neighbour_votes(stored, inputs, **options)
+
+
+def changed(data: list[Example], threat: Threat) -> Iterator[list[Example]]:
+    """Every data set that one unit of a threat makes of another."""
+    if threat in (Threat.ADD, Threat.SYMMETRIC_DIFFERENCE, Threat.EDIT):
+        yield from ([*data, new] for new in DOMAIN)
+    for place in range(len(data)):
+        rest = data[:place] + data[place + 1 :]
+        if threat in (Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE, Threat.EDIT):
+            yield rest
+        if threat in (Threat.REPLACE, Threat.EDIT):
+            yield from ([*rest, new] for new in DOMAIN)
+        if threat is Threat.LABELS:
+            yield [*rest, (data[place][0], 1 - data[place][1])]
+
+
+def poisoned(data: list[Example], threat: Threat, radius: int) -> Iterator[list[Example]]:
+    """Every data set within so many units, with repetitions."""
+    yield data
+    if radius:
+        for other in changed(data, threat):
+            yield from poisoned(other, threat, radius - 1)
+
+
+def moved_to(angle: float, change: float) -> np.ndarray:
+    """Inputs in all directions whose rows of norm 1 are within a distance, with those at the very end."""
+    farthest = 2 * np.arcsin(min(change / 2, 1.0))
+    angles = angle + np.linspace(-farthest, farthest, 401)
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def winners_of(votes: Votes, options: dict[str, Any]) -> set[int]:
+    if "leads" in options:
+        return set(NeighbourRule().decide(votes, Threat.ADD).label.tolist())
+    return set(votes.counts.argmax(axis=1).tolist())
+
+
+@pytest.mark.parametrize("options", [{"neighbours": 3}, {"neighbours": (5, 3), "leads": (2,)}], ids=["one", "several"])
+@pytest.mark.parametrize("threat", [*(each for each in Threat if each is not Threat.FEATURES)])
+def test_no_poisoning_and_no_move_together_change_a_certified_label(threat: Threat, options: dict[str, Any]) -> None:
+    random = np.random.default_rng(list(Threat).index(threat))
+    certified, broken = 0, 0
+    for _ in range(12):
+        # Labels go with the angle, but for a few.
+        places = random.integers(0, 9, 8)
+        data = [DOMAIN[2 * at + int((at > 4) != (random.random() < 0.1))] for at in places]
+        angle, change = float(random.uniform(0, np.pi)), float(random.choice([0.01, 0.1, 0.4]))
+        here = np.array([[np.cos(angle), np.sin(angle)]])
+        votes = voted(data, here, moving_inputs=True, **options)
+        found = NeighbourRule().decide_moved(votes, threat, change)
+        radius, label = int(found.radius[0]), int(found.label[0])
+        inputs = moved_to(angle, change)
+        most = 2 if threat in (Threat.REMOVE, Threat.LABELS) else 1
+        for other in poisoned(data, threat, min(radius, most)) if radius >= 0 else ():
+            assert winners_of(voted(other, inputs, **options), options) == {label}
+        certified += radius > 0
+        broken += winners_of(voted(data, moved_to(angle, 1.5), **options), options) != {label}
+    assert certified
+    assert broken
+
+
+@pytest.mark.parametrize("columns", [3, 30])
+def test_no_direction_moves_a_product_out_of_its_interval(columns: int) -> None:
+    random = np.random.default_rng(columns)
+    x, y = random.normal(size=(40, columns)) + 1, random.integers(0, 2, 40)
+    stored = StoredExamples.of(as_examples((x, y), "training", need_labels=True, classes=2), None, 2)
+    inputs = random.normal(size=(3, columns)) + 1
+    votes = neighbour_votes(stored, inputs, neighbours=10, moving_inputs=True)
+    assert votes.evidence[LACKS].shape == (3, 40)
+    largest = 0.0
+    for at, row in enumerate(inputs / np.linalg.norm(inputs, axis=1, keepdims=True)):
+        order = np.argsort(
+            -(stored.rows @ stored.asked(inputs, mirrored=False).views[0][at].astype(int)), kind="stable"
+        )
+        rows = stored.rows[order].astype(int)
+        for change in (0.003, 0.1, 0.8):
+            within = Intervals.of(votes.evidence[LACKS][at], votes.evidence[LENGTHS][at], 10, change)
+            # Toward one example and away from another is the worst for their order.
+            ways = [
+                *random.normal(size=(20, columns)),
+                *(rows[a] - rows[b] for a, b in random.integers(0, 40, (40, 2))),
+            ]
+            for way in ways:
+                to = row + change * way / max(np.linalg.norm(way), 1e-9)
+                moved = rows @ np.rint(np.float32(stored.scale) * to.astype(np.float32)).astype(int)
+                gaps = moved[:, None] - moved  # what all have in common falls out
+                allowed = within.high[:, None] - within.low
+                assert (gaps <= allowed).all()
+                largest = max(largest, float((gaps / np.maximum(allowed, 1)).max()))
+    assert largest > 0.7
+
+
+# --- Properties -------------------------------------------------------------------------------------------------------
+
+
+def some_votes(**options: Any) -> Votes:
+    random = np.random.default_rng(5)
+    labels = random.integers(0, 3, 120)
+    x = random.normal(size=(120, 6)) + 4 * np.eye(6)[labels]
+    stored = StoredExamples.of(as_examples((x, labels), "training", need_labels=True, classes=3), None, 3)
+    return neighbour_votes(stored, random.normal(size=(25, 6)) + 4 * np.eye(6)[random.integers(0, 3, 25)], **options)
+
+
+@pytest.mark.parametrize("options", [{"neighbours": 10}, {"neighbours": 70}, {"neighbours": (20, 5), "leads": (6,)}])
+@pytest.mark.parametrize("threat", Threat)
+def test_radii_fall_as_inputs_move_farther_and_start_from_those_of_inputs_that_stay(
+    threat: Threat, options: dict[str, Any]
+) -> None:
+    votes, rule = some_votes(moving_inputs=True, **options), NeighbourRule()
+    stays = rule.decide(votes, threat)
+    found = [rule.decide_moved(votes, threat, change) for change in (0.0, 1e-9, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0, 4.0)]
+    assert (found[0].radius == stays.radius).all()
+    for nearer, farther in pairwise(found):
+        assert (nearer.label == farther.label).all()
+        assert (nearer.radius >= farther.radius).all()
+    assert (found[-1].radius == -1).all()
+    assert len({each.radius.sum() for each in found}) > 4
+
+
+@pytest.mark.parametrize("options", [{"neighbours": 10}, {"neighbours": (20, 5), "leads": (6,)}])
+def test_votes_are_the_same_with_what_inputs_that_move_need(options: dict[str, Any]) -> None:
+    plain, more = some_votes(**options), some_votes(moving_inputs=True, **options)
+    assert (plain.counts == more.counts).all()
+    assert (plain.evidence["order"] == more.evidence["order"]).all()
+    assert set(plain.evidence) == {"order"}
+    assert "moving_inputs" not in (plain.recipe or {})
+    assert more.evidence[ORDER].shape == (25, 4 * (10 if options["neighbours"] == 10 else 20))
