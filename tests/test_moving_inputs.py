@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mithridate.core.mechanism import Threat
+from mithridate.auditing.routes import Claim, recheck
+from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
 from mithridate.defences._moves import LACKS, LENGTHS, ORDER, FirstSets, Intervals
@@ -153,6 +155,13 @@ def withstands(order: list[int], ends: Ends, neighbours: int, weights: Sequence[
     return True
 
 
+def confirmed(votes: Votes, threat: Threat, change: float, rule: NeighbourRule, radius: int) -> bool:
+    """Whether the auditor confirms so large a radius."""
+    label, options = rule.decide(votes, threat).label, {"class_weights": rule.class_weights}
+    claim = Claim(votes.mechanism, rule.name, threat, label, np.array([radius]), votes.counts, options, votes.evidence)
+    return not recheck(replace(claim, input_change=change)).any()
+
+
 def random_lists(number: int, longest: int, seed: int) -> Iterator[tuple[list[int], list[int], int, int]]:
     random = np.random.default_rng(seed)
     for _ in range(number):
@@ -186,6 +195,11 @@ def test_radii_of_moved_inputs_are_exact_in_the_relaxation(threat: Threat, weigh
             if radius < len(order) and len(order) <= 4 * neighbours:
                 is_beyond = threat is Threat.REMOVE and radius >= neighbours and len(order) >= 2 * neighbours
                 assert is_beyond or not withstands(order, ends, neighbours, weights, threat, radius + 1)
+            # The auditor thinks of third labels as well, which leaves no more to claim with one scale.
+            assert confirmed(votes, threat, change, rule, radius)
+            if radius < len(order):
+                more = confirmed(votes, threat, change, rule, radius + 1)
+                assert not more or withstands(order, ends, neighbours, weights, threat, radius + 1)
             found.append(radius)
     assert min(found) == -1
     assert sum(radius >= 1 for radius in found) > 10
@@ -329,3 +343,28 @@ def test_votes_are_the_same_with_what_inputs_that_move_need(options: dict[str, A
     assert set(plain.evidence) == {"order"}
     assert "moving_inputs" not in (plain.recipe or {})
     assert more.evidence[ORDER].shape == (25, 4 * (10 if options["neighbours"] == 10 else 20))
+
+
+# --- The auditor ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [None, (2, 1, 5)])
+@pytest.mark.parametrize("options", [{"neighbours": 10}, {"neighbours": 70}, {"neighbours": (20, 5), "leads": (6,)}])
+@pytest.mark.parametrize("threat", Threat)
+def test_the_auditor_confirms_inputs_that_move_and_nothing_much_larger(
+    threat: Threat, options: dict[str, Any], weights: tuple[int, ...] | None
+) -> None:
+    if weights and "leads" in options:
+        pytest.skip("Class weights are for one number of neighbours.")
+    votes, rule = some_votes(moving_inputs=True, **options), NeighbourRule(class_weights=weights)
+    for change in (1e-9, 0.03, 0.1, 0.3):
+        found = rule.decide_moved(votes, threat, change)
+        evidence = {name: votes.evidence[name] for name in (*rule.reads(threat), *rule.reads_moved(threat))}
+        claim = Claim(votes.mechanism, rule.name, threat, found.label, found.radius, votes.counts)
+        claim = replace(claim, options={"class_weights": weights}, evidence=evidence, input_change=change)
+        assert not recheck(claim).any()
+        # Of deletions the auditor sees the effect on more examples than the rule looks at.
+        beyond = 200 if threat is Threat.REMOVE else 4
+        larger = recheck(replace(claim, radius=np.maximum(found.radius + beyond, 0)))
+        assert larger[found.radius < SEARCH_LIMIT].mean() > (0.9 if "leads" not in options else 0.3)
+        assert recheck(replace(claim, label=(found.label + 1) % 3)).all()

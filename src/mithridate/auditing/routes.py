@@ -78,6 +78,8 @@ class Claim:
         distributions: bounds on whole distributions of scores, whose means are the limits; None where there are none.
         progress: called with how many radii are done and their total; of a deterministic mechanism, how many examples.
         counts_units: whether radii count units that have names, each of many examples, and not single examples.
+        input_change: how far the features of the input may move, too, of a deterministic mechanism; a radius of 0 then
+            claims something as well.
     """
 
     mechanism: Mechanism
@@ -92,6 +94,7 @@ class Claim:
     distributions: Distributions | None = None
     progress: Progress | None = None
     counts_units: bool = False
+    input_change: float = 0.0
 
     @property
     def constants(self) -> dict[str, Any]:
@@ -155,13 +158,15 @@ Route = Callable[[Claim], BoolArray]
 # Modules whose routes come with this package; they fill the table when they are loaded.
 _OWN = ("private_routes", "draws_and_noise", "worst_changes")
 _routes: dict[tuple[str, str], Route] = {}
+# Those that read `Claim.input_change`.
+_moving: set[tuple[str, str]] = set()
 
 
 class NoSecondRouteError(UnsupportedMechanismError):
     """Nobody has registered what checks this rule by other means."""
 
 
-def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
+def second_route(mechanism: str, rule: str, *, input_moves: bool = False) -> Callable[[Route], Route]:
     """Register a function as the second route for the votes of a mechanism under a rule; a decorator.
 
     The function says which claims it cannot confirm, True for each of those examples. Of a deterministic mechanism that
@@ -176,6 +181,8 @@ def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
     Args:
         mechanism: the `type` of the mechanism.
         rule: the `name` of the rule.
+        input_moves: whether the function also checks claims about inputs that move (`Claim.input_change`); else these
+            are never confirmed.
 
     Raises:
         ConfigError: there is one already.
@@ -189,6 +196,8 @@ def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
     def register(route: Route) -> Route:
         if _routes.setdefault((mechanism, rule), route) is not route:
             raise ConfigError(f"The rule {rule!r} on {mechanism!r} has a second route already; register no other.")
+        if input_moves:
+            _moving.add((mechanism, rule))
         return route
 
     return register
@@ -217,6 +226,8 @@ def recheck(claim: Claim) -> BoolArray:
             f"Nobody can check the rule {claim.rule!r} on {kind!r} by another route. Register one with "
             f"mithridate.auditing.second_route({kind!r}, {claim.rule!r})."
         )
+    if claim.input_change and (kind, claim.rule) not in _moving:
+        raise NoSecondRouteError(f"Nobody can check what {claim.rule!r} on {kind!r} says of inputs that move.")
     wrong = np.asarray(route(claim))
     if wrong.shape != claim.radius.shape or wrong.dtype != np.bool_:
         raise ArtifactError(

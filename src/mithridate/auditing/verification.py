@@ -146,9 +146,11 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield _check_assumptions(certificate)
     yield from _check_recipe(certificate)
     yield from _check_units(certificate)
-    yield from _check_size(certificate)
+    for each in _by_input_change(certificate):
+        yield from _check_size(each)
     if isinstance(certificate.votes.mechanism, Deterministic):
-        yield _check_decisions(certificate, progress)
+        for each in _by_input_change(certificate):
+            yield _check_decisions(each, progress)
         yield from _check_together(certificate)
         return
     if certificate.collective is not None:
@@ -287,15 +289,32 @@ def _weights(certificate: Certificate) -> IntArray:
     return np.array(_claim(certificate).weights, dtype=np.int64)
 
 
+def _by_input_change(certificate: Certificate) -> Iterator[Certificate]:
+    """What is claimed for each change of the input; the certificate itself, where inputs stay."""
+    if certificate.frontier is None:
+        yield certificate
+        return
+    for change in certificate.frontier.changes:
+        yield certificate.at_input_change(change)
+
+
 def _check_decisions(certificate: Certificate, progress: Progress | None) -> Check:
     """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
-    wrong = (certificate.radius < 0) | (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
+    moves = certificate.input_change
+    if moves:  # then nothing may be claimed
+        limited[certificate.radius == -1] = Status.INPUT_CHANGE.value
+    wrong = (certificate.radius < (-1 if moves else 0)) | (_to_show(certificate) > SEARCH_LIMIT)
+    wrong |= certificate.status != limited
+    if certificate.frontier is not None:
+        wrong |= certificate.frontier.of != "features"
     units = certificate.votes.unit_words
     change = f"change of so many {units.many}" if units.are_named else "change of their size"
-    what = f"hold under the worst {change}, by another route"
-    return _check_again("labels and radii", _claim(certificate, progress=progress), wrong, what)
+    together = f" and inputs that move by {moves:g}" if moves else ""
+    what = f"hold under the worst {change}{together}, by another route"
+    name = f"labels and radii, input change {moves:g}" if moves else "labels and radii"
+    return _check_again(name, _claim(certificate, progress=progress), wrong, what)
 
 
 def _check_together(certificate: Certificate) -> Iterator[Check]:
@@ -346,6 +365,7 @@ def _claim(certificate: Certificate, limits: Limits | None = None, progress: Pro
         limits=limits,
         progress=progress,
         counts_units=votes.unit is not None,
+        input_change=certificate.input_change if isinstance(votes.mechanism, Deterministic) else 0.0,
     )
 
 
