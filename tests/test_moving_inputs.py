@@ -1,9 +1,11 @@
 """Inputs that move, for nearest neighbours: against every set, every poisoning, and inputs that really move."""
 
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mithridate.auditing.routes import Claim, recheck
+from mithridate import certify, verify
+from mithridate._io.artifacts import write_hashed
+from mithridate.auditing.routes import Claim, NoSecondRouteError, recheck
+from mithridate.core.certificate import SCHEMA
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.votes import Votes
 from mithridate.data.examples import as_examples
 from mithridate.defences._moves import LACKS, LENGTHS, ORDER, FirstSets, Intervals
 from mithridate.defences._nearness import StoredExamples
 from mithridate.defences._whole_rows import LARGEST_PRODUCT
-from mithridate.defences.neighbours import NearestExamples, NeighbourRule, neighbour_votes
+from mithridate.defences.neighbours import NearestExamples, NearestNeighbours, NeighbourRule, neighbour_votes
+from mithridate.defences.partitions import Partitioned
+from mithridate.errors import ArtifactError, ConfigError
 
 Ends = tuple[list[float], list[float]]
 # Whole numbers that a feature of 1 becomes in two columns, and the entries that rounding moves.
@@ -368,3 +375,126 @@ def test_the_auditor_confirms_inputs_that_move_and_nothing_much_larger(
         larger = recheck(replace(claim, radius=np.maximum(found.radius + beyond, 0)))
         assert larger[found.radius < SEARCH_LIMIT].mean() > (0.9 if "leads" not in options else 0.3)
         assert recheck(replace(claim, label=(found.label + 1) % 3)).all()
+
+
+# --- From training to verify ------------------------------------------------------------------------------------------
+
+CHANGES = (0.0, 0.05, 0.3)
+
+
+def some_data(seed: int = 7) -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    labels, asked = random.integers(0, 3, 150), random.integers(0, 3, 20)
+    centres = 3 * np.eye(6)
+    return (random.normal(size=(150, 6)) + centres[labels], labels), random.normal(size=(20, 6)) + centres[asked]
+
+
+def trained(**options: Any) -> Votes:
+    given = {"neighbours": 12, "features": "none", "classes": 3, "num_train": 150, "moving_inputs": True, **options}
+    return NearestNeighbours(**given).train(*some_data())
+
+
+def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A certificate with another content, and with the hash of that."""
+    content = json.loads(path.read_text())
+    change(content)
+    for name in ("schema", "sha256", "size"):
+        content.pop(name)
+    other = path.with_name("forged.json")
+    write_hashed(other, SCHEMA, content)
+    return other
+
+
+@pytest.mark.parametrize("options", [{}, {"neighbours": (30, 5), "leads": (8,)}, {"class_weights": (1, 2, 3)}])
+def test_verify_checks_every_change_of_the_input(options: dict[str, Any], tmp_path: Path) -> None:
+    certificate = certify(trained(**options), threat=Threat.SYMMETRIC_DIFFERENCE, input_change=CHANGES)
+    assert certificate.frontier is not None
+    assert certificate.frontier.radius[1].max() > 0
+    certificate.save(path := tmp_path / "certificate.json")
+    found = verify(path)
+    assert found.valid, found.checks
+    assert sum("labels and radii" in check.name for check in found.checks) == 3
+
+    def more(content: dict[str, Any], row: int) -> None:
+        radii = content["frontier"][row]["radius"]
+        radii[0] += 100
+        content["frontier"][row]["status"][0] = "certified"
+
+    for row in (1, 2):
+        refused = verify(forged(path, lambda content, row=row: more(content, row)))
+        assert [check.name for check in refused.checks if not check.passed] == [
+            f"labels and radii, input change {CHANGES[row]:g}"
+        ]
+
+    def nearer(content: dict[str, Any]) -> None:
+        content["frontier"][2]["input_change"] = 0.9
+
+    assert not verify(forged(path, nearer)).valid
+
+
+def test_a_route_that_knows_nothing_of_inputs_that_move_confirms_nothing() -> None:
+    claim = Claim(Partitioned(10), "dpa", Threat.ADD, np.array([0]), np.array([1]), np.array([[10, 0]]))
+    assert not recheck(claim).any()
+    with pytest.raises(NoSecondRouteError, match="inputs that move"):
+        recheck(replace(claim, input_change=0.1))
+
+
+def test_radii_without_moves_are_the_same_whether_or_not_inputs_may_move() -> None:
+    plain, more = (certify(trained(moving_inputs=moves)) for moves in (False, True))
+    assert (plain.radius == more.radius).all()
+    assert set(plain.votes.evidence) == set(more.votes.evidence) == {"order"}
+
+
+def test_a_run_answers_other_inputs_that_move(tmp_path: Path) -> None:
+    given, inputs = some_data()
+    defence = NearestNeighbours(neighbours=12, features="none", classes=3, num_train=150, moving_inputs=True)
+    votes = defence.train(given, inputs, run_dir=tmp_path)
+    again = NearestNeighbours.predict(tmp_path, as_examples(inputs, "test", need_labels=False))
+    for name, values in votes.evidence.items():
+        assert (again.evidence[name] == values).all()
+
+
+# --- What is refused --------------------------------------------------------------------------------------------------
+
+
+def test_votes_without_what_inputs_that_move_need_say_how_to_get_it() -> None:
+    with pytest.raises(ConfigError, match="train again with --moving-inputs"):
+        certify(trained(moving_inputs=False), input_change=0.1)
+
+
+@pytest.mark.parametrize("change", [-0.1, float("nan"), float("inf"), "far", []])
+def test_changes_that_are_no_lengths_are_refused(change: Any) -> None:
+    with pytest.raises(ConfigError, match=r"input_change|changes of the input"):
+        certify(trained(), input_change=change)
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="true or false"):
+        NearestNeighbours(moving_inputs="yes")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="mirror image"):
+        NearestNeighbours(moving_inputs=True, mirrored=True)
+    assert "moving_inputs" not in NearestNeighbours().to_dict()
+    assert NearestNeighbours(moving_inputs=True).to_dict()["moving_inputs"] is True
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        (ORDER, lambda values: values[:, :-1], "columns"),
+        (LACKS, lambda values: values[:, ::-1], "not that of the nearest"),
+        (ORDER, lambda values: (values + 1) % 3, "counts are not"),
+        (ORDER, lambda values: values + 1, "not that of the nearest"),
+        (LENGTHS, lambda values: values[:, :3], "shape"),
+    ],
+)
+def test_evidence_that_contradicts_the_votes_is_refused(name: str, spoil: Any, message: str) -> None:
+    votes = trained()
+    wrong = replace(votes, evidence={**votes.evidence, name: spoil(votes.evidence[name])})
+    with pytest.raises(ConfigError, match=message):
+        certify(wrong, input_change=0.1)
+    rule = NeighbourRule()
+    claim = Claim(
+        votes.mechanism, rule.name, Threat.ADD, rule.decide(votes, Threat.ADD).label, np.zeros(20, int), votes.counts
+    )
+    with pytest.raises(ArtifactError):
+        recheck(replace(claim, evidence=wrong.evidence, input_change=0.1))
