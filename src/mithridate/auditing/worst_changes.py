@@ -11,7 +11,9 @@ References: Levine and Feizi 2021 (arXiv 2006.14768); Wang, Levine and Feizi 202
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
+from math import ceil, isqrt
 from typing import Any
 
 import numpy as np
@@ -490,6 +492,57 @@ class _Kernel(_VoteTable):
         return _beats(self._weights[label] * left, label, won, rival)
 
 
+class _MovedKernel(_Kernel):
+    """The same for an input that moves: the label's examples weigh the least that they may, all others the most.
+
+    Weights are added up layer by layer: how many examples weigh at least 1, at least 2, and so on.
+    """
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        found: list[int] | None = claim.constants.get("thresholds")
+        if found is None or len(found) != self._full_weight or sorted(found) != found:
+            raise ArtifactError("The mechanism does not say of what the weights are a function.")
+        self._thresholds, labels = np.array(found), len(self._counts[0])
+        self._bins = _evidence(claim, "moved_bins", (labels, 513), below=1 << 40)
+        lengths = _evidence(claim, "moved_lengths", (4,), below=1 << 53)
+        self._moves = [_steps_moved(row, claim.input_change) for row in lengths.tolist()]
+        for example, counts in enumerate(self._counts):
+            least, most = (np.sum(self._layers(example, end, 0), axis=1) for end in (0, 255))
+            if (least > counts).any() or (most < counts).any():
+                raise ArtifactError(f"The numbers in the bins of example {example} do not add up to its scores.")
+
+    def _layers(self, example: int, end: int, moved: int) -> IntArray:
+        """How many examples of each label weigh at least 1, 2, ..., all at one end of their bins, and moved on."""
+        at_least = np.zeros((len(self._counts[0]), 514), dtype=np.int64)  # this bin or a higher one
+        at_least[:, :-1] = np.cumsum(self._bins[example][:, ::-1], axis=1, dtype=np.int64)[:, ::-1]
+        # The first bin whose end, moved on, is at the threshold: 256 bin - 65536 + end + moved >= threshold.
+        first = -((-(self._thresholds + 65536 - end - moved)) // 256)
+        return at_least[:, np.clip(first, 0, 513)]
+
+    def holds(self, example: int, label: int, radius: int) -> bool:
+        moved = self._moves[example]
+        own = self._layers(example, 0, -moved)[label]
+        most = np.sum(self._layers(example, 255, moved), axis=1).tolist()
+        # Of each weight, those that weigh at least so much, but not more.
+        of_weight = np.append(0, own - np.append(own[1:], 0))
+        for inserted, deleted in self._splits(radius, of_weight):
+            left = int(own.sum()) - _sum_of_largest(of_weight, deleted)
+            if not all(self._wins(label, left, each, most[each], inserted) for each in _rivals(most, label)):
+                return False
+        return True
+
+
+def _steps_moved(lengths: list[int], change: float) -> int:
+    """By how many steps of 256 a product moves at most: in fractions, with roots that are rounded up."""
+    _, longest, scale, filled = lengths
+    unit = 1 << 40
+    root, norm = (Fraction(isqrt(square * unit**2) + 1, unit) for square in (filled, longest))
+    far = min(Fraction(change), Fraction(4))  # rows of norm 1 are never so far apart
+    bound = scale * far * (1 + Fraction(1, 1 << 24)) + root + Fraction(1, 1 << 10)
+    return ceil(bound * norm / 256)
+
+
 class _Ridge(_VoteTable):
     """Every change takes from each lead as much as the run has shown that it can, and so many are shown at most."""
 
@@ -510,6 +563,10 @@ class _Ridge(_VoteTable):
 
 def _neighbours_of(claim: Claim) -> _VoteTable:
     return _MovedNeighbours(claim) if claim.input_change else _Neighbours(claim)
+
+
+def _kernel_of(claim: Claim) -> _VoteTable:
+    return _MovedKernel(claim) if claim.input_change else _Kernel(claim)
 
 
 def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
@@ -537,7 +594,7 @@ second_route("spread-partitions", "finite-aggregation")(_rechecking(_Spread))
 second_route("partitioned", "run-off-election")(_rechecking(_RunOff))
 second_route("spread-partitions", "run-off-finite-aggregation")(_rechecking(_SpreadRunOff))
 second_route("nearest-examples", "nearest-neighbours", input_moves=True)(_rechecking(_neighbours_of))
-second_route("kernel-sum", "kernel-vote")(_rechecking(_Kernel))
+second_route("kernel-sum", "kernel-vote", input_moves=True)(_rechecking(_kernel_of))
 second_route("least-squares", "ridge")(_rechecking(_Ridge))
 
 

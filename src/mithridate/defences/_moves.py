@@ -56,9 +56,10 @@ from mithridate.defences._whole_rows import (
 FloatArray = npt.NDArray[np.float64]
 
 # The names of the evidence: labels of the nearest examples, what their products lack to the largest one, and, of every
-# input, |Q|^2, R^2, c and m.
-ORDER, LACKS, LENGTHS = "moved_order", "moved_lacks", "moved_lengths"
+# input, |Q|^2, R^2, c and m. Of kernels: by label, how many examples have products in each bin.
+ORDER, LACKS, LENGTHS, BINS = "moved_order", "moved_lacks", "moved_lengths", "moved_bins"
 EVIDENCE = (ORDER, LACKS, LENGTHS)
+OF_KERNELS = (BINS, LENGTHS)
 # So many times as many examples as vote are kept: those behind them are taken for the worst.
 KEPT = 4
 # Rows of norm 1 are 2 apart at most.
@@ -90,10 +91,10 @@ def moving_evidence(
             lacks[at] = LARGEST_PRODUCT - dots[0].astype(np.int64)
 
     list(on_cores(multiply, in_shares(len(nearest), 1)))
-    return {ORDER: labels[nearest], LACKS: lacks, LENGTHS: _lengths(view, rows, scale)}
+    return {ORDER: labels[nearest], LACKS: lacks, LENGTHS: lengths_of(view, rows, scale)}
 
 
-def _lengths(view: Rows, rows: Rows, scale: int) -> IntArray:
+def lengths_of(view: Rows, rows: Rows, scale: int) -> IntArray:
     """Of every input the squares of the norms of its row and of the longest example, the scale, and m."""
     block = block_of(view, slice(0, view.shape[0]))
     filled = np.full(view.shape[0], rows.shape[1], dtype=np.int64)
@@ -140,7 +141,7 @@ class Intervals:
         near = LARGEST_PRODUCT - lacks.astype(np.float64)
         own, most, scale, filled = lengths.tolist()
         toward = min(max(float(near[min(voters, len(near)) - 1]) / own, 0.0), 1.0) if own else 0.0
-        bound = (scale * change * (1 + 2.0**-24) + filled**0.5 + 2.0**-10) * (1 + 2.0**-40)
+        bound = _bound(change, scale, filled)
         total = most + toward**2 * own + _MARGIN
 
         def moved(dots: FloatArray) -> FloatArray:
@@ -151,6 +152,24 @@ class Intervals:
         turn = (total - (bound * toward) ** 2) / (2 * toward) if toward > 0 else np.inf
         reached = np.minimum(near, turn)
         return cls(near - moved(near), reached + moved(reached))
+
+
+def _bound(change: float, scale: float, filled: float) -> float:
+    """B, rounded up: how far a product moves at most, by the length of the row that it is with; see the module."""
+    return (scale * change * (1 + 2.0**-24) + filled**0.5 + 2.0**-10) * (1 + 2.0**-40)
+
+
+def farthest_products(lengths: IntArray, change: float) -> FloatArray:
+    """How far any product with each input moves at most, with all that products have in common: B R, rounded up.
+
+    Args:
+        lengths: of every input |Q|^2, R^2, c and m.
+        change: how far the row of the input may be from what it was, above 0.
+    """
+    far = min(change, _FARTHEST)  # there every product can be any
+    return np.array(
+        [_bound(far, scale, filled) * most**0.5 * (1 + 2.0**-40) for _, most, scale, filled in lengths.tolist()]
+    )
 
 
 # --- sets that may come first -----------------------------------------------------------------------------------------
