@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from mithridate import certify, verify
 from mithridate._io.artifacts import write_hashed
@@ -19,13 +20,16 @@ from mithridate.auditing.routes import Claim, NoSecondRouteError, recheck
 from mithridate.core.certificate import SCHEMA
 from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.votes import Votes
-from mithridate.data.examples import as_examples
+from mithridate.data.examples import Examples, as_examples
+from mithridate.data.units import Units
 from mithridate.defences._moves import LACKS, LENGTHS, ORDER, FirstSets, Intervals
 from mithridate.defences._nearness import StoredExamples
 from mithridate.defences._whole_rows import LARGEST_PRODUCT
+from mithridate.defences.kernel import Exponential, KernelVote, kernel_votes
 from mithridate.defences.neighbours import NearestExamples, NearestNeighbours, NeighbourRule, neighbour_votes
 from mithridate.defences.partitions import Partitioned
 from mithridate.errors import ArtifactError, ConfigError
+from mithridate.features import HashedWords
 
 Ends = tuple[list[float], list[float]]
 # Whole numbers that a feature of 1 becomes in two columns, and the entries that rounding moves.
@@ -498,3 +502,53 @@ def test_evidence_that_contradicts_the_votes_is_refused(name: str, spoil: Any, m
     )
     with pytest.raises(ArtifactError):
         recheck(replace(claim, evidence=wrong.evidence, input_change=0.1))
+
+
+@pytest.mark.parametrize(
+    "defence", [NearestNeighbours(neighbours=3, moving_inputs=True), KernelVote(moving_inputs=True)]
+)
+def test_units_of_several_examples_are_refused(defence: Any) -> None:
+    (x, y), inputs = some_data()
+    names = [f"u{at % 50}" for at in range(150)]
+    chosen = replace(defence, features="none", classes=3, num_units=50)
+    with pytest.raises(ConfigError, match="Which example of a vendor speaks"):
+        chosen.train(Examples(x, y, units=Units.of(names, "vendor")), inputs)
+
+
+# --- Sparse rows, and other places ------------------------------------------------------------------------------------
+
+TEXTS = ["a cat sat here", "the dog ran far away", "a cat ran", "dogs and cats", "the far away land", "a b c d e f g"]
+
+
+def test_sparse_rows_move_by_the_entries_that_they_have() -> None:
+    stored = StoredExamples.of(
+        as_examples((np.array(TEXTS), np.arange(6) % 2), "training", need_labels=True), HashedWords(), 2
+    )
+    assert isinstance(stored.rows, csr_array)
+    inputs = np.array(["a cat and a dog", "far away"])
+    votes = neighbour_votes(stored, inputs, neighbours=2, moving_inputs=True)
+    rows, asked = stored.rows.toarray().astype(int), stored.asked(inputs, mirrored=False).views[0].toarray().astype(int)
+    for at, row in enumerate(asked):
+        products = np.sort(rows @ row)[::-1]
+        assert (LARGEST_PRODUCT - votes.evidence[LACKS][at] == products).all()
+        own, longest, scale, filled = votes.evidence[LENGTHS][at].tolist()
+        assert (own, longest, scale) == (row @ row, (rows**2).sum(axis=1).max(), stored.scale)
+        assert max(np.count_nonzero((row != 0) | (each != 0)) for each in rows) <= filled < rows.shape[1]
+
+
+@pytest.mark.parametrize("method", ["neighbours", "kernel"])
+def test_other_places_keep_the_same(method: str) -> None:
+    torch = pytest.importorskip("torch")
+    from mithridate.defences._on_gpu import OnGpu
+
+    given, inputs = some_data()
+    stored = StoredExamples.of(as_examples(given, "training", need_labels=True, classes=3), None, 3)
+    options: dict[str, Any] = {"neighbours": 9} if method == "neighbours" else {"kernel": Exponential(0.3)}
+    vote: Any = neighbour_votes if method == "neighbours" else kernel_votes
+    here, there = (
+        vote(stored, inputs, moving_inputs=True, **options, **place)
+        for place in ({}, {"place": OnGpu(torch.device("cpu"))})
+    )
+    assert here.evidence.keys() == there.evidence.keys()
+    for name, values in here.evidence.items():
+        assert (there.evidence[name] == values).all()
