@@ -4,13 +4,13 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -214,6 +214,100 @@ def test_radii_of_moved_inputs_are_exact_in_the_relaxation(threat: Threat, weigh
             found.append(radius)
     assert min(found) == -1
     assert sum(radius >= 1 for radius in found) > 10
+
+
+# --- Several scales ---------------------------------------------------------------------------------------------------
+
+
+def possible_orders(low: Sequence[float], high: Sequence[float], left: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every order in which the relaxation may put some examples."""
+    for order in permutations(left):
+        if all(high[before] >= low[after] for before, after in combinations(order, 2)):
+            yield order
+
+
+def answer(labels: Sequence[int], mechanism: NearestExamples, classes: int) -> int:
+    """What the first scale that leads by enough says, as the docstring of `NearestExamples` has it."""
+    for voters, needed in zip(mechanism.scales, mechanism.needed(classes), strict=True):
+        votes = [list(labels[: voters[0]]).count(label) for label in range(classes)]
+        for label in range(classes):
+            rivals = [other for other in range(classes) if other != label]
+            if all(votes[label] - votes[other] - (other < label) >= needed[label] for other in rivals):
+                return label
+    raise AssertionError
+
+
+def withstands_at_scales(order: list[int], ends: Ends, mechanism: NearestExamples, threat: Threat, r: int) -> bool:
+    label = answer(order, mechanism, 3)
+    for inserted, deleted in splits(threat, r):
+        for gone in combinations(range(len(order)), min(deleted, len(order))):
+            left = [at for at in range(len(order)) if at not in gone]
+            for found in possible_orders(*ends, left):
+                for new in product(range(3), repeat=inserted):
+                    if answer([*new, *(order[at] for at in found)], mechanism, 3) != label:
+                        return False
+    return True
+
+
+@pytest.mark.parametrize("threat", [Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE, Threat.REPLACE])
+@pytest.mark.parametrize(("neighbours", "leads"), [((4, 1), (2,)), ((5, 3), ((1, 3, 2),)), ((5, 3, 2), (3, 1))])
+def test_several_scales_withstand_every_poisoning_and_every_move(threat: Threat, neighbours: Any, leads: Any) -> None:
+    random, tight = np.random.default_rng(11), 0
+    for _ in range(60):
+        order = random.choice(3, 6, p=random.dirichlet([0.8, 0.8, 0.8])).tolist()
+        products = np.sort(random.uniform(1.2e7, 1.6e7, 6).astype(int))[::-1].tolist()
+        change = float(random.choice([0.002, 0.03, 0.08, 0.2]))
+        votes = moved_votes(order, products, neighbours[0], 3)
+        votes = replace(votes, mechanism=NearestExamples(neighbours, 6, leads))
+        found = NeighbourRule().decide_moved(votes, threat, change)
+        assert confirmed(votes, threat, change, NeighbourRule(), max(int(found.radius[0]), -1))
+        # Each scale has a number t of its own; what holds in the relaxation of one of them holds for inputs that move.
+        every = [ends_of(products, 4090**2, 4095**2, voters, change) for voters in neighbours]
+        ends = np.max([low for low, _ in every], axis=0).tolist(), np.min([high for _, high in every], axis=0).tolist()
+        radius = int(found.radius[0])
+        assert radius < 0 or withstands_at_scales(order, ends, votes.mechanism, threat, min(radius, 1))  # pyright: ignore[reportArgumentType]
+        tight += radius < 0 and not withstands_at_scales(order, ends, votes.mechanism, threat, 0)  # pyright: ignore[reportArgumentType]
+    assert tight > 3
+
+
+# --- Intervals --------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.floats(0, 3.14), min_size=1, max_size=30),
+    st.integers(3000, 4096),
+    st.integers(0, 4096),
+    st.integers(1, 40),
+    st.floats(1e-6, 3.9),
+)
+@example([0.0, 0.01, 0.1, 1.0], 4090, 4090, 1, 0.3)
+def test_ends_fall_with_the_rank_however_near_examples_are(
+    angles: list[float], longest: int, own: int, voters: int, change: float
+) -> None:
+    def products(at: Any) -> Any:
+        return np.floor(longest * own * np.cos(at))
+
+    kept, lengths = products(np.sort(angles)), np.array([own**2, longest**2, 4090, 100])
+    within = Intervals.of((LARGEST_PRODUCT - kept).astype(np.int64), lengths, voters, change)
+    assert (np.diff(within.low) <= 0).all()
+    assert (np.diff(within.high) <= 0).all()
+    # Examples that are not kept have any smaller product, and reach no higher than the last that is.
+    near = np.append(kept[-1], products(np.linspace(max(angles), np.pi, 200)))
+    toward = min(max(float(kept[min(voters, len(kept)) - 1]) / own**2, 0.0), 1.0) if own else 0.0
+    far = (4090 * change + 10) * np.sqrt(np.maximum(longest**2 + toward**2 * own**2 - 2 * toward * near, 0.0))
+    assert (near + far <= within.high[-1]).all()
+
+
+def test_examples_behind_copies_of_the_input_may_come_before_them() -> None:
+    """Copies hardly move toward the input or away from it, and what is not shown may be anywhere behind them."""
+    votes = moved_votes([0] * 100, [4090**2 - at for at in range(100)], 1, 2)
+    votes = replace(votes, evidence={**votes.evidence, LENGTHS: np.array([[4090**2, 4090**2, SCALE, COLUMNS]])})
+    rule = NeighbourRule()
+    assert rule.decide_moved(votes, Threat.REMOVE, 0.3).radius.tolist() == [-1]
+    assert not confirmed(votes, Threat.REMOVE, 0.3, rule, 0)
+    alone = replace(votes, mechanism=NearestExamples(1, 4))
+    assert rule.decide_moved(alone, Threat.REMOVE, 0.3).radius.tolist() == [1]
+    assert confirmed(alone, Threat.REMOVE, 0.3, rule, SEARCH_LIMIT)  # all that there is has label 0
 
 
 # --- Inputs that really move ------------------------------------------------------------------------------------------
