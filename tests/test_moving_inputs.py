@@ -115,9 +115,9 @@ def ends_of(products: Sequence[int], own: int, longest: int, voters: int, change
 
 def moved_votes(order: Sequence[int], products: Sequence[int], neighbours: int, classes: int) -> Votes:
     """Votes of one input whose row, and those of all examples, have norm 2^12 at most."""
-    shown, kept = order[: 2 * neighbours], order[: 4 * neighbours]
+    shown, kept = order[: 2 * neighbours], order[: max(4 * neighbours, 4096)]
     counts = np.bincount(order[:neighbours], minlength=classes)[None, :]
-    lacks = LARGEST_PRODUCT - np.array(products[: 4 * neighbours])
+    lacks = LARGEST_PRODUCT - np.array(products[: len(kept)])
     evidence = {"order": [shown], ORDER: [kept], LACKS: [lacks], LENGTHS: [[4090**2, 4095**2, SCALE, COLUMNS]]}
     named = {name: np.array(values) for name, values in evidence.items()}
     return Votes(counts, NearestExamples(neighbours, len(order)), evidence=named)
@@ -202,8 +202,8 @@ def test_radii_of_moved_inputs_are_exact_in_the_relaxation(threat: Threat, weigh
             radius = int(rule.decide_moved(votes, threat, change).radius[0])
             shown = min(radius, len(order))
             assert shown < 0 or withstands(order, ends, neighbours, weights, threat, shown), (order, change)
-            # Only where all examples are shown nothing larger holds: those are kept here.
-            if radius < len(order) and len(order) <= 4 * neighbours:
+            # Nothing larger holds, but for what deletions do behind the examples that the rule looks at.
+            if radius < len(order):
                 is_beyond = threat is Threat.REMOVE and radius >= neighbours and len(order) >= 2 * neighbours
                 assert is_beyond or not withstands(order, ends, neighbours, weights, threat, radius + 1)
             # The auditor thinks of third labels as well, which leaves no more to claim with one scale.
@@ -300,12 +300,20 @@ def test_ends_fall_with_the_rank_however_near_examples_are(
 
 def test_examples_behind_copies_of_the_input_may_come_before_them() -> None:
     """Copies hardly move toward the input or away from it, and what is not shown may be anywhere behind them."""
-    votes = moved_votes([0] * 100, [4090**2 - at for at in range(100)], 1, 2)
+    votes = moved_votes([0] * 5000, [4090**2 - at for at in range(5000)], 1, 2)
+    assert votes.evidence[ORDER].shape == (1, 4096)
     votes = replace(votes, evidence={**votes.evidence, LENGTHS: np.array([[4090**2, 4090**2, SCALE, COLUMNS]])})
     rule = NeighbourRule()
     assert rule.decide_moved(votes, Threat.REMOVE, 0.3).radius.tolist() == [-1]
     assert not confirmed(votes, Threat.REMOVE, 0.3, rule, 0)
-    alone = replace(votes, mechanism=NearestExamples(1, 4))
+    # Without them there are no others.
+    alone = replace(votes, mechanism=NearestExamples(1, 4096))
+    assert rule.decide_moved(alone, Threat.ADD, 0.3).radius.tolist() == [0]
+    alone = replace(
+        alone,
+        evidence={**votes.evidence, ORDER: votes.evidence[ORDER][:, :4], LACKS: votes.evidence[LACKS][:, :4]},
+        mechanism=NearestExamples(1, 4),
+    )
     assert rule.decide_moved(alone, Threat.REMOVE, 0.3).radius.tolist() == [1]
     assert confirmed(alone, Threat.REMOVE, 0.3, rule, SEARCH_LIMIT)  # all that there is has label 0
 
@@ -447,7 +455,7 @@ def test_votes_are_the_same_with_what_inputs_that_move_need(options: dict[str, A
     assert (plain.evidence["order"] == more.evidence["order"]).all()
     assert set(plain.evidence) == {"order"}
     assert "moving_inputs" not in (plain.recipe or {})
-    assert more.evidence[ORDER].shape == (25, 4 * (10 if options["neighbours"] == 10 else 20))
+    assert more.evidence[ORDER].shape == (25, 120)
 
 
 # --- The auditor ------------------------------------------------------------------------------------------------------

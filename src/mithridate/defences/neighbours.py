@@ -253,7 +253,7 @@ def neighbour_votes(
             list with one for each label.
         mirrored: see `kernel_votes`.
         moving_inputs: keep what certificates of inputs that move need, too: the labels and the products of four times
-            as many examples as vote; see `_moves`.
+            as many examples as vote, and of 4,096 at least; see `_moves`.
         progress: called with the number of inputs that are done and their total.
         place: where inputs and examples are compared.
 
@@ -280,7 +280,7 @@ def neighbour_votes(
     labels = examples.labels.astype(np.min_scalar_type(examples.classes))
     told, extra = _told(progress, len(inputs)), dict[str, AnyArray]()
     if moving_inputs:
-        width = min(_moves.KEPT * voters.most, examples.voters)
+        width = min(_moves.kept_of(voters.most), examples.voters)
         nearest = scratch((len(inputs), width), np.int64)
         place.fill_with_nearest(nearest, Search(inputs, examples.rows, ranks, np.argsort(ranks)), told)
         extra = moving_evidence(inputs.views[0], examples.rows, nearest, labels, examples.scale)
@@ -440,7 +440,7 @@ class NeighbourRule(Weighted, ExactRule):
         Guarantee: the prediction stays the same whatever `radius` units of the threat change, together with any change
         of the features of the input, scaled to norm 1, whose Euclidean length is at most `change`. With one scale, no
         larger radius can be shown in the relaxation of `_moves`, in which every product moves by itself, with the
-        exceptions that `decide` has, and one more: examples behind the 4 k that are shown are taken for the worst.
+        exceptions that `decide` has, and one more: examples behind those that are kept are taken for the worst.
 
         Proof: that of `NeighbourRule`, with another table. Let F(m) be the least w_a A(S) - w_c B(S) of all sets S of m
         examples of D that may come first (`FirstSets`). Of the voters of D', let u be new; let e be the deleted ones
@@ -572,7 +572,7 @@ def _moved_evidence(
     require_moving(votes, _moves.EVIDENCE)
     order, lacks = (evidence_of(votes, name, rule, (None,)) for name in (_moves.ORDER, _moves.LACKS))
     lengths = evidence_of(votes, _moves.LENGTHS, rule, (4,)).astype(np.int64)
-    width = _moves.KEPT * mechanism.most
+    width = _moves.kept_of(mechanism.most)
     wanted = width if mechanism.num_train is None else min(width, mechanism.num_train)
     if order.shape[1] != wanted or lacks.shape != order.shape:
         raise ConfigError(f"Expected the evidence {_moves.ORDER!r} to have {wanted} columns; it has {order.shape[1]}.")
@@ -586,7 +586,7 @@ def _moved_evidence(
 def _hidden(kept: int, mechanism: NearestExamples) -> int:
     """How many examples there may be behind those that are kept: no more than could matter."""
     if mechanism.num_train is None:
-        return 0 if kept < _moves.KEPT * mechanism.most else kept + 1
+        return 0 if kept < _moves.kept_of(mechanism.most) else kept + 1
     return min(mechanism.num_train - kept, kept + 1)
 
 
