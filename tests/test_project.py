@@ -102,7 +102,7 @@ def test_every_flag_of_train_may_stand_in_the_file(tmp_path: Path) -> None:
         "backend",
         "address",
     }
-    flags = {"private", "keep_models", "average_iterates", "mirrored"}
+    flags = {"private", "keep_models", "average_iterates", "mirrored", "moving_inputs"}
     for name in known_options():
         text, value = ("'x'", "x") if name in texts else ("true", True) if name in flags else ("1", 1)
         value = str(tmp_path / "x") if name == "calibrate" else value  # beside the file

@@ -103,7 +103,7 @@ _TEXTS = (
     "backend",
     "address",
 )
-_FLAGS = ("private", "keep_models", "average_iterates", "mirrored")
+_FLAGS = ("private", "keep_models", "average_iterates", "mirrored", "moving_inputs")
 _COMPARISON_TEXTS = ("out", "title", "threat", "scope", "device", "match_with")
 _COMPARISON_KEYS = (*_COMPARISON_TEXTS, "radii", "failure_prob", "match", "assumptions", "methods", "data")
 _NO_OPTIONS = ("out", "assumptions", "methods", "data")

@@ -29,7 +29,7 @@ _ROUNDING = 1e-13
 _SIXTIETH = Decimal("1e-35")
 
 
-@second_route("bagged", "bagging")
+@second_route("bagged", "bagging", input_moves=True)
 def recheck_bagging(claim: Claim) -> BoolArray:
     """Which radii do not hold at some size of D'."""
     constants, shift = claim.constants, claim.input_shift

@@ -39,8 +39,8 @@ _FEW_CURVES = 64
 _MANY_KEPT = 16
 
 
-@second_route("subsampled-gaussian", "fdp")
-@second_route("sampled-gaussian", "fdp")
+@second_route("subsampled-gaussian", "fdp", input_moves=True)
+@second_route("sampled-gaussian", "fdp", input_moves=True)
 def recheck_tradeoff(claim: Claim) -> BoolArray:
     """Which radii of f-DP do not hold on the exact curves."""
     training, found = PrivateTraining.of(claim.constants), claim.distributions

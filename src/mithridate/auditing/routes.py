@@ -176,13 +176,15 @@ Route = Callable[[Claim], BoolArray]
 # Modules whose routes come with this package; they fill the table when they are loaded.
 _OWN = ("private_routes", "draws_and_noise", "worst_changes")
 _routes: dict[tuple[str, str], Route] = {}
+# Those that read `Claim.input_change`.
+_moving: set[tuple[str, str]] = set()
 
 
 class NoSecondRouteError(UnsupportedMechanismError):
     """Nobody has registered what checks this rule by other means."""
 
 
-def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
+def second_route(mechanism: str, rule: str, *, input_moves: bool = False) -> Callable[[Route], Route]:
     """Register a function as the second route for the votes of a mechanism under a rule; a decorator.
 
     The function says which claims it cannot confirm, True for each of those examples. Of a deterministic mechanism that
@@ -197,6 +199,8 @@ def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
     Args:
         mechanism: the `type` of the mechanism.
         rule: the `name` of the rule.
+        input_moves: whether the function also checks claims about inputs that move (`Claim.input_change`); else these
+            are never confirmed.
 
     Raises:
         ConfigError: there is one already.
@@ -210,6 +214,8 @@ def second_route(mechanism: str, rule: str) -> Callable[[Route], Route]:
     def register(route: Route) -> Route:
         if _routes.setdefault((mechanism, rule), route) is not route:
             raise ConfigError(f"The rule {rule!r} on {mechanism!r} has a second route already; register no other.")
+        if input_moves:
+            _moving.add((mechanism, rule))
         return route
 
     return register
@@ -238,6 +244,8 @@ def recheck(claim: Claim) -> BoolArray:
             f"Nobody can check the rule {claim.rule!r} on {kind!r} by another route. Register one with "
             f"mithridate.auditing.second_route({kind!r}, {claim.rule!r})."
         )
+    if claim.input_change and (kind, claim.rule) not in _moving:
+        raise NoSecondRouteError(f"Nobody can check what {claim.rule!r} on {kind!r} says of inputs that move.")
     wrong = np.asarray(route(claim))
     if wrong.shape != claim.radius.shape or wrong.dtype != np.bool_:
         raise ArtifactError(

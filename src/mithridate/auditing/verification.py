@@ -146,16 +146,18 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield _check_assumptions(certificate)
     yield from _check_recipe(certificate)
     yield from _check_units(certificate)
-    yield from _check_size(certificate)
+    for each in _by_input_change(certificate):
+        yield from _check_size(each)
     if isinstance(certificate.votes.mechanism, Deterministic):
-        for row in _by_input_change(certificate):
-            yield _check_decisions(row, progress)
+        for each in _by_input_change(certificate):
+            yield _check_decisions(each, progress)
         yield from _check_together(certificate)
         return
     if certificate.collective is not None:
         yield Check("together", False, "nothing is proved of all predictions of a random mechanism together")
     yield _check_labels(certificate)
     yield from _check_order(certificate)
+    yield from _check_input_noise(certificate)
     try:
         distributions = _distributions_of(certificate)
         limits = _limits_of(certificate) if distributions is None else means_of(distributions)
@@ -170,12 +172,6 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         claim = replace(_claim(row, limits, progress), distributions=distributions)
         what = f"hold, at {len(claim.radii)} distinct radii, whatever the {row.votes.unit_words.changes} are"
         yield _check_again(f"radii{moved}", claim, _to_show(row) > SEARCH_LIMIT, what)
-
-
-def _by_input_change(certificate: Certificate) -> list[Certificate]:
-    """The claims of a certificate for each distance by which the input may move; itself, where it stays as it is."""
-    changes = [] if certificate.frontier is None else certificate.frontier.changes
-    return [certificate.at_input_change(change) for change in changes] or [certificate]
 
 
 def _moved(certificate: Certificate) -> str:
@@ -295,23 +291,47 @@ def _check_order(certificate: Certificate) -> Iterator[Check]:
     yield Check("order of instances", first, agreed if first else "instances before the last that voted are missing")
 
 
+def _check_input_noise(certificate: Certificate) -> Iterator[Check]:
+    """That the noise on inputs is that of the recipe, where one is recorded, and what the distances are measured in."""
+    votes, frontier = certificate.votes, certificate.frontier
+    noise, recorded = votes.input_noise, (votes.recipe or {}).get("input_noise")
+    if votes.recipe is not None and recorded != (None if noise is None else noise.to_dict()):
+        yield Check("input noise", False, f"the recipe says {recorded!r:.80}, the votes another")
+    elif frontier is not None and (noise is None or noise.of != frontier.of):
+        yield Check("input noise", False, "the inputs may move, but the votes were cast on inputs without such noise")
+    elif noise is not None:
+        yield Check("input noise", True, f"stated: {noise.in_words()}")
+
+
 def _weights(certificate: Certificate) -> IntArray:
     """What a vote for each label counts."""
     return np.array(_claim(certificate).weights, dtype=np.int64)
 
 
+def _by_input_change(certificate: Certificate) -> Iterator[Certificate]:
+    """What is claimed for each change of the input; the certificate itself, where inputs stay."""
+    if certificate.frontier is None:
+        yield certificate
+        return
+    for change in certificate.frontier.changes:
+        yield certificate.at_input_change(change)
+
+
 def _check_decisions(certificate: Certificate, progress: Progress | None) -> Check:
     """Labels and radii of a deterministic mechanism, together: both follow from the votes alone."""
-    may_move = certificate.frontier is not None
     limited = np.where(certificate.radius < SEARCH_LIMIT, Status.CERTIFIED.value, Status.SEARCH_LIMIT.value)
     limited[certificate.status == Status.SIZE_LIMIT.value] = Status.SIZE_LIMIT.value  # see `_check_size`
-    abstained = may_move & (certificate.radius == -1)
-    limited[abstained] = Status.INPUT_CHANGE.value
-    wrong = (certificate.radius < 0) & ~abstained
-    wrong |= (_to_show(certificate) > SEARCH_LIMIT) | (certificate.status != limited)
+    moves = certificate.input_change
+    if moves:  # then nothing may be claimed
+        limited[certificate.radius == -1] = Status.INPUT_CHANGE.value
+    wrong = (certificate.radius < (-1 if moves else 0)) | (_to_show(certificate) > SEARCH_LIMIT)
+    wrong |= certificate.status != limited
+    if certificate.frontier is not None:
+        wrong |= certificate.frontier.of != "features"
     units = certificate.votes.unit_words
     change = f"change of so many {units.many}" if units.are_named else "change of their size"
-    what = f"hold under the worst {change}, by another route"
+    together = f" and inputs that move by {moves:g}" if moves else ""
+    what = f"hold under the worst {change}{together}, by another route"
     return _check_again(f"labels and radii{_moved(certificate)}", _claim(certificate, progress=progress), wrong, what)
 
 
@@ -458,6 +478,7 @@ def _facts(votes: Votes) -> dict[str, Any]:
         "shards": (dict(votes.shards), dict(votes.planned)),
         "size": votes.size,
         "units": votes.unit,
+        "input noise": votes.input_noise,
         "conditions": to_plain(votes.assumptions),
     }
     names = {"input_hashes": "hashes of inputs"}

@@ -11,7 +11,9 @@ References: Levine and Feizi 2021 (arXiv 2006.14768); Wang, Levine and Feizi 202
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
+from math import ceil, isqrt
 from typing import Any
 
 import numpy as np
@@ -336,6 +338,114 @@ def _may_beat(theirs: IntArray, rival: int | IntArray, mine: IntArray, label: in
     return (theirs > mine) | ((theirs == mine) & (rival < label))
 
 
+class _MovedNeighbours(_VoteTable):
+    """Neighbours of an input that moves: whoever may be among the nearest is chosen as suits the attacker.
+
+    Every threshold is tried: whoever stays above it must vote, whoever cannot rise to it must not, and of the others
+    rivals come first, the label last. At a threshold the numbers are counted label by label.
+    """
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        self._still, labels = _Neighbours(claim), len(self._counts[0])
+        self._scales = _scales_by_label(claim, labels)
+        self._order = _evidence(claim, "moved_order", (None,), below=labels)
+        self._lacks = _evidence(claim, "moved_lacks", (self._order.shape[1],), below=(1 << 25) + 1).astype(np.int64)
+        self._lengths = _evidence(claim, "moved_lengths", (4,), below=1 << 53)
+        self._change, num_train = claim.input_change, claim.constants["num_train"]
+        shown = claim.evidence["order"]
+        if (self._order[:, : shown.shape[1]] != shown).any() or (np.diff(self._lacks, axis=1) < 0).any():
+            raise ArtifactError("The nearest examples of inputs that move are not those of inputs that stay.")
+        wanted = max(4 * self._scales[0][0], 4096)
+        if self._order.shape[1] != (wanted if num_train is None else min(wanted, num_train)):
+            raise ArtifactError("The nearest examples of inputs that move are cut short.")
+        # A shorter list is all there is; how many are behind a full one, D may not say.
+        cut = self._order.shape[1] == wanted
+        self._hidden = 0 if not cut else 1 << 40 if num_train is None else num_train - wanted
+
+    def winner(self, example: int) -> int:
+        return self._still.winner(example)
+
+    def holds(self, example: int, label: int, radius: int) -> bool:
+        if self._threat is not Threat.REMOVE and radius >= self._scales[0][0]:
+            return False  # The neighbourhood is filled with a rival.
+        if self._threat is Threat.REMOVE and not self._hidden and not self._order[example].any():
+            return True  # There is nothing but label 0, which also wins where nothing is left.
+        inserted, deleted = _numbers_of_changes(self._threat, radius)
+        undecided = np.ones(len(inserted), dtype=np.bool_)
+        for neighbours, needed in self._scales:
+            sizes = np.clip(neighbours - inserted + deleted, 0, self._order.shape[1] + self._hidden)
+            sets = self._sets_of(example, neighbours, (int(sizes.min()), int(sizes.max())))
+
+            def lead(own: int, rival: int, sets: _Thresholds = sets, sizes: IntArray = sizes) -> IntArray:
+                """The least lead after the changes, less 1 where the rival wins ties."""
+                costs = self._weights[rival] * inserted + self._weights[own] * deleted
+                least = sets.least_lead(own, rival, (self._weights[own], self._weights[rival]), sizes)
+                return least - costs - (rival < own)
+
+            over = {rival: lead(label, rival) for rival in _rivals(self._counts[example], label)}
+            for rival in over:
+                answers = undecided & (over[rival] + needed[rival] < 0)
+                # It answers only where it may lead everybody by enough, third labels as well.
+                for third in (each for each in over if each != rival and answers.any()):
+                    answers &= lead(third, rival) + needed[rival] < 0
+                if answers.any():
+                    return False
+            undecided &= np.any([found < needed[label] for found in over.values()], axis=0)
+        return True
+
+    def _sets_of(self, example: int, voters: int, sizes: tuple[int, int]) -> _Thresholds:
+        low, high, beyond = self._ends(example, voters)
+        numbers = np.arange(len(self._counts[0]))
+        thresholds = np.unique(low)
+        must, may = np.empty((2, len(numbers), len(thresholds) + 1), dtype=np.int64)
+        for label in numbers.tolist():
+            is_label = self._order[example] == label
+            must[label, :-1] = is_label.sum() - np.searchsorted(np.sort(low[is_label]), thresholds, side="right")
+            may[label, :-1] = is_label.sum() - np.searchsorted(np.sort(high[is_label]), thresholds, side="left")
+            must[label, -1] = may[label, -1] = is_label.sum()  # below all that are shown
+        unseen = np.append(np.where(beyond >= thresholds, self._hidden, 0), self._hidden)
+        can = (must.sum(axis=0) <= sizes[1]) & (may.sum(axis=0) + unseen >= sizes[0])
+        return _Thresholds(must[:, can], may[:, can], unseen[can])
+
+    def _ends(self, example: int, voters: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any], float]:
+        """Between what the products may move, and what those that are not shown can reach.
+
+        The part of an example's row along that of the input and the part across it are looked at one by one.
+        """
+        near = ((1 << 24) - self._lacks[example]).astype(np.longdouble)
+        if self._change >= 4:  # rows of norm 1 are never so far apart
+            return np.full(len(near), -np.inf), np.full(len(near), np.inf), np.inf
+        own, longest, scale, filled = map(np.longdouble, self._lengths[example].tolist())
+        bound = scale * np.longdouble(self._change) * (1 + 2.0**-24) + np.sqrt(filled) + 2.0**-10
+        toward = np.clip(near[min(voters, len(near)) - 1] / own, 0, 1) if own else np.longdouble(0)
+        along = near / own if own else np.zeros(len(near))
+        across = longest - near * along
+        distance = np.sqrt(np.maximum(across + own * (toward - along) ** 2, 0) + 2.0**-20)
+        moved = bound * distance + 2.0**-20
+        beyond = near[-1] + moved[-1]
+        if distance[-1] < bound * toward:  # less near ones can rise higher
+            beyond = (longest + toward**2 * own) / (2 * toward) + bound**2 * toward / 2 + 2.0**-10
+        return near - moved, near + moved, float(beyond)
+
+
+class _Thresholds:
+    """Who must vote, and who may, at some thresholds: numbers by label, and those who are not shown."""
+
+    def __init__(self, must: IntArray, may: IntArray, unseen: IntArray) -> None:
+        self._must, self._free, self._unseen = must, may - must, unseen
+
+    def least_lead(self, own: int, rival: int, weights: tuple[int, int], sizes: IntArray) -> IntArray:
+        """The least lead of a label over a rival among so many who come first, for some sizes."""
+        to_come = sizes[:, None] - self._must.sum(axis=0)
+        rivals = np.minimum(to_come, self._free[rival] + self._unseen)
+        thirds = self._free.sum(axis=0) - self._free[own] - self._free[rival]
+        last = np.maximum(to_come - rivals - thirds, 0)  # of the label
+        lead = weights[0] * (self._must[own] + last) - weights[1] * (self._must[rival] + rivals)
+        lead[(to_come < 0) | (last > self._free[own])] = np.iinfo(np.int64).max >> 1
+        return lead.min(axis=1)
+
+
 class _Kernel(_VoteTable):
     """Examples of a rival are inserted with the largest weight, and the heaviest ones with the label are deleted."""
 
@@ -382,6 +492,57 @@ class _Kernel(_VoteTable):
         return _beats(self._weights[label] * left, label, won, rival)
 
 
+class _MovedKernel(_Kernel):
+    """The same for an input that moves: the label's examples weigh the least that they may, all others the most.
+
+    Weights are added up layer by layer: how many examples weigh at least 1, at least 2, and so on.
+    """
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim)
+        found: list[int] | None = claim.constants.get("thresholds")
+        if found is None or len(found) != self._full_weight or sorted(found) != found:
+            raise ArtifactError("The mechanism does not say of what the weights are a function.")
+        self._thresholds, labels = np.array(found), len(self._counts[0])
+        self._bins = _evidence(claim, "moved_bins", (labels, 513), below=1 << 40)
+        lengths = _evidence(claim, "moved_lengths", (4,), below=1 << 53)
+        self._moves = [_steps_moved(row, claim.input_change) for row in lengths.tolist()]
+        for example, counts in enumerate(self._counts):
+            least, most = (np.sum(self._layers(example, end, 0), axis=1) for end in (0, 255))
+            if (least > counts).any() or (most < counts).any():
+                raise ArtifactError(f"The numbers in the bins of example {example} do not add up to its scores.")
+
+    def _layers(self, example: int, end: int, moved: int) -> IntArray:
+        """How many examples of each label weigh at least 1, 2, ..., all at one end of their bins, and moved on."""
+        at_least = np.zeros((len(self._counts[0]), 514), dtype=np.int64)  # this bin or a higher one
+        at_least[:, :-1] = np.cumsum(self._bins[example][:, ::-1], axis=1, dtype=np.int64)[:, ::-1]
+        # The first bin whose end, moved on, is at the threshold: 256 bin - 65536 + end + moved >= threshold.
+        first = -((-(self._thresholds + 65536 - end - moved)) // 256)
+        return at_least[:, np.clip(first, 0, 513)]
+
+    def holds(self, example: int, label: int, radius: int) -> bool:
+        moved = self._moves[example]
+        own = self._layers(example, 0, -moved)[label]
+        most = np.sum(self._layers(example, 255, moved), axis=1).tolist()
+        # Of each weight, those that weigh at least so much, but not more.
+        of_weight = np.append(0, own - np.append(own[1:], 0))
+        for inserted, deleted in self._splits(radius, of_weight):
+            left = int(own.sum()) - _sum_of_largest(of_weight, deleted)
+            if not all(self._wins(label, left, each, most[each], inserted) for each in _rivals(most, label)):
+                return False
+        return True
+
+
+def _steps_moved(lengths: list[int], change: float) -> int:
+    """By how many steps of 256 a product moves at most: in fractions, with roots that are rounded up."""
+    _, longest, scale, filled = lengths
+    unit = 1 << 40
+    root, norm = (Fraction(isqrt(square * unit**2) + 1, unit) for square in (filled, longest))
+    far = min(Fraction(change), Fraction(4))  # rows of norm 1 are never so far apart
+    bound = scale * far * (1 + Fraction(1, 1 << 24)) + root + Fraction(1, 1 << 10)
+    return ceil(bound * norm / 256)
+
+
 class _Ridge(_VoteTable):
     """Every change takes from each lead as much as the run has shown that it can, and so many are shown at most."""
 
@@ -400,6 +561,14 @@ class _Ridge(_VoteTable):
         return True
 
 
+def _neighbours_of(claim: Claim) -> _VoteTable:
+    return _MovedNeighbours(claim) if claim.input_change else _Neighbours(claim)
+
+
+def _kernel_of(claim: Claim) -> _VoteTable:
+    return _MovedKernel(claim) if claim.input_change else _Kernel(claim)
+
+
 def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
     """The route that asks a table of votes about every example."""
 
@@ -409,7 +578,8 @@ def _rechecking(table_of: Callable[[Claim], _VoteTable]) -> Route:
         for example, (label, radius) in enumerate(zip(claim.label.tolist(), claim.radius.tolist(), strict=True)):
             # Whether a claim holds is only asked about the winner.
             if label == table.winner(example):
-                wrong[example] = radius > 0 and not table.holds(example, label, radius)
+                is_claimed = radius > 0 or (radius == 0 and claim.input_change > 0)
+                wrong[example] = is_claimed and not table.holds(example, label, radius)
             if claim.progress is not None and (example + 1) % _REPORTED == 0:
                 claim.progress(example + 1, len(wrong))
         if claim.progress is not None:
@@ -423,8 +593,8 @@ second_route("partitioned", "dpa")(_rechecking(_Majority))
 second_route("spread-partitions", "finite-aggregation")(_rechecking(_Spread))
 second_route("partitioned", "run-off-election")(_rechecking(_RunOff))
 second_route("spread-partitions", "run-off-finite-aggregation")(_rechecking(_SpreadRunOff))
-second_route("nearest-examples", "nearest-neighbours")(_rechecking(_Neighbours))
-second_route("kernel-sum", "kernel-vote")(_rechecking(_Kernel))
+second_route("nearest-examples", "nearest-neighbours", input_moves=True)(_rechecking(_neighbours_of))
+second_route("kernel-sum", "kernel-vote", input_moves=True)(_rechecking(_kernel_of))
 second_route("least-squares", "ridge")(_rechecking(_Ridge))
 
 

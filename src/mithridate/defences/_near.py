@@ -10,7 +10,7 @@ from mithridate._io.files import PathLike
 from mithridate.core.conditions import Statement
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
-from mithridate.defences._nearness import StoredExamples, check_mirrored
+from mithridate.defences._nearness import MIRROR_MOVES, StoredExamples, check_mirrored
 from mithridate.defences._places import HERE, Comparing, on_device, place_for
 from mithridate.defences._trained import FEATURES, network_for
 from mithridate.defences.base import Defence, option
@@ -125,12 +125,26 @@ class NearDefence(ExamplesDefence):
 
     Attributes:
         mirrored: for images: an example is as near as it is to the input or to its mirror image.
+        moving_inputs: votes carry what certificates need in which the input may move, too (`certify` with
+            `input_change`). Votes, labels and radii without it are the same.
     """
 
     takes_units = True
 
     mirrored: bool = option(False, "for images: the mirror image of an input counts as the input", bool)
+    moving_inputs: bool = option(
+        False, "nearest-neighbours, kernel-vote: keep what certify --input-change needs, for inputs that move", bool
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_mirrored(self.mirrored)
+        if not isinstance(self.moving_inputs, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Expected moving_inputs to be true or false, got {self.moving_inputs!r}.")
+        if self.moving_inputs and self.mirrored:
+            raise ConfigError(MIRROR_MOVES)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Whether inputs may move only where they may."""
+        said = super().to_dict()
+        return said if self.moving_inputs else {name: value for name, value in said.items() if name != "moving_inputs"}

@@ -48,6 +48,9 @@ from mithridate.features import (
 )
 
 Progress = Callable[[int, int], None]
+MIRROR_MOVES = (
+    "How far the features of a mirror image move, those of the input do not say; leave mirrored or moving_inputs out."
+)
 # Ranks among equals have 32 bits.
 _MOST_EXAMPLES = 1 << 32
 
@@ -274,6 +277,34 @@ def check_mirrored(mirrored: Any) -> None:
     """
     if not isinstance(mirrored, bool):
         raise ConfigError(f"Expected mirrored to be true or false, got {mirrored!r}.")
+
+
+def check_may_move(examples: StoredExamples, *, mirrored: bool) -> None:
+    """Require examples for which something is proved of inputs that move.
+
+    Raises:
+        ConfigError: mirror images count, or units have several examples.
+    """
+    if mirrored:
+        raise ConfigError(MIRROR_MOVES)
+    if examples.unit is not None and examples.starts is not None:
+        raise ConfigError(
+            f"Which example of a {examples.unit.one} speaks may change as the input moves, and nothing is proved of "
+            "that; leave moving_inputs out, or certify examples."
+        )
+
+
+def require_moving(votes: Votes, names: Sequence[str]) -> None:
+    """Require the evidence that certificates of inputs that move rest on.
+
+    Raises:
+        ConfigError: the votes do not carry it.
+    """
+    if missing := [name for name in names if name not in votes.evidence]:
+        raise ConfigError(
+            f"These votes do not carry {missing[0]!r}, so nothing is known of inputs that move; train again with "
+            "--moving-inputs (moving_inputs), or leave input_change out."
+        )
 
 
 def _mirror_images(images: npt.NDArray[Any], kind: str) -> npt.NDArray[Any]:

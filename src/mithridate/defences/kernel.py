@@ -19,8 +19,9 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.defences._kernel_sums import FULL_WEIGHT, STEP, Done, WeighedUnits, Weighing
+from mithridate.defences._moves import BINS, LENGTHS, OF_KERNELS, farthest_products, lengths_of
 from mithridate.defences._near import NearDefence
-from mithridate.defences._nearness import StoredExamples, chunks_of, votes_of
+from mithridate.defences._nearness import StoredExamples, check_may_move, chunks_of, require_moving, votes_of
 from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray, ranks_of
 from mithridate.defences.base import Option
@@ -30,6 +31,9 @@ from mithridate.features import Encoder, HashedWords, OrientedGradients, PhotoGr
 from mithridate.training.order import Facts, Progress
 
 _TABLE_END = LARGEST_PRODUCT // STEP
+# Steps of a bin, and bins of all steps: 1/256 of the cosine is a bin.
+STEPS_OF_BIN = 1 << 8
+BINS_OF_STEPS = 2 * _TABLE_END // STEPS_OF_BIN + 1
 # How many inputs examples are weighed for in one go through all of them. It bounds memory and cannot change a result.
 _INPUTS = 1 << 16
 
@@ -46,6 +50,9 @@ class KernelSum(Deterministic):
 
     Args:
         full_weight: the largest weight, at least 1.
+        thresholds: for inputs that move: the weight is the number of these whole numbers that the product of the rows
+            of input and example, divided by 256 and rounded toward 0, is not below; one for each weight, ascending.
+            None: what the weight is a function of is not said.
     """
 
     type = "kernel-sum"
@@ -60,16 +67,33 @@ class KernelSum(Deterministic):
     )
 
     full_weight: int
+    thresholds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(full_weight=self.full_weight)
         object.__setattr__(self, "full_weight", int(self.full_weight))
+        if self.thresholds is not None:
+            object.__setattr__(self, "thresholds", _checked_thresholds(self.thresholds, self.full_weight))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The mechanism as plain JSON values."""
+        said = {} if self.thresholds is None else {"thresholds": list(self.thresholds)}
+        return {"type": self.type, "full_weight": self.full_weight, **said}
 
     def in_words(self, counted: UnitWords = EXAMPLES) -> str:
         """What it does with the training data, with its constants."""
         voice = " as its nearest example does" if counted.are_named else ""
         voter = f"every {counted.one_in_full} votes{voice}"
         return f"{voter} for its label with a weight from 0 to {self.full_weight:,}"
+
+
+def _checked_thresholds(thresholds: Any, full_weight: int) -> tuple[int, ...]:
+    numbers = np.asarray(thresholds)
+    if numbers.shape != (full_weight,) or numbers.dtype.kind not in "iu" or (np.diff(numbers) < 0).any():
+        raise ConfigError(f"Expected thresholds as {full_weight:,} whole numbers in ascending order.")
+    if numbers[0] < -_TABLE_END or numbers[-1] > _TABLE_END + 1:
+        raise ConfigError(f"Expected thresholds from {-_TABLE_END:,} to {_TABLE_END + 1:,}.")
+    return tuple(numbers.tolist())
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
@@ -207,6 +231,7 @@ def kernel_votes(
     *,
     kernel: Kernel | None = None,
     mirrored: bool = False,
+    moving_inputs: bool = False,
     own: bool = True,
     class_weights: Sequence[int] | None = None,
     progress: Progress | None = None,
@@ -231,6 +256,8 @@ def kernel_votes(
             toward 0 to a multiple of about 1/65536: a copy of the input can have a cosine slightly below 1.
         mirrored: for images [n, H, W] or [n, channels, H, W]: an example is as near as it is to the input or to its
             mirror image, left and right exchanged, whichever is nearer.
+        moving_inputs: keep what certificates of inputs that move need, too: by label, how many examples have products
+            in each of some five hundred bins. The kernel must not fall where the cosine rises.
         own: also count by weight the examples of the predicted label, `evidence["own"]`, which threats without
             insertions need.
         class_weights: by which the predicted label is the one with the largest weight x score.
@@ -240,6 +267,8 @@ def kernel_votes(
     Raises:
         ConfigError: an argument or the data is not what it should be.
     """
+    if moving_inputs:
+        check_may_move(examples, mirrored=mirrored)
     inputs = examples.asked(test_set, mirrored=mirrored)
     statements = examples.statements
     if kernel is None:
@@ -249,7 +278,10 @@ def kernel_votes(
     table = _table(kernel, examples.scale)
     scores = np.zeros((len(inputs), examples.classes), dtype=np.int64)
     histograms = scratch((len(inputs), FULL_WEIGHT + 1), np.uint32) if own else None
-    passes, units = 2 if own else 1, _weighed_units(examples)
+    mechanism = KernelSum(FULL_WEIGHT, _thresholds(table, kernel) if moving_inputs else None)
+    bins = scratch((len(inputs), examples.classes, BINS_OF_STEPS), np.uint32) if moving_inputs else None
+    passes = 1 + (1 if own else 0) + (examples.classes if moving_inputs else 0)
+    units = _weighed_units(examples)
     for part in chunks_of(len(inputs), _INPUTS, None):
         views, done = inputs.part(part), _told(progress, part, len(inputs), passes)
         asked = Weighing(table, views, examples.rows, examples.labels, units)
@@ -257,9 +289,17 @@ def kernel_votes(
         if histograms is not None:
             predicted = winners(rule.weighed(scores[part]))
             histograms[part] = place.own_weights(asked, predicted, done)
+        for label in range(examples.classes if bins is not None else 0):
+            assert bins is not None
+            # Bins take the place of weights, and every label that of the one that is predicted.
+            everywhere, in_bins = np.full(asked.inputs, label), replace(asked, table=_bin_table())
+            bins[part, label] = place.own_weights(in_bins, everywhere, done)[:, :BINS_OF_STEPS]
     evidence = {} if histograms is None else {"own": histograms}
     recipe = {"method": "kernel-vote", **examples.recipe(mirrored=mirrored), "kernel": kernel.to_dict()}
-    return votes_of(replace(examples, statements=statements), inputs, scores, KernelSum(FULL_WEIGHT), recipe, evidence)
+    if bins is not None:
+        evidence |= {BINS: bins, LENGTHS: lengths_of(inputs.views[0], examples.rows, examples.scale)}
+        recipe["moving_inputs"] = True
+    return votes_of(replace(examples, statements=statements), inputs, scores, mechanism, recipe, evidence)
 
 
 def _weighed_units(examples: StoredExamples) -> WeighedUnits | None:
@@ -273,12 +313,37 @@ def _weighed_units(examples: StoredExamples) -> WeighedUnits | None:
 
 def _table(kernel: Kernel, scale: int) -> FloatArray:
     """Weights by dot product, divided by `STEP` and rounded toward 0; negative ones count from the end."""
-    steps = np.concatenate([np.arange(_TABLE_END + 1), np.arange(-_TABLE_END, 0)])
-    cosine = np.clip(steps * (STEP / scale**2), -1.0, 1.0).astype(np.float64)
+    cosine = np.clip(_steps() * (STEP / scale**2), -1.0, 1.0).astype(np.float64)
     values = np.asarray(kernel(cosine), dtype=np.float64)
     if values.shape != cosine.shape or not ((values >= 0) & (values <= 1)).all():
         raise ConfigError(f"Expected a kernel with a value from 0 to 1 at every cosine, got others from {kernel!r}.")
     return np.rint(FULL_WEIGHT * values).astype(np.float32)
+
+
+def _steps() -> IntArray:
+    """Products divided by `STEP` and rounded toward 0, in the order of a table; negative ones count from the end."""
+    return np.concatenate([np.arange(_TABLE_END + 1), np.arange(-_TABLE_END, 0)])
+
+
+def _bin_table() -> FloatArray:
+    """The bin of a product, by its step."""
+    return ((_steps() + _TABLE_END) // STEPS_OF_BIN).astype(np.float32)
+
+
+def _thresholds(table: FloatArray, kernel: Kernel) -> tuple[int, ...]:
+    """The first step of each weight from 1 on; one beyond all where there is none.
+
+    Raises:
+        ConfigError: the weight falls somewhere.
+    """
+    weights = np.roll(table, _TABLE_END).astype(np.int64)  # from the smallest product to the largest
+    if (np.diff(weights) < 0).any():
+        raise ConfigError(
+            f"The kernel {kernel!r} falls where the cosine rises, and nothing is proved of it for inputs that move; "
+            "leave moving_inputs out."
+        )
+    first = np.searchsorted(weights, np.arange(1, FULL_WEIGHT + 1)) - _TABLE_END
+    return tuple(first.tolist())
 
 
 def _told(progress: Progress | None, part: slice, total: int, passes: int) -> Done:
@@ -371,13 +436,87 @@ class KernelRule(Weighted, ExactRule):
         for rows in chunks(votes.examples, full + 1):
             numbers = own[rows, ::-1].astype(np.int64)
             _check_own(numbers, weights, np.take_along_axis(votes.counts[rows], label[rows, None], axis=1)[:, 0])
-            # When all examples of the label are gone, a deletion takes nothing, like that of an example of weight 0.
-            numbers[:, -1] = SEARCH_LIMIT
-            for mine, rival, budget in _by_weights(label[rows], lead[rows], by_label):
-                costs = _costs(weights * by_label[label[rows][mine[0]]], full * rival, threat)
-                found = most_within(budget, costs, numbers[mine])
-                radius[rows][mine] = np.minimum(radius[rows][mine], found)
+            radius[rows] = _withstood(label[rows], lead[rows], numbers, by_label, threat)
         return Decision(label, radius)
+
+    def reads_moved(self, threat: Threat) -> tuple[str, ...]:
+        """How many examples of each label have products in each bin."""
+        return OF_KERNELS
+
+    def decide_moved(self, votes: Votes, threat: Threat, change: float) -> Decision:
+        """The prediction on every example, and its radius where the features of the input may move, too.
+
+        Guarantee: the prediction stays the same whatever `radius` units of the threat change, together with any change
+        of the features of the input, scaled to norm 1, whose Euclidean length is at most `change`. No larger radius can
+        be shown in the relaxation in which every product moves by itself, but for the width of the bins, and for what
+        `decide` says.
+
+        Proof. By `_moves`, with t = 0, every product with the input moves by B R at most, so that it moves by at most
+        h = ceil(B R / 256) steps: rounding toward 0 keeps the order, and rounds what differs by a whole number to what
+        differs by no more. The weight rises with the step. So an example in a bin of steps from `first` to `last`
+        weighs from w(first - h) to w(last + h), whatever the input has become and whatever else D' holds. At worst
+        every example of the label a weighs the least and all others the most, at the same time; these are other weights
+        and scores of the same examples, of which the proof of `KernelRule` speaks.
+        """
+        decision = self.decide(votes, threat)
+        if change == 0:
+            return decision
+        mechanism = mechanism_of(votes, KernelSum, self)
+        bins, lengths, thresholds = _moved_evidence(votes, mechanism, self)
+        steps = np.ceil(farthest_products(lengths, change) / STEP).astype(np.int64)
+        first = np.arange(BINS_OF_STEPS) * STEPS_OF_BIN - _TABLE_END
+        by_label, radius = self.weights(votes.classes), np.empty(votes.examples, dtype=np.int64)
+        for row in range(votes.examples):
+            label, counts = decision.label[row : row + 1], bins[row].astype(np.int64)
+            least = np.searchsorted(thresholds, first - steps[row], side="right")
+            most = np.searchsorted(thresholds, first + STEPS_OF_BIN - 1 + steps[row], side="right")
+            scores = counts @ most
+            scores[label] = counts[label] @ least
+            lead = leads(self.weighed(scores[None, :]), label)
+            numbers = np.zeros((1, mechanism.full_weight + 1), dtype=np.int64)
+            np.add.at(numbers[0], mechanism.full_weight - least, counts[label[0]])
+            radius[row] = _withstood(label, lead, numbers, by_label, threat)[0]
+        return Decision(decision.label, radius)
+
+
+def _moved_evidence(votes: Votes, mechanism: KernelSum, rule: KernelRule) -> tuple[Any, IntArray, IntArray]:
+    """Numbers of examples by label and bin, lengths of rows, and the thresholds of weights, checked.
+
+    Raises:
+        ConfigError: the votes do not carry them, or they contradict the votes.
+    """
+    require_moving(votes, OF_KERNELS)
+    if mechanism.thresholds is None:
+        raise ConfigError("These votes do not say what weights are a function of; train again with --moving-inputs.")
+    bins = evidence_of(votes, BINS, rule, (votes.classes, BINS_OF_STEPS))
+    lengths = evidence_of(votes, LENGTHS, rule, (4,)).astype(np.int64)
+    thresholds, first = np.array(mechanism.thresholds), np.arange(BINS_OF_STEPS) * STEPS_OF_BIN - _TABLE_END
+    ends = (np.searchsorted(thresholds, each, side="right") for each in (first, first + STEPS_OF_BIN - 1))
+    least, most = (np.stack([row.astype(np.int64) @ end for row in bins]) for end in ends)
+    if (votes.counts < least).any() or (votes.counts > most).any():
+        raise ConfigError(f"The evidence {BINS!r} does not add up to the scores; train again.")
+    return bins, lengths, thresholds
+
+
+def _withstood(label: IntArray, lead: IntArray, numbers: IntArray, by_label: IntArray, threat: Threat) -> IntArray:
+    """The largest radius that is safe, -1 where a lead is negative.
+
+    Args:
+        label: the prediction on each example.
+        lead: over every rival.
+        numbers: how many examples of the label have each weight, from the largest to 0; it is written to.
+        by_label: what the weights of each label count.
+        threat: how the training data may have been changed.
+    """
+    full = numbers.shape[1] - 1
+    weights, radius = np.arange(full, -1, -1), np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
+    # When all examples of the label are gone, a deletion takes nothing, like that of an example of weight 0.
+    numbers[:, -1] = SEARCH_LIMIT
+    for mine, rival, budget in _by_weights(label, lead, by_label):
+        costs = _costs(weights * by_label[label[mine[0]]], full * rival, threat)
+        found = np.where(budget < 0, -1, most_within(np.maximum(budget, 0), costs, numbers[mine]))
+        radius[mine] = np.minimum(radius[mine], found)
+    return radius
 
 
 def _by_weights(label: IntArray, lead: IntArray, weights: IntArray) -> Iterator[tuple[IntArray, int, IntArray]]:
@@ -392,6 +531,8 @@ def _by_weights(label: IntArray, lead: IntArray, weights: IntArray) -> Iterator[
 def _costs(deletions: IntArray, insertion: int, threat: Threat) -> IntArray:
     """What one unit of the threat takes from a lead, by the example of the label that may be deleted."""
     match threat:
+        case Threat.ADD:
+            return np.full_like(deletions, insertion)
         case Threat.REMOVE:
             return deletions
         case Threat.SYMMETRIC_DIFFERENCE:
@@ -488,6 +629,7 @@ class KernelVote(NearDefence):
             test_set,
             kernel=self.kernel,
             mirrored=self.mirrored,
+            moving_inputs=self.moving_inputs,
             class_weights=self.class_weights,
             progress=progress,
             place=place,

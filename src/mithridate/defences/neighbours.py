@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
@@ -30,8 +30,10 @@ from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat, Voter
 from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords, words_of
 from mithridate.core.votes import Votes
+from mithridate.defences import _moves
+from mithridate.defences._moves import FirstSets, Intervals, moving_evidence
 from mithridate.defences._near import NearDefence
-from mithridate.defences._nearness import StoredExamples, votes_of
+from mithridate.defences._nearness import StoredExamples, check_may_move, require_moving, votes_of
 from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._search import Search
 from mithridate.defences._whole_rows import ranks_of
@@ -225,6 +227,7 @@ def neighbour_votes(
     neighbours: int | Sequence[int],
     leads: Sequence[int | Sequence[int]] = (),
     mirrored: bool = False,
+    moving_inputs: bool = False,
     progress: Progress | None = None,
     place: Comparing = HERE,
 ) -> Votes:
@@ -249,6 +252,8 @@ def neighbour_votes(
         leads: by how many votes each of several numbers of neighbours has to agree, except the last; a number, or a
             list with one for each label.
         mirrored: see `kernel_votes`.
+        moving_inputs: keep what certificates of inputs that move need, too: the labels and the products of four times
+            as many examples as vote, and of 4,096 at least; see `_moves`.
         progress: called with the number of inputs that are done and their total.
         place: where inputs and examples are compared.
 
@@ -267,18 +272,29 @@ def neighbour_votes(
             f"There are {number}, fewer than neighbours={voters.most}; ask for fewer or, where that follows a declared "
             f"{declared}, declare a smaller one."
         )
+    if moving_inputs:
+        check_may_move(examples, mirrored=mirrored)
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=examples.voters)
     ranks = ranks_of(examples.rows, examples.labels)
-    labels = np.empty(len(ranks), dtype=np.min_scalar_type(examples.classes))
-    labels[ranks] = examples.labels
-    order = scratch((len(inputs), mechanism.shown), labels.dtype)
-    asked = Search(inputs, examples.rows, ranks, labels, examples.starts)
-    place.fill_with_nearest(order, asked, _told(progress, len(inputs)))
+    labels = examples.labels.astype(np.min_scalar_type(examples.classes))
+    told, extra = _told(progress, len(inputs)), dict[str, AnyArray]()
+    if moving_inputs:
+        width = min(_moves.kept_of(voters.most), examples.voters)
+        nearest = scratch((len(inputs), width), np.int64)
+        place.fill_with_nearest(nearest, Search(inputs, examples.rows, ranks, np.argsort(ranks)), told)
+        extra = moving_evidence(inputs.views[0], examples.rows, nearest, labels, examples.scale)
+        order = extra[_moves.ORDER][:, : mechanism.shown]
+    else:
+        order = scratch((len(inputs), mechanism.shown), labels.dtype)
+        by_rank = np.empty_like(labels)
+        by_rank[ranks] = labels
+        place.fill_with_nearest(order, Search(inputs, examples.rows, ranks, by_rank, examples.starts), told)
     counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}
-    return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order})
+    recipe = {**recipe, "moving_inputs": True} if moving_inputs else recipe
+    return votes_of(examples, inputs, counts, mechanism, recipe, {"order": order, **extra})
 
 
 def _told(progress: Progress | None, total: int) -> Callable[[int], None] | None:
@@ -379,38 +395,21 @@ class NeighbourRule(Weighted, ExactRule):
     def decide(self, votes: Votes, threat: Threat) -> Decision:
         """The prediction on every example, and its radius."""
         mechanism = mechanism_of(votes, NearestExamples, self)
-        neighbours = mechanism.most
-        if votes.instances > neighbours:
-            raise ConfigError(
-                f"Expected votes of at most {neighbours} neighbours, but the counts hold {votes.instances}."
-            )
-        in_counts = threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
-        if self.class_weights is not None and mechanism.leads:
-            raise ConfigError(
-                "Class weights are for one number of neighbours, not for several in turn; give one, or use leads by "
-                "label instead of the weights."
-            )
+        self._check(votes, mechanism)
         scores, weights = self.weighed(votes.counts), self.weights(votes.classes)
-        if in_counts and not mechanism.leads:
+        if _in_counts(threat) and not mechanism.leads:
             label = winners(scores)
             # Each of r units inserts one and deletes one.
             changes = leads(scores, label) // (weights[label][:, None] + weights)
             return Decision(label, np.minimum(changes.min(axis=1), SEARCH_LIMIT))
         order = evidence_of(votes, "order", self, (None,))
         _check_order(order, votes, mechanism)
-        # Where all n vote, n + 1 inserted rivals always win, or more where they weigh less: room for more voters than
-        # these changes nothing.
-        needed_to_win = order.shape[1] * (weights.max() // weights.min() + 1) + 1
-        neighbours = min(neighbours, order.shape[1] + int(needed_to_win))
-        # Of several scales, none exceeds n.
-        voters = [min(count, neighbours) for count, _ in mechanism.scales]
-        scales = list(zip(voters, map(np.array, mechanism.needed(votes.classes)), strict=True))
+        scales, complete = _scales(mechanism, order.shape[1], weights)
+        neighbours = scales[0][0]
         # One small type for both, so that comparing them copies neither.
         order = order.astype(np.min_scalar_type(votes.classes), copy=False)
         label = np.empty(votes.examples, dtype=np.int64)
         radius = np.empty(votes.examples, dtype=np.int64)
-        # Whether k deletions put all examples in play at every scale, so that more of them bring in nobody.
-        complete = order.shape[1] < 2 * neighbours and order.shape[1] <= neighbours + scales[-1][0]
 
         def certify(rows: slice) -> None:
             if self.class_weights is not None:
@@ -421,17 +420,174 @@ class NeighbourRule(Weighted, ExactRule):
             label[rows] = _predictions(order[rows], votes.counts[rows], scales)
             lead_of = _lead if len(scales) == 1 else _combined_lead
             lead = lead_of(order[rows], votes.counts[rows], label[rows], scales)
-            if in_counts:
+            if _in_counts(threat):
                 radius[rows] = in_units(lead[:, neighbours].astype(np.int64), threat)
             else:
                 radius[rows] = _withstood(lead, threat, complete=complete)
 
         # Pieces of some megabytes: of smaller ones, the calls would take longer than the work.
         list(on_cores(certify, chunks(votes.examples, max(1, neighbours * votes.classes // 2))))
-        if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
-            # Nothing but label 0, which also wins where nothing is left.
-            radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
+        _mark_label_0(radius, order, neighbours, threat)
         return Decision(label, np.minimum(radius, SEARCH_LIMIT))
+
+    def reads_moved(self, threat: Threat) -> tuple[str, ...]:
+        """The labels of more of the nearest examples, and their products."""
+        return _moves.EVIDENCE
+
+    def decide_moved(self, votes: Votes, threat: Threat, change: float) -> Decision:
+        """The prediction on every example, and its radius where the features of the input may move, too.
+
+        Guarantee: the prediction stays the same whatever `radius` units of the threat change, together with any change
+        of the features of the input, scaled to norm 1, whose Euclidean length is at most `change`. With one scale, no
+        larger radius can be shown in the relaxation of `_moves`, in which every product moves by itself, with the
+        exceptions that `decide` has, and one more: examples behind those that are kept are taken for the worst.
+
+        Proof: that of `NeighbourRule`, with another table. Let F(m) be the least w_a A(S) - w_c B(S) of all sets S of m
+        examples of D that may come first (`FirstSets`). Of the voters of D', let u be new; let e be the deleted ones
+        that the last of the others have before them, or could have. With these back, the others are such a set of
+        m = k - u + e, so that the lead is at least
+
+            F(k - u + e) - u w_b - e w_a - [b < a].
+
+        From m to m + 1, F rises by w_a at most, and falls by w_b at most. So this falls, or stays, with u and with e,
+        as it did with F(m) = w_a A(m) - w_b B(m), and u = i, e = d is the worst. The attack that reaches it deletes d
+        examples of a from the worst S. Several scales: as before, with the bounds F of each scale for all pairs of
+        labels, which hold whatever the input has become.
+        """
+        decision = self.decide(votes, threat)
+        if change == 0:
+            return decision
+        mechanism = mechanism_of(votes, NearestExamples, self)
+        order, lacks, lengths = _moved_evidence(votes, mechanism, self)
+        weights = self.weights(votes.classes)
+        scales, complete = _scales(mechanism, min(order.shape[1], mechanism.shown), weights)
+        hidden = _hidden(order.shape[1], mechanism)
+        radius = np.empty(votes.examples, dtype=np.int64)
+
+        def certify(row: int) -> None:
+            label, tables = decision.label[row : row + 1], dict[int, _Table]()
+            for voters, _ in scales:
+                within = Intervals.of(lacks[row], lengths[row], voters, change)
+                tables[voters] = _Table(FirstSets(order[row], within, votes.classes, hidden), voters, scales, weights)
+            if len(scales) > 1:
+                lead = _combined_pairs(tables, int(label[0]), scales)[None, :]
+                in_counts = in_units(lead[:, scales[0][0]], threat)
+                found = in_counts if _in_counts(threat) else _withstood(lead, threat, complete=complete)
+            else:
+                ((voters, _),) = scales
+                found = _withstood_by(tables[voters].leads(int(label[0])), label, weights, threat, complete=complete)
+            radius[row] = max(int(found[0]), -1)
+
+        list(on_cores(certify, range(votes.examples)))
+        _mark_label_0(radius, order, scales[0][0], threat)
+        return Decision(decision.label, np.minimum(radius, SEARCH_LIMIT))
+
+    def _check(self, votes: Votes, mechanism: NearestExamples) -> None:
+        if votes.instances > mechanism.most:
+            raise ConfigError(
+                f"Expected votes of at most {mechanism.most} neighbours, but the counts hold {votes.instances}."
+            )
+        if self.class_weights is not None and mechanism.leads:
+            raise ConfigError(
+                "Class weights are for one number of neighbours, not for several in turn; give one, or use leads by "
+                "label instead of the weights."
+            )
+
+
+def _in_counts(threat: Threat) -> bool:
+    """Whether each unit inserts one example and deletes one, so that k stay in play."""
+    return threat not in (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
+
+
+def _scales(mechanism: NearestExamples, shown: int, weights: IntArray) -> tuple[list[tuple[int, IntArray]], bool]:
+    """Voters and leads by scale, and whether k deletions put all examples in play at every scale.
+
+    Then more of them bring in nobody.
+    """
+    # Where all n vote, n + 1 inserted rivals always win, or more where they weigh less: room for more voters than
+    # these changes nothing.
+    needed_to_win = shown * (weights.max() // weights.min() + 1) + 1
+    neighbours = min(mechanism.most, shown + int(needed_to_win))
+    # Of several scales, none exceeds n.
+    voters = [min(count, neighbours) for count, _ in mechanism.scales]
+    scales = list(zip(voters, map(np.array, mechanism.needed(len(weights))), strict=True))
+    return scales, shown < 2 * neighbours and shown <= neighbours + voters[-1]
+
+
+def _mark_label_0(radius: IntArray, order: AnyArray, neighbours: int, threat: Threat) -> None:
+    """Where D has nothing but label 0, which also wins where nothing is left, deletions change nothing."""
+    if threat is Threat.REMOVE and order.shape[1] < 2 * neighbours:
+        radius[(order == 0).all(axis=1)] = SEARCH_LIMIT
+
+
+# --- rule for inputs that move ------------------------------------------------------------------------------------
+
+
+class _Table:
+    """F for d - i = -k, ..., k, with the k voters of the first scale, at one of the scales."""
+
+    def __init__(self, sets: FirstSets, voters: int, scales: Scales, weights: IntArray) -> None:
+        most = scales[0][0]
+        self._sets, self._weights = sets, weights.tolist()
+        self._sizes = np.clip(voters + np.arange(-most, most + 1), 0, sets.kept)
+
+    def lead(self, own: int, rival: int) -> IntArray:
+        """The least lead of one label over another, before changes are taken from it."""
+        weights = self._weights[own], self._weights[rival]
+        return self._sets.least(own, rival, weights, self._sizes) - (rival < own)
+
+    def leads(self, own: int) -> AnyArray:
+        """Over every label, rivals x 1 x sizes; nothing of the label itself."""
+        rivals = range(len(self._weights))
+        return np.stack([self._sizes if rival == own else self.lead(own, rival) for rival in rivals])[:, None, :]
+
+
+def _combined_pairs(tables: dict[int, _Table], label: int, scales: Scales) -> IntArray:
+    """V_1 for d - i = -k, ..., k, from the least lead of every label over every other one at every scale."""
+    combined: IntArray | None = None
+    for voters, needed in reversed(scales):
+        labels, table = range(len(needed)), tables[voters]
+        answers = np.min([table.lead(label, rival) for rival in labels if rival != label], axis=0) - needed[label]
+        if combined is None:
+            combined = answers
+            continue
+        others = [
+            np.max([table.lead(each, rival) for each in labels if each != rival], axis=0) + needed[rival]
+            for rival in labels
+            if rival != label
+        ]
+        combined = np.minimum(np.maximum(combined, answers), np.min(others, axis=0))
+    assert combined is not None
+    return combined
+
+
+def _moved_evidence(
+    votes: Votes, mechanism: NearestExamples, rule: NeighbourRule
+) -> tuple[AnyArray, AnyArray, IntArray]:
+    """Labels and products of the nearest examples, and the lengths of rows, checked.
+
+    Raises:
+        ConfigError: the votes do not carry them, or they contradict the votes.
+    """
+    require_moving(votes, _moves.EVIDENCE)
+    order, lacks = (evidence_of(votes, name, rule, (None,)) for name in (_moves.ORDER, _moves.LACKS))
+    lengths = evidence_of(votes, _moves.LENGTHS, rule, (4,)).astype(np.int64)
+    width = _moves.kept_of(mechanism.most)
+    wanted = width if mechanism.num_train is None else min(width, mechanism.num_train)
+    if order.shape[1] != wanted or lacks.shape != order.shape:
+        raise ConfigError(f"Expected the evidence {_moves.ORDER!r} to have {wanted} columns; it has {order.shape[1]}.")
+    if order.max() >= votes.classes or (np.diff(lacks.astype(np.int64), axis=1) < 0).any():
+        raise ConfigError("The evidence of inputs that move is not that of the nearest examples; train again.")
+    if (_histograms(order[:, : mechanism.most], votes.classes) != votes.counts).any():
+        raise ConfigError(f"The counts are not those of the nearest examples in {_moves.ORDER!r}; train again.")
+    return order, lacks, lengths
+
+
+def _hidden(kept: int, mechanism: NearestExamples) -> int:
+    """How many examples there may be behind those that are kept: no more than could matter."""
+    if mechanism.num_train is None:
+        return 0 if kept < _moves.kept_of(mechanism.most) else kept + 1
+    return min(mechanism.num_train - kept, kept + 1)
 
 
 def _predictions(order: AnyArray, counts: IntArray, scales: Scales) -> IntArray:
@@ -556,12 +712,21 @@ def _withstood_weighed(
     tables: AnyArray, label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
 ) -> IntArray:
     """The largest r that is safe against every rival, with weights of the labels."""
-    neighbours = tables.shape[2] // 2
-    own, mine = tables[label, np.arange(len(label))] * weights[label][:, None], weights[label][:, None]
-    radii, shift = np.arange(neighbours + 1), np.arange(-neighbours, neighbours + 1)
+    own = tables[label, np.arange(len(label))] * weights[label][:, None]
+    rivals = range(len(weights))
+    found = (own - weights[rival] * tables[rival] - (rival < label)[:, None] for rival in rivals)
+    return _withstood_by(found, label, weights, threat, complete=complete)
+
+
+def _withstood_by(
+    leads_over: Iterable[AnyArray], label: IntArray, weights: IntArray, threat: Threat, *, complete: bool
+) -> IntArray:
+    """The same from the lead over every rival, examples x (d - i = -k, ..., k); -1 where no radius is safe."""
+    mine = weights[label][:, None]
     radius = np.full(len(label), SEARCH_LIMIT, dtype=np.int64)
-    for rival, theirs in enumerate(weights):
-        lead = own - theirs * tables[rival] - (rival < label)[:, None]
+    for rival, (theirs, lead) in enumerate(zip(weights, leads_over, strict=True)):
+        neighbours = lead.shape[1] // 2
+        radii, shift = np.arange(neighbours + 1), np.arange(-neighbours, neighbours + 1)
         match threat:
             case Threat.ADD:
                 safe = _last_safe(lead[:, neighbours::-1] >= radii * theirs)
@@ -571,6 +736,8 @@ def _withstood_weighed(
                 # As without weights: beyond what is shown comes nothing, or for all we know another rival each time.
                 more = rest // (mine[:, 0] + (0 if complete else theirs))
                 safe = np.where(rest >= 0, neighbours + more, safe)
+            case _ if _in_counts(threat):
+                safe = lead[:, neighbours] // (mine[:, 0] + theirs)
             case _:
                 twice = 2 * lead - shift * (mine - theirs)
                 safe = _last_safe(_worst_shift(twice) >= radii * (mine + theirs))
@@ -725,6 +892,7 @@ class NearestNeighbours(NearDefence):
             neighbours=self.neighbours,
             leads=self.leads or (),
             mirrored=self.mirrored,
+            moving_inputs=self.moving_inputs,
             progress=progress,
             place=place,
         )
