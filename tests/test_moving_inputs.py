@@ -400,9 +400,8 @@ def test_no_direction_moves_a_product_out_of_its_interval(columns: int) -> None:
     assert votes.evidence[LACKS].shape == (3, 40)
     largest = 0.0
     for at, row in enumerate(inputs / np.linalg.norm(inputs, axis=1, keepdims=True)):
-        order = np.argsort(
-            -(stored.rows @ stored.asked(inputs, mirrored=False).views[0][at].astype(int)), kind="stable"
-        )
+        products = stored.rows @ stored.asked(inputs, mirrored=False).views[0][at].astype(int)
+        order = np.argsort(-np.asarray(products), kind="stable")
         rows = stored.rows[order].astype(int)
         for change in (0.003, 0.1, 0.8):
             within = Intervals.of(votes.evidence[LACKS][at], votes.evidence[LENGTHS][at], 10, change)
@@ -629,7 +628,9 @@ def test_sparse_rows_move_by_the_entries_that_they_have() -> None:
     assert isinstance(stored.rows, csr_array)
     inputs = np.array(["a cat and a dog", "far away"])
     votes = neighbour_votes(stored, inputs, neighbours=2, moving_inputs=True)
-    rows, asked = stored.rows.toarray().astype(int), stored.asked(inputs, mirrored=False).views[0].toarray().astype(int)
+    views = stored.asked(inputs, mirrored=False).views[0]
+    assert isinstance(views, csr_array)
+    rows, asked = stored.rows.toarray().astype(int), views.toarray().astype(int)
     for at, row in enumerate(asked):
         products = np.sort(rows @ row)[::-1]
         assert (LARGEST_PRODUCT - votes.evidence[LACKS][at] == products).all()

@@ -165,7 +165,8 @@ def main() -> None:
     order = compose(defence("fdp", instances=REAL), train, test)
     votes = order.run(RuntimeOptions())
     made = order.defence
-    encoder = pick_encoder(made.features) if isinstance(made.features, str) else made.features
+    encoder = pick_encoder(made.features)
+    assert encoder is not None
     rows, inputs = (torch.from_numpy(np.asarray(encoder.transform(x), np.float32)) for x in (train.x, test.x))
     training = Training(rows, torch.from_numpy(train.y), made)
     clean = training.weights(1)

@@ -50,7 +50,7 @@ MeanOf = Callable[[CurveOrChain], float]
 _SINGLE_SPLITS = 512
 _BLOCKS = 16
 # Of a chain, the input moves so many parts of the way in its two legs together.
-_SHARES = 16
+_SHARES = 8
 # Above this radius numbers of changes are rounded up to so many binary digits, which costs at most 0.4% of the radius.
 _EXACT_RADIUS = 4096
 _LATTICE_BITS = 10

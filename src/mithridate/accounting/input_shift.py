@@ -36,7 +36,7 @@ FloatArray = npt.NDArray[np.float64]
 # How far the cells reach, in standard deviations: what lies above counts as seen for certain, less than 1e-15.
 _REACH = 8.0
 # Points of the grid between the flattest and the steepest line; chords make its error second order.
-_POINTS = 2048
+_POINTS = 1024
 # Error of the mass of a cell, which is a difference of distribution functions, of a sum of many terms, and of a
 # height for the rounding of its slope: at least ten times what can come together.
 _ROUNDING = 1e-11

@@ -168,7 +168,7 @@ class _Gaussian:
         """Tangents."""
         at = special.ndtri(x)
         slopes = np.exp(-self._shift * at - self._shift**2 / 2)
-        return self(x) - slopes * x + 1e-15, slopes
+        return self(x) - slopes * x + (1e-15 if self._shift else 0.0), slopes
 
 
 class _TooSlowError(NumericalError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -196,12 +196,9 @@ def bounded(
     share = failure_prob / votes.examples if scope is Scope.ALL else failure_prob
     limits = _bound_for(method, votes, on=on, kind=bounds, failure_prob=share)
     most = _most(votes, threat)
-    accountants = (
-        [method.accountant(votes.mechanism, threat)] if changes is None else _moved(method, votes, threat, changes)
-    )
     budget: dict[str, float] = {}
     found: list[tuple[IntArray, npt.NDArray[np.str_]]] = []
-    for accountant in accountants:
+    for accountant in _accountants(method, votes, threat, changes):
         search = _Search(accountant, most, farthest, progress, moves=changes is not None)
         found.append(_within(most, *_largest_radii(search, limits, votes.examples)))
         budget |= {name: max(size, budget.get(name, 0.0)) for name, size in accountant.error_budget.items()}
@@ -225,25 +222,24 @@ def bounded(
     )
 
 
-def _moved(method: Method, votes: Votes, threat: Threat, changes: Sequence[float]) -> list[Accountant]:
-    """An accountant for every change of the input.
+def _accountants(method: Method, votes: Votes, threat: Threat, changes: Sequence[float] | None) -> Iterator[Accountant]:
+    """An accountant for every change of the input, one after the other: each may hold thousands of curves.
 
     Raises:
         ConfigError: the votes were cast on inputs without noise.
     """
-    if votes.input_noise is None:
+    if changes is not None and votes.input_noise is None:
         raise ConfigError(
             "These votes were cast on inputs as they are, so nothing is known of inputs that change; train with "
             "--input-noise S (input_noise), or leave input_change out."
         )
-    deviation = votes.input_noise.deviation
-    return [
-        # Rounded up: more change than was asked for is safe.
-        method.accountant_moved(votes.mechanism, threat, math.nextafter(change / deviation, math.inf))
-        if change
-        else method.accountant(votes.mechanism, threat)
-        for change in changes
-    ]
+    for change in (0.0,) if changes is None else changes:
+        if change and votes.input_noise is not None:
+            # Rounded up: more change than was asked for is safe.
+            shift = math.nextafter(change / votes.input_noise.deviation, math.inf)
+            yield method.accountant_moved(votes.mechanism, threat, shift)
+        else:
+            yield method.accountant(votes.mechanism, threat)
 
 
 def _frontier(changes: tuple[float, ...], of: str, found: Sequence[tuple[IntArray, npt.NDArray[np.str_]]]) -> Frontier:
