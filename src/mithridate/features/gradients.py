@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,17 +21,35 @@ _LARGEST_PIXEL = 1e9
 _FLAT = 1e-3
 
 
+def _blurred(pixels: np.ndarray, deviation: float) -> np.ndarray:
+    """Images [channels, H, W, n] with every pixel the weighted mean of those around it, the border repeated."""
+    reach = max(1, math.ceil(3 * deviation))
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / deviation) ** 2)
+    weights = (weights / weights.sum()).astype(np.float32)
+    for axis in (1, 2):
+        width = [(reach, reach) if each == axis else (0, 0) for each in range(4)]
+        padded, size = np.pad(pixels, width, mode="edge"), pixels.shape[axis]
+        # One number of each image at a time, in one order: a row does not depend on the images beside it.
+        total = np.zeros_like(pixels)
+        for at, weight in enumerate(weights):
+            total += weight * padded[(slice(None),) * axis + (slice(at, at + size),)]
+        pixels = total
+    return pixels
+
+
 @dataclass(frozen=True)
 class OrientedGradients(Encoder):
     """Images as histograms of gradient directions on a grid of cells, with coarse pixels and a bias.
 
-    Central differences (none across the border; with several channels, those of the channel where they are longest at
-    that pixel) give every pixel a length and a direction. Each of `orientations` evenly spaced directions receives
-    length times cos^`sharpness` of the angle to it, where the angle is acute, and each pixel shares this between the
-    nearest cells (bilinear weights). Of the histograms the square root is taken; each cell loses its mean over
-    directions, then each direction the part `cell_centering` of its mean over cells; the block is scaled to norm 1.
-    Coarse pixels are weighted means on a grid of `coarse_cells` per channel, minus their mean over cells and channels,
-    scaled to norm `coarse_weight`. The row is both blocks and `bias`, scaled to norm 1.
+    Pixels are first blurred by a Gaussian of standard deviation `blur`, in pixels, where that is above 0: gradients of
+    noisy images (`input_noise`) are mostly noise without it. Central differences (none across the border; with several
+    channels, those of the channel where they are longest at that pixel) give every pixel a length and a direction. Each
+    of `orientations` evenly spaced directions receives length times cos^`sharpness` of the angle to it, where the angle
+    is acute, and each pixel shares this between the nearest cells (bilinear weights). Of the histograms the square root
+    is taken; each cell loses its mean over directions, then each direction the part `cell_centering` of its mean over
+    cells; the block is scaled to norm 1. Coarse pixels are weighted means on a grid of `coarse_cells` per channel, less
+    their mean over cells and channels, scaled to norm `coarse_weight`. The row is both blocks and `bias`, scaled to
+    norm 1.
 
     Guarantee:
         Each row of the result is a function of that image and these constants alone, whatever the other images are,
@@ -50,6 +68,7 @@ class OrientedGradients(Encoder):
         coarse_cells: coarse pixels per side of the image, at least 1.
         coarse_weight: norm of the coarse pixels beside the histograms' norm of 1; 0 leaves them out.
         bias: last number of every row, before the row is scaled; 0 leaves it out.
+        blur: standard deviation of the blur in pixels, from 0 to 10; the border is repeated beyond itself.
 
     Edge cases:
         ====================  =========================================================================
@@ -78,8 +97,10 @@ class OrientedGradients(Encoder):
     coarse_cells: int = 5
     coarse_weight: float = 0.3
     bias: float = 0.1
+    blur: float = 0.0
 
     def __post_init__(self) -> None:
+        _validate.number_in(0, 10, blur=self.blur)
         _validate.positive_integer(
             cells=self.cells, orientations=self.orientations, sharpness=self.sharpness, coarse_cells=self.coarse_cells
         )
@@ -88,6 +109,10 @@ class OrientedGradients(Encoder):
         _validate.number_in(0, 1, cell_centering=self.cell_centering)
         _validate.number_in(0, math.inf, coarse_weight=self.coarse_weight, bias=self.bias)
         self._use_plain_numbers()
+
+    def to_dict(self) -> dict[str, Any]:
+        """As of any encoder; no blur is not mentioned."""
+        return {name: value for name, value in super().to_dict().items() if name != "blur" or value}
 
     def transform(self, x: np.ndarray) -> np.ndarray:
         """Features of images.
@@ -111,7 +136,8 @@ class OrientedGradients(Encoder):
             pixels = scaled(images[rows], np.float32)
             check_finite(pixels, rows.start, largest=_LARGEST_PIXEL)
             # Images last: every operation below then works on one number of each image, none on several images.
-            out[rows] = self._features(np.ascontiguousarray(np.moveaxis(pixels, 0, -1)))
+            images_last = np.ascontiguousarray(np.moveaxis(pixels, 0, -1))
+            out[rows] = self._features(_blurred(images_last, self.blur) if self.blur else images_last)
         return out
 
     def _check_images(self, images: np.ndarray) -> None:
