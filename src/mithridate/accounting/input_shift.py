@@ -3,7 +3,7 @@
 An instance draws its model from the training set, and noise N(0, S^2 I) that it adds to the input, independently. If
 the input moves by at most e in Euclidean length, the noisy input moves from N(0, 1) to N(m, 1) with m = e / S at most
 (rotate the space; the other coordinates are alike). So whatever P and Q dominate what training shows, P x N(m, 1) and
-Q x N(0, 1) dominate what model and noisy input show together; the vote is made from these (docs/theory.md, section 13).
+Q x N(0, 1) dominate what model and noisy input show together; the vote is made from these (docs/theory.md, section 5).
 
 *Lines.* Let K be a bound on the curve of (P, Q), and H(a) = sup_x K(x) - a x. An event S of the product has slices S_z,
 and P(S_z) <= H(a) + a Q(S_z) for every a, which may depend on z. With the ratio R(z) = exp(m z - m^2 / 2) of N(m, 1) to
