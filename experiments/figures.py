@@ -21,6 +21,8 @@ from aaai2023 import tables
 from aaai2023.results import ROWS, Certified, Results, Row
 from audit.tables import Audits
 from audit.tables import blocks as audit_blocks
+from backdoor.tables import blocks as backdoor_blocks
+from backdoor.tables import found as backdoors
 from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
 from embeddings.tables import Embeddings
@@ -249,7 +251,8 @@ def everything() -> tuple[list[Figure], dict[str, str]]:
     sources = source_blocks(Sources())
     audits = audit_blocks(Audits())
     return drawn, {
-        **tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **audits, **pictures(drawn)
+        **tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **audits, **pictures(drawn),
+        **backdoor_blocks(backdoors()),
     }  # fmt: skip
 
 
