@@ -2,9 +2,9 @@
 
     python experiments/backdoor/tune.py --data-dir DIR      # minutes on two cores
 
-Fifty instances vote eight times each on every held-out image; a prediction counts at (r, E) where the share of votes for the
-true label exceeds Phi(sqrt((r m)^2 + (E / S)^2)) by 0.02, with m = q sqrt(T) / sigma. That is what a certificate needs, but for
-confidence bounds.
+Fifty instances vote eight times each on every held-out image. A prediction counts at (r, E) where the share of votes
+for the true label exceeds Phi(sqrt((r m)^2 + (E / S)^2)) by 0.02, with m = q sqrt(T) / sigma: what a certificate needs,
+but for confidence bounds.
 """
 
 from __future__ import annotations

@@ -329,13 +329,15 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
         # Where no example weighs anything, no class is likelier than another.
         return np.where(total > 0, counts / np.maximum(total, 1), 1 / counts.shape[1])
 
-    def certify(self, X: Any, y: Any = None) -> Certificate:
+    def certify(self, X: Any, y: Any = None, *, input_change: float | Sequence[float] | None = None) -> Certificate:
         """How many changes of the training data each prediction is proved to withstand.
 
         Args:
             X: inputs.
             y: their true labels, or the name of their column, where known; they change no radius and let the
                 certificate speak of accuracy.
+            input_change: how far inputs may move, too, in Euclidean length, one or several; with `input_noise`, or
+                `moving_inputs` for neighbours and kernels. See `Certificate.frontier`.
 
         Returns:
             The certificate; its labels are positions in `classes_`, and `certificate.to_frame()` has their names.
@@ -348,6 +350,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):  # pyright: ignore[re
                 threat=self.threat,
                 failure_prob=self.failure_prob,
                 on=getattr(self.defence_, "on", "votes"),
+                input_change=input_change,
                 progress=progress,
             )
         cut = int((certificate.status == Status.SIZE_LIMIT.value).sum())

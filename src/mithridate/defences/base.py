@@ -249,6 +249,7 @@ class Defence:
         threat: Threat | str | None = None,
         failure_prob: float = 1e-3,
         scope: Scope | str = Scope.PREDICTION,
+        input_change: float | Sequence[float] | None = None,
         progress: Progress | None = None,
     ) -> Certificate | StatisticalBound:
         """Certify votes of `train`; see `mithridate.certify`.
@@ -264,6 +265,7 @@ class Defence:
             failure_prob=failure_prob,
             on=getattr(self, "on", "votes"),
             scope=scope,
+            input_change=input_change,
             progress=progress,
         )
 

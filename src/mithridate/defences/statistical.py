@@ -40,7 +40,7 @@ which is their e^(-r eps) (J + c) - c with c = delta / (e^eps - 1). At eps = 0 i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -407,8 +407,15 @@ class StatisticalDP(PrivateDefence):
         threat: Threat | str | None = None,
         failure_prob: float = 1e-3,
         scope: Scope | str = Scope.PREDICTION,
+        input_change: float | Sequence[float] | None = None,
         progress: Progress | None = None,
     ) -> StatisticalBound:
-        """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified."""
+        """Bound the accuracy of one instance; `scope` does not matter, since no prediction is certified.
+
+        Raises:
+            ConfigError: the inputs are to change, of which the bound says nothing.
+        """
         check_votes(votes, self)
+        if input_change is not None:
+            raise ConfigError("The bound of statistical-dp is about inputs that stay; leave input_change out.")
         return statistical_dp(votes, failure_prob=failure_prob, delta=self.delta, threat=threat)
