@@ -19,6 +19,7 @@ from mithridate.defences import defence
 from mithridate.defences.prediction import predict
 from mithridate.errors import ConfigError
 from mithridate.training.input_noise import NoisyInputs, trained_on
+from mithridate.training.order import Ray
 from mithridate.training.randomness import Seeds
 
 CONSTANTS: dict[str, Any] = {
@@ -121,6 +122,18 @@ def test_votes_are_the_same_however_instances_are_grouped(tmp_path: Path, method
         assert again.counts.argmax(axis=1).tolist() == found[0].counts.argmax(axis=1).tolist()
     else:
         assert again.counts.tolist() != third.counts.tolist()
+
+
+@pytest.mark.more
+def test_workers_of_a_cluster_see_the_same_noise() -> None:
+    pytest.importorskip("ray")
+    made = defence("fdp", input_noise=0.4, **CONSTANTS)
+    here, there = (
+        made.train(numbers(200, 1), numbers(30, 2), root_seed=bytes(32), device="cpu", in_flight=4, backend=backend)
+        for backend in (None, Ray(workers=1))
+    )
+    assert here.counts.tolist() == there.counts.tolist()
+    assert here.input_noise == there.input_noise
 
 
 def test_noise_that_hides_the_input_leaves_nothing_to_vote_for() -> None:
