@@ -96,6 +96,24 @@ def test_what_an_example_is_trained_on_is_a_function_of_it_alone(kind: str) -> N
     assert np.array_equal(trained_on(x[7:], noise), whole[7:])
     assert not np.array_equal(whole, x)
     assert whole.dtype == x.dtype
+    if kind == "numbers":  # the type of an array follows any one of its examples
+        with_another = np.concatenate([x, np.zeros((1, 4))])
+        assert with_another.dtype == np.float64
+        assert np.array_equal(trained_on(with_another, noise)[:60], whole)
+        assert np.array_equal(trained_on(x.astype(">f4"), noise), whole)
+
+
+def test_the_last_bits_of_noise_do_not_show_a_move_that_is_too_small_to_see() -> None:
+    """A sum in single precision keeps the bits of its draw, which tell inputs apart that differ by 1e-6 of the noise.
+
+    Here all sums are multiples of one grid, whatever the input is, so such a move changes hardly any of them.
+    """
+    noise, x = InputNoise(1.0), np.zeros((200, 784), np.float32)
+    (still,), (moved,) = (seen(each, noise, [0]) for each in (x, x + np.float32(1e-6)))
+    for each in (still, moved):
+        assert np.array_equal(each * 2.0**12, np.rint(each * 2.0**12))
+    assert np.mean(still != moved) < 0.01
+    assert np.std(still) == pytest.approx(1, rel=0.01)
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -230,7 +248,7 @@ def test_methods_without_a_proof_take_no_noise(method: str) -> None:
         defence(method, input_noise=0.1)
 
 
-@pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), "much"])
+@pytest.mark.parametrize("value", [0, 1e-50, 1e39, -0.1, float("nan"), float("inf"), "much"])
 def test_noise_of_no_size_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError, match="input_noise"):
         defence("fdp", input_noise=value)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from mithridate import ADP, RDP, Certificate, SampledGaussian, Subsampled, Votes, certify, plan, verify
+from mithridate._io.artifacts import read_hashed
 from mithridate.accounting.fdp import Curves
 from mithridate.accounting.input_shift import identity, shifted
 from mithridate.accounting.privacy_loss import compose
 from mithridate.auditing.exact_curves import ExactTradeoff
 from mithridate.certifying.certification import bound
 from mithridate.core.bounds import SCORE_BOUNDS
-from mithridate.core.certificate import Scope, Status
+from mithridate.core.certificate import SCHEMA, Scope, Status
 from mithridate.core.input_change import Frontier, InputNoise, checked_changes
 from mithridate.core.mechanism import Mechanism, Threat
 from mithridate.core.rule import Margins
@@ -339,10 +340,17 @@ def test_votes_with_other_noise_do_not_merge() -> None:
 def test_a_file_may_not_contradict_its_frontier(tmp_path: Path) -> None:
     found = certify(noisy(PRIVATE), input_change=[0.1, 0.4])
     assert found.frontier is not None
+    found.save(tmp_path / "good.json")
     swapped = Frontier(found.frontier.changes, "pixels", found.frontier.radius[::-1], found.frontier.status)
     replace(found, frontier=swapped).save(tmp_path / "c.json")
     with pytest.raises(ArtifactError, match="frontier"):
         Certificate.load(tmp_path / "c.json")
+    for at, value in ((0, "0.1"), (1, "1_0"), (1, True), (0, None)):
+        content = {**read_hashed(tmp_path / "good.json", SCHEMA)}
+        content["frontier"] = [dict(row) for row in content["frontier"]]
+        content["frontier"][at]["input_change"] = value
+        with pytest.raises(ArtifactError, match="input_change"):
+            Certificate.from_content(content)
     other = Frontier(found.frontier.changes, "values", found.frontier.radius, found.frontier.status)
     replace(found, frontier=other).save(tmp_path / "c.json")
     failed = [check.name for check in verify(tmp_path / "c.json").checks if not check.passed]

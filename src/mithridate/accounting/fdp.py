@@ -157,7 +157,7 @@ class SubsampledCurveFamily:
     If only D' has extra examples, k of them are kept with probability w_k and Q does not depend on k, so
     P(S) = sum_k w_k P_k(S) <= sum_k w_k K_k(Q(S)). If only D has extra examples, P does not depend on their number j
     and Q(S) = sum_j w_j Q_j(S) >= sum_j w_j K_j^-1(P(S)): the *inverses* are mixed. Both are equalities when one test
-    is best for every k at once. Mixed splits are always chained.
+    is best for every k at once, and the input stays. Mixed splits are always chained.
 
     Args:
         mechanism: what each instance ran.

@@ -250,7 +250,7 @@ def _accountant(asked: Plan, method: Method, mechanism: Private, threat: Threat)
     change = min(asked.frontier, default=0.0) if asked.frontier else 0.0
     if not change or asked.input_noise is None:
         return method.accountant(mechanism, threat)
-    return method.accountant_moved(mechanism, threat, change / asked.input_noise)
+    return method.accountant_moved(mechanism, threat, math.nextafter(change / asked.input_noise, math.inf))
 
 
 def _least(holds: Callable[[int], bool], start: int, limit: int) -> int | None:

@@ -595,7 +595,10 @@ def _frontier_of(content: Mapping[str, Any], radius: IntArray, status: Sequence[
     rows = _listed("frontier", content["frontier"])
     if not all(isinstance(row, dict) and row.keys() == {"input_change", "radius", "status"} for row in rows):
         raise ValueError("frontier holds something else than input_change, radius and status")
-    changes = tuple(float(row["input_change"]) for row in rows)
+    said = [*(row["input_change"] for row in rows), content["input_change"]]
+    if not all(type(each) in (int, float) for each in said):
+        raise ValueError("an input_change is no number")
+    changes = tuple(float(each) for each in said[:-1])
     radii = np.stack([_whole_numbers("frontier", row["radius"], len(radius)) for row in rows])
     statuses = [[Status(name).value for name in _listed("frontier", row["status"], len(radius))] for row in rows]
     if changes[0] != content["input_change"] or (radii[0] != radius).any() or statuses[0] != list(status):

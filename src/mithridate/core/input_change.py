@@ -25,6 +25,8 @@ _IN_WORDS = {
     "values": "in the numbers of an input as they were given",
     "features": "in the features by which examples are compared",
 }
+# Standard deviations of noise that arithmetic can draw.
+NOISE_RANGE = 1e-30, 1e30
 # So many changes of the input are certified at once, at most.
 MOST_CHANGES = 100
 
@@ -38,7 +40,7 @@ class InputNoise:
     resizing, an encoder.
 
     Args:
-        deviation: the standard deviation, above 0.
+        deviation: the standard deviation, from 1e-30 to 1e30.
         of: `pixels` (8-bit values divided by 255) or `values` (the numbers of an input as they were given).
     """
 
@@ -46,7 +48,7 @@ class InputNoise:
     of: str = "values"
 
     def __post_init__(self) -> None:
-        _validate.number_in(0, float("inf"), low_open=True, high_open=True, deviation=self.deviation)
+        _validate.number_in(*NOISE_RANGE, deviation=self.deviation)
         _validate.one_of(("pixels", "values"), of=self.of)
         object.__setattr__(self, "deviation", float(self.deviation))
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate.core.conditions import Statement, tuned_constants
+from mithridate.core.input_change import NOISE_RANGE
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
 from mithridate.defences.base import Defence, option
@@ -89,7 +90,7 @@ class TrainedDefence(Defence):
             pick_encoder(self.features)
 
     def _check_input_noise(self) -> None:
-        _validate.number_in(0, math.inf, low_open=True, high_open=True, input_noise=self.input_noise)
+        _validate.number_in(*NOISE_RANGE, input_noise=self.input_noise)
         if not self.takes_input_noise:
             raise ConfigError(
                 f"{self.name} cannot certify votes on noisy inputs; leave input_noise out, or use fdp or bagging."

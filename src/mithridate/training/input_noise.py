@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,11 @@ from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import TallyArrays, added
 
 Array = npt.NDArray[Any]
-Normals = Callable[[int, tuple[int, ...]], npt.NDArray[np.float32]]
+Normals = Callable[[int, tuple[int, ...]], npt.NDArray[np.float64]]
 
 _PURPOSE = "input noise"
+# Noisy numbers are multiples of the deviation divided by about so many powers of two.
+_GRID_BITS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class NoisyInputs:
     def seen_by(self, seeds: Seeds, instance: int) -> Array:
         """The inputs of the network, for one instance."""
         generator = seeds.generator(instance, _PURPOSE)
-        noisy = _with_noise(self.x, self.noise, lambda _, shape: generator.standard_normal(shape, dtype=np.float32))
+        noisy = _with_noise(self.x, self.noise, lambda _, shape: generator.standard_normal(shape))
         with passing():
             return np.asarray(self.preparation(noisy, "test"))
 
@@ -92,14 +95,16 @@ def noise_for(deviation: float | None, training: Examples) -> InputNoise | None:
 
 def trained_on(x: Array, noise: InputNoise) -> Array:
     """Examples with noise of their own, each seeded by its content."""
+    # Of numbers, their values: the type of the whole array may follow another example.
+    content_type = np.dtype("u1" if noise.of == "pixels" else "<f8")
 
-    def normals(start: int, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        drawn = np.empty(shape, np.float32)
+    def normals(start: int, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+        drawn = np.empty(shape)
         for row, example in zip(drawn, x[start : start + len(drawn)], strict=True):
-            content = np.ascontiguousarray(example).data
+            content = np.ascontiguousarray(example, content_type).data
             digest = hashlib.blake2b(content, digest_size=16, person=b"training noise").digest()
             seed = np.random.SeedSequence(int.from_bytes(digest, "little"))
-            np.random.Generator(np.random.SFC64(seed)).standard_normal(dtype=np.float32, out=row)
+            np.random.Generator(np.random.SFC64(seed)).standard_normal(out=row)
         return drawn
 
     return _with_noise(x, noise, normals)
@@ -108,6 +113,9 @@ def trained_on(x: Array, noise: InputNoise) -> Array:
 def _with_noise(x: Array, noise: InputNoise, normals: Normals) -> Array:
     """Inputs plus noise: numbers in single precision, images in 8 bits again.
 
+    Draws and sums are in double precision, and rounded to a grid that does not depend on the input: a sum in single
+    precision would keep the last bits of its draw, and with them show by how little an input has moved.
+
     Args:
         x: the inputs.
         noise: how much is added.
@@ -115,9 +123,12 @@ def _with_noise(x: Array, noise: InputNoise, normals: Normals) -> Array:
     """
     is_image = noise.of == "pixels"
     noisy = scratch(x.shape, np.uint8 if is_image else np.float32)
+    # Of numbers, a few thousandths of the deviation.
+    grid = 1.0 if is_image else 2.0 ** (math.floor(math.log2(noise.deviation)) - _GRID_BITS)
     for part in pieces_of(x):
         moved = normals(part.start, x[part].shape)
-        moved *= np.float32(noise.deviation * (255 if is_image else 1))
+        moved *= noise.deviation * (255 if is_image else 1)
         moved += x[part]
-        noisy[part] = np.clip(np.rint(moved, out=moved), 0, 255, out=moved) if is_image else moved
+        np.rint(np.divide(moved, grid, out=moved), out=moved)
+        noisy[part] = np.clip(moved, 0, 255, out=moved) if is_image else np.multiply(moved, grid, out=moved)
     return noisy

@@ -454,6 +454,8 @@ def _train_unknown(machine: Machine, known: KnownModels, run: Run, job: Job, pro
     """Train those models of parts alone that nobody has trained before, on a CPU."""
     meter = Meter(_instances(run), job.config.steps, progress)
 
+    assert job.noisy is None  # which makes votes random
+
     def train(models: Sequence[int]) -> Iterator[TallyArrays]:
         weights: Any = machine.train(run.seeds.only(models), models, meter.advance)
         return (machine.tally(weights[at : at + 1], job.test) for at in range(len(models)))
