@@ -133,6 +133,14 @@ def test_beyond_twenty_deviations_nothing_is_known() -> None:
     assert np.all(shifted(identity(), 19.9)(LEVELS) <= 1)
 
 
+def test_a_move_that_cannot_be_missed_is_no_error(tmp_path: Path) -> None:
+    found = certify(replace(noisy(PRIVATE), input_noise=InputNoise(1e-3, "pixels")), input_change=[0, 0.5])
+    assert found.frontier is not None
+    assert found.frontier.radius[1].tolist() == [-1] * 4
+    found.save(tmp_path / "c.json")
+    assert verify(tmp_path / "c.json").valid
+
+
 # --- bagging ----------------------------------------------------------------------------------------------------------
 
 

@@ -149,6 +149,10 @@ class Results:
         """Radii by any of the library's methods, with its default bounds."""
         return self._once((name, method, on), lambda votes: _right(votes, method=method, on=on))
 
+    def by_bounds(self, name: str, bounds: str) -> Certified:
+        """Radii by f-DP on votes, by confidence bounds of one kind."""
+        return self._once((name, "bounds", bounds), lambda votes: _right(votes, method=FDP(), bounds=bounds))
+
     def bagging(self, name: str, *, as_published: bool) -> Certified:
         """Radii of a bagging run: as its authors have them, or against insertions and deletions as all others here."""
         if as_published:

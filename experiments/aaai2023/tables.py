@@ -60,6 +60,8 @@ def blocks(results: Results) -> dict[str, str]:
         "headline": headline(results),
         "medians": medians(results),
         "accuracies": accuracies(results),
+        "bounds": bounds(results),
+        "averages": averages(results),
         "group rule": group_rule(results),
         "score intervals": score_intervals(results),
         "resnet sigma": resnet_sigma(results),
@@ -440,6 +442,32 @@ _TRIALS = (
     (SampledGaussian(20.0, 1.0, 50), 6),
 )
 _UNLIKELY = 0.01
+
+
+def bounds(results: Results) -> str:
+    """f-DP on the same votes, by every kind of confidence bounds."""
+    kinds = ("simultaneous", "anytime", "winner")
+    lines: list[list[str]] = []
+    for row in results.rows:
+        radii = row.radii[3], row.radii[4]
+        for kind in kinds:
+            if kind == "anytime" and len(results.votes(row.main).run_ids) > 1:
+                continue  # which are not the first instances of one run
+            found = results.by_bounds(row.main, kind)
+            at = [f"{share(each)} at {radius}" for radius, each in zip(radii, found.accuracy(radii), strict=True)]
+            lines.append([f"{row.title}, sigma {row.sigma}", f"`{kind}`", f"{found.median:g}", str(found.largest), *at])
+    return table(("run", "bounds", "median", "largest", "correct and certified", "and"), lines, (0, 1))
+
+
+def averages(results: Results) -> str:
+    """What is certified of the accuracy of one instance: as published, and by trade-off curves."""
+    lines: list[list[str]] = []
+    for row in results.rows:
+        radii, bound = [row.radii[3], row.radii[4]], results.on_average(row.main)
+        for title, found in (("as published", bound.published(radii)), ("by curves", bound.accuracy(radii))):
+            at = [f"{share(float(each))} at {radius}" for radius, each in zip(radii, found, strict=True)]
+            lines.append([f"{row.title}, sigma {row.sigma}", title, *at])
+    return table(("run", "bound on the accuracy of one instance", "at least", "and"), lines, (0, 1))
 
 
 def group_rule(results: Results) -> str:

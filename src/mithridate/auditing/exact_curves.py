@@ -65,6 +65,8 @@ _CERTAIN = 60.0
 # Lines are taken at losses between these: below the first K is one to 13 digits, beyond the last they are too steep.
 _LOWEST, _MAX_EXPONENT = -30.0, 650.0
 _TABLE, _STRIDE = 1 << 12, 1 << 4
+# Standard deviations beyond which two normal laws are told apart for certain.
+_FARTHEST_SHIFT = 40.0
 # How far above its minimum over all s a bound may stay.
 _AT_MINIMUM = 1e-12
 
@@ -164,8 +166,10 @@ class _Gaussian:
         moved = special.ndtr(special.ndtri(x) + self._shift) if self._shift else x
         return moved + self._certain
 
-    def lines(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Tangents."""
+    def lines(self, x: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Tangents, but for shifts beyond which all is lost and slopes overflow."""
+        if self._shift > _FARTHEST_SHIFT:
+            return None
         at = special.ndtri(x)
         slopes = np.exp(-self._shift * at - self._shift**2 / 2)
         return self(x) - slopes * x + (1e-15 if self._shift else 0.0), slopes

@@ -278,7 +278,8 @@ class _PureSplits:
     def __init__(self, curve_of: Callable[[int], ExactTradeoff]) -> None:
         self._curve_of = curve_of
         # Intercepts and slopes by the number of changes, from none on.
-        self._lines: FloatArray = np.stack(curve_of(0).lines(_AT) or ())[None]
+        none = curve_of(0).lines(_AT) or (np.ones(len(_AT)), np.zeros(len(_AT)))  # K <= 1, where that is all
+        self._lines: FloatArray = np.stack(none)[None]
         self.known = 0
 
     def know(self, number: int) -> bool:
