@@ -130,8 +130,8 @@ def add_merge(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "--incomplete",
         action="store_true",
-        help="merge with gaps. A claim from such votes is true only if their results had no part in which are missing; "
-        "`certify --bounds anytime` refuses them",
+        help="merge although instances are missing before others; claims then hold only if nobody chose the missing "
+        "ones by how they vote, and --bounds anytime refuses such votes",
     )
 
 
