@@ -99,5 +99,5 @@ $(TRAIN): $(PINS) | $(BIN)/python
 
 $(DEV): $(PINS) | $(BIN)/python
 	@echo "Installing mithridate with torch and its test, lint and documentation tools into $(VENV)"
-	@$(PIP) -e '.[train,data,report,ray,tune,vision,text,test,lint,docs]'
+	@$(PIP) -e '.[train,data,report,ray,tune,vision,text,serve,evidence,test,lint,docs]'
 	@touch $(TRAIN) $@
