@@ -23,6 +23,7 @@ from audit.tables import Audits
 from audit.tables import blocks as audit_blocks
 from backdoor.tables import blocks as backdoor_blocks
 from backdoor.tables import found as backdoors
+from backdoor.tables import noise_block
 from beyond.tables import Beyond, Curve
 from beyond.tables import blocks as beyond_blocks
 from embeddings.tables import Embeddings
@@ -253,6 +254,7 @@ def everything() -> tuple[list[Figure], dict[str, str]]:
     return drawn, {
         **tables.blocks(results), **beyond_blocks(beyond), **encoders, **sources, **audits, **pictures(drawn),
         **backdoor_blocks(backdoors()),
+        **noise_block(),
     }  # fmt: skip
 
 

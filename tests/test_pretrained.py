@@ -412,6 +412,7 @@ def test_what_is_no_image_is_refused(x: Any, match: str) -> None:
     [
         ({"size": 8}, "from 32 to 1024"),
         ({"mirrored": "yes"}, "true or false"),
+        ({"denoise": 1.5}, "denoise in \\[0, 1\\]"),
         ({"columns": 0}, "at least 1"),
         ({"weights": "abc"}, "64 hexadecimal"),
         ({"trained_on": " "}, "in words"),

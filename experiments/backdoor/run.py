@@ -87,9 +87,15 @@ def carried_out(name: str, folder: Path) -> dict[str, Any]:
     made = defence(method, num_train=len(train.x), classes=10, **constants)
     votes, trained = _timed(lambda: made.train(train, test))
     certificate, certified = _timed(lambda: certify(votes, input_change=changes))
+    return described(data, method, certificate, {"votes": trained, "certificates": certified})
+
+
+def described(data: str, method: str, certificate: Certificate, seconds: dict[str, float]) -> dict[str, Any]:
+    """What is kept of a run: the whole frontier, and how it was made."""
+    votes = certificate.votes
     return {
         "data": data,
-        "inputs": inputs,
+        "inputs": votes.examples,
         "method": method,
         "mechanism": votes.mechanism.to_dict(),
         "instances": votes.instances,
@@ -99,7 +105,7 @@ def carried_out(name: str, folder: Path) -> dict[str, Any]:
         "failure_prob": certificate.failure_prob,
         "conditions": [each.id for each in certificate.conditions],
         "input_change_of": certificate.frontier.of if certificate.frontier else None,
-        "seconds": {"votes": round(trained, 1), "certificates": round(certified, 1)},
+        "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "accuracy": _accuracy(certificate),
     }
 

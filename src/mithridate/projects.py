@@ -83,6 +83,7 @@ from mithridate.defences.registry import options as options_of_methods
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features import Pretrained, beside, pick_encoder
 from mithridate.recipes import presets
+from mithridate.training.input_noise import noise_for, trained_on
 from mithridate.training.order import Ray
 
 HOLDOUT = 0.2
@@ -205,7 +206,12 @@ class Project:
         chosen = chosen.on(self.options.get("device"))
         if file is None:
             return {"features": chosen}
-        return {"features": chosen.calibrated(read(file, self.declaration, labels=False).x)}
+        trusted = read(file, self.declaration, labels=False)
+        noise = noise_for(self.options.get("input_noise"), trusted)
+        if noise is None:
+            return {"features": chosen.calibrated(trusted.x)}
+        # As examples are trained on, and inputs are voted on.
+        return {"features": chosen.for_noise(noise.deviation).calibrated(trusted.x, seen=trained_on(trusted.x, noise))}
 
     def left_open(self) -> tuple[dict[str, Any], tuple[str, ...] | None]:
         """What `tune` must not change, and the methods among which it may choose; None where all are open."""

@@ -109,7 +109,10 @@ class TrainedDefence(Defence):
     @property
     def encoder(self) -> Encoder | None:
         """The features of a defence with nothing left open."""
-        return None if isinstance(self.features, str) else self.features
+        if isinstance(self.features, str):
+            return None
+        noise = self.input_noise
+        return self.features if noise is None or self.features is None else self.features.for_noise(noise)
 
     def kept_bytes(self, order: Order) -> int:
         """The weights of all models."""

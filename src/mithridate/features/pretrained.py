@@ -206,6 +206,11 @@ class Pretrained(Encoder):
         """The same encoder on another kind of device; None or `auto`: wherever it is."""
         return self if device in (None, "auto") else replace(self, device=str(device), made_with=None)
 
+    def for_noise(self, deviation: float) -> Self:
+        """One that takes such noise out of pictures first, unless it says how much it takes out."""
+        changes: dict[str, Any] = {"denoise": min(deviation, 1.0)}
+        return replace(self, **changes) if getattr(self, "denoise", deviation) is None else self
+
     def looks(self, x: Any) -> tuple[Statement, ...]:
         """That it was calibrated on training inputs, where it was."""
         return () if self.calibration is None else self.calibration.looks(self._compared_inputs(x))
@@ -240,12 +245,16 @@ class Pretrained(Encoder):
         """Number of features."""
         return self._conditioning.columns
 
-    def calibrated(self, x: Any) -> Self:
+    def calibrated(self, x: Any, *, seen: Any = None) -> Self:
         """The same encoder with centre and directions from trusted inputs, which need no labels.
 
         The centre is the mean of their embeddings, and the directions are those in which they vary most. Small classes
         differ in directions in which all inputs together vary little: `whitening` makes these count more, which buys
         accuracy at small radii, and costs some at the largest.
+
+        Args:
+            x: the trusted inputs.
+            seen: the same ones as the encoder will see inputs like them, such as with noise; by default as they are.
 
         Assumes: no attacker touched these inputs, and they are not among those trained on.
 
@@ -253,7 +262,7 @@ class Pretrained(Encoder):
             ConfigError: they are not what the encoder can take, or too few.
         """
         hashed, _ = self.inputs(x)
-        embeddings = self.embeddings(x)
+        embeddings = self.embeddings(x if seen is None else seen)
         bare = Conditioning(np.zeros(embeddings.shape[1]), None, self.root)
         spread = bare.spread(embeddings)
         centre = spread.mean(axis=0)

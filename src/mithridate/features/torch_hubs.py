@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mithridate import _validate
 from mithridate.errors import ConfigError
 from mithridate.features._conditioning import Conditioning, main_directions
-from mithridate.features._pictures import as_pictures, probe_pictures, torch_machine
+from mithridate.features._pictures import as_pictures, check_denoise, probe_pictures, torch_machine
 from mithridate.features._texts import PROBE_TEXTS, as_texts
 from mithridate.features._twice import RowMachine
 from mithridate.features.onnx_files import IMAGENET_DEVIATION, IMAGENET_MEAN
@@ -74,20 +74,23 @@ class Torchvision(_OnTorch):
         file: other weights of it, a file that `torch.save` wrote; only tensors are read.
         size: pixels of either side.
         mirrored: whether the mirror image counts as much as the image.
+        denoise: as for `EfficientNetLite2`.
     """
 
     name: ClassVar[str] = "torchvision"
     usual_columns: ClassVar[int | None] = 256
-    of_embeddings: ClassVar[tuple[str, ...]] = ("source", "size", "mirrored")
+    of_embeddings: ClassVar[tuple[str, ...]] = ("source", "size", "mirrored", "denoise")
 
     file: str | None = None
     size: int = 224
     mirrored: bool = True
+    denoise: float | None = None
     trained_on: str | None = "what torchvision says of its default weights, for most networks ImageNet-1k"
     licence: str | None = "BSD-3-Clause, as torchvision states"
 
     def __post_init__(self) -> None:
         _validate.positive_integer(size=self.size)
+        check_denoise(self.denoise)
         super().__post_init__()
 
     def weight_files(self) -> tuple[Path, ...]:
@@ -192,6 +195,7 @@ def _picture_machine(
         size=encoder.size,
         scale=(mean, deviation),
         mirrored=encoder.mirrored,
+        denoise=encoder.denoise or 0.0,
     )
 
 
@@ -212,16 +216,19 @@ class Transformers(_OnTorch):
         source: a folder with `config.json` and `model.safetensors`, or a name of the hub.
         tokens: of a text, at most.
         mirrored: for photographs: whether the mirror image counts as much as the image.
+        denoise: for photographs: as for `EfficientNetLite2`.
     """
 
     name: ClassVar[str] = "transformers"
-    of_embeddings: ClassVar[tuple[str, ...]] = ("tokens", "mirrored")
+    of_embeddings: ClassVar[tuple[str, ...]] = ("tokens", "mirrored", "denoise")
 
     tokens: int = 256
     mirrored: bool = True
+    denoise: float | None = None
 
     def __post_init__(self) -> None:
         _validate.positive_integer(tokens=self.tokens)
+        check_denoise(self.denoise)
         super().__post_init__()
 
     def weight_files(self) -> tuple[Path, ...]:
