@@ -192,13 +192,13 @@ def _share(value: Any) -> Fraction:
     exponent = number.as_tuple().exponent
     if not isinstance(exponent, int) or not 0 <= number <= 1 or not -_MOST_DECIMALS <= exponent <= 0:
         raise ConfigError(
-            f"Expected certified_accuracy as a share from 0 to 1 such as 0.80, got {shown(value)}; 80 per cent are 0.80."
+            f"Expected certified_accuracy as a share from 0 to 1, such as 0.80 for 80 per cent, got {shown(value)}."
         )
     return Fraction(number)
 
 
 def _radius(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value <= SEARCH_LIMIT:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) <= SEARCH_LIMIT:
         raise ConfigError(
             f"Expected at as a whole number from 0 to {SEARCH_LIMIT:,}, the largest radius that is searched for, got "
             f"{shown(value)}."
@@ -225,8 +225,8 @@ def _accuracies(
     correct, truth = is_correct(certificate), certificate.votes.labels
     if correct is None or truth is None:
         raise ConfigError(
-            "This certificate has no true labels, so nobody knows which predictions are correct. Certify votes that carry "
-            "them: train with a labelled test set, or mithridate certify VOTES --labels-key NAME --out FILE."
+            "This certificate has no true labels, so nobody knows which predictions are correct. Certify votes that "
+            "carry them: train with a labelled test set, or mithridate certify VOTES --labels-key NAME --out FILE."
         )
     for least, radius in wanted:
         _check_can_be_reached(certificate, radius)

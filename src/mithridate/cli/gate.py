@@ -38,7 +38,8 @@ def add_gate(command: _shared.NewCommand) -> None:
         action="append",
         required=True,
         metavar="SHARE",
-        help="least share of the test inputs that are correct and certified at least to --at, such as 0.80; once for each",
+        help="least share of the test inputs that are correct and certified at least to --at, such as 0.80; may come "
+        "several times, each with an --at",
     )
     parser.add_argument(
         "--at", action="append", required=True, type=int, metavar="R", help="the radius of --certified-accuracy"
