@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mithridate"
 # Everything at the top of the sdist; a folder that lies around in a checkout must not slip in.
 SDIST = {
-    ".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "PKG-INFO",
-    "README.md", "SECURITY.md", "benchmarks", "constraints.txt", "docs", "examples", "experiments", "mkdocs.yml",
-    "pyproject.toml", "src", "tests",
+    ".ci", ".dockerignore", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Dockerfile", "LICENSE",
+    "Makefile", "PKG-INFO", "README.md", "SECURITY.md", "benchmarks", "constraints.txt", "docs", "examples",
+    "experiments", "mkdocs.yml", "pyproject.toml", "src", "tests",
 }  # fmt: skip
 # These need no extra, the others name theirs.
-CORE = ("certify", "init", "merge", "plan", "report", "split", "verify")
+CORE = ("certify", "gate", "init", "merge", "plan", "report", "split", "verify")
 
 
 def outcome(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -72,6 +72,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {".py", ".c", ".html", ".css", ".js"} <= {Path(name).suffix for name in names}
 
 
+def test_the_wheel_is_small(wheel: Path) -> None:
+    """So that auditors and continuous integration do not wait for it: docs/releasing.md has the last figure."""
+    assert wheel.stat().st_size < 3_000_000
+
+
 def test_the_sdist_holds_what_a_developer_needs_and_nothing_else(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -111,12 +116,16 @@ def test_without_extras_plan_certify_and_verify_work(bare: Path, tmp_path: Path)
         ("plan", *recipe.split()),
         ("certify", votes, "--labels-key", "y", "--out", "certificate.json"),
         ("verify", "certificate.json"),
+        ("gate", "certificate.json", "--certified-accuracy", "0.5", "--at", "0"),
         ("report", "certificate.json", "-o", "report.html"),
     ):
         result = mithridate(bare, *command, cwd=tmp_path)
         assert result.returncode == 0, (command, result.stderr)
         assert result.stdout
     assert (tmp_path / "report.html").is_file()
+    installed = outcome(bare / "python", "-m", "pip", "list", "--format=freeze", cwd=tmp_path).stdout
+    assert "mithridate==" in installed
+    assert not re.search(r"^(torch|triton|nvidia\S*|matplotlib|ray)==", installed, flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

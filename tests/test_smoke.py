@@ -45,6 +45,7 @@ WALK = (
     ("predict run new.csv --json", None),
     ("report certificate.json -o report.html", "report.html"),
     ("verify certificate.json --run run", None),
+    ("gate certificate.json --certified-accuracy 0.9 --at 0 --junit gate.xml", "gate.xml"),
     ("train flowers.toml --run-dir apart --prepare --in-flight 20", "apart/run.json"),
     ("split apart --into 2 -o parts", "parts/1/run.json"),
     ("train flowers.toml --run-dir parts/0 --in-flight 20", None),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mithridate.accounting import ADP, FDP, RDP
     from mithridate.attacking.auditing import audit
     from mithridate.attacking.result import Audit
+    from mithridate.auditing.gating import Gate, gate
     from mithridate.auditing.verification import Verification, verify
     from mithridate.certifying.certification import certify
     from mithridate.certifying.planning import Plan, plan
@@ -47,6 +48,7 @@ __all__ = [
     "ClusterError",
     "Comparison",
     "ConfigError",
+    "Gate",
     "Mechanism",
     "MithridateError",
     "NumericalError",
@@ -67,6 +69,7 @@ __all__ = [
     "certified_accuracy_scorer",
     "certify",
     "compare",
+    "gate",
     "plan",
     "predict",
     "read_votes",
@@ -96,6 +99,7 @@ _MODULES = {
     "estimator": "CertifiedClassifier",
     "core.mechanism": "Mechanism SampledGaussian Subsampled Threat",
     "certifying.planning": "Plan plan",
+    "auditing.gating": "Gate gate",
     "auditing.verification": "Verification verify",
     "core.votes": "Votes read_votes",
 }

@@ -132,6 +132,31 @@ def verify(path: PathLike, *, run: PathLike | None = None, progress: Progress | 
     return Verification(tuple(checks), certificate.assumptions, certificate.conditions, certificate.votes.unit)
 
 
+def certificate_of_run(folder: Path) -> Certificate:
+    """The certificate in the directory of a run; one that was left from before it was trained again is refused.
+
+    Raises:
+        ArtifactError: there is none, it cannot be read, or it is not of the votes beside it.
+    """
+    certificate = Certificate.load(_certificate_in(folder))
+    check_is_of(certificate, folder)
+    return certificate
+
+
+def check_is_of(certificate: Certificate, run_dir: Path) -> None:
+    """Require that a certificate is of the votes of a run, where these are there.
+
+    Raises:
+        ArtifactError: the run was trained otherwise since, such as with other class weights.
+    """
+    votes = run_dir / "votes.npz"
+    if os.path.isfile(votes) and differences_from_source(certificate.votes, votes):
+        raise ArtifactError(
+            f"certificate.json in {run_dir} is not of the votes beside it: the run was trained otherwise since. "
+            f"Certify it again: mithridate certify {shlex.quote(str(run_dir))}"
+        )
+
+
 def _certificate_in(folder: Path) -> Path:
     path = folder / "certificate.json"
     if not os.path.isfile(path):

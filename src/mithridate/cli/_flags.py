@@ -115,7 +115,7 @@ _PLACES = (
     r"\b{name} \(--[a-z-]+\)",  # has both already
     r"(?<![\w.'\"/-]){name}=(?:'(?P<text>[\w.:-]*)'|(?P<value>[\w+-]*(?:\.\w+)?))(?![\w(\[])",
     r"(?<=option )'{name}'",
-    r"(?:^|(?<=Expected )|(?<=[Ll]eave )(?!out\b)|(?<=[Rr]aise )|(?<=[Ll]ower )){name}(?![\w-]|\.\w)",
+    r"(?:^|(?<=Expected )|(?<=[Ll]eave )(?!out\b)|(?<=[Rr]aise )|(?<=[Ll]ower )){name}(?![\w-]|\.\w| (?:least|most)\b)",
     r"(?<=and ){name}(?= out\b)",
     r"(?<=\bits ){name}(?= is )",
     r"(?<![\w./'\"-])(?=\w+_){name}(?![\w/'\"-]|\.\w| =)",  # no English word has a line in it
@@ -133,6 +133,8 @@ def as_typed(message: str, flags: Mapping[str, str]) -> str:
     'Expected --sample-rate in (0, 1], got 1.3.'
     >>> as_typed("Scores are missing; certify on='votes', or leave on out.", {"on": "--on"})
     'Scores are missing; certify --on votes, or leave --on out.'
+    >>> as_typed("Expected at from 0 to 9. Expected at most 9.", {"at": "--at"})
+    'Expected --at from 0 to 9. Expected at most 9.'
     """
     names = "|".join(sorted(map(re.escape, flags), key=len, reverse=True))
 

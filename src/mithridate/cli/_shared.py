@@ -42,6 +42,7 @@ _HOMES = {
     "report": "certificates",
     "compare": "compare",
     "verify": "certificates",
+    "gate": "gate",
     "audit": "audit",
     "completion": "completion",
     "fingerprint": "fingerprints",

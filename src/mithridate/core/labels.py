@@ -7,6 +7,7 @@ and certified to any radius, on nine in ten: only what is above that is an achie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from mithridate._text import listed, shortened, shown
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 ClassName = str | int | float
 
 # From this share of the predictions on, one label is as good as all of them; in per cent, to be compared exactly.
@@ -79,6 +81,23 @@ def balanced(counted: IntArray, truth: IntArray, radii: IntArray) -> FloatArray:
     _, place, sizes = np.unique(truth, return_inverse=True, return_counts=True)
     shares = [np.bincount(place[counted >= radius], minlength=len(sizes)) / sizes for radius in radii]
     return np.array([share.mean() for share in shares])
+
+
+def balanced_share(held: BoolArray, truth: IntArray) -> Fraction:
+    """The share of inputs of which something holds, within each class, averaged over the classes: exactly.
+
+    Args:
+        held: of which inputs it holds.
+        truth: the true labels.
+
+    >>> balanced_share(np.array([True, False, False, True]), np.array([0, 0, 0, 1]))
+    Fraction(2, 3)
+    """
+    _, place, sizes = np.unique(truth, return_inverse=True, return_counts=True)
+    hits = np.bincount(place[held], minlength=len(sizes))
+    # Classes of one size together: fractions of many different ones would take long to add.
+    by_size = (Fraction(int(hits[sizes == size].sum()), int(size)) for size in np.unique(sizes))
+    return sum(by_size, Fraction(0)) / len(sizes)
 
 
 def class_names_of(found: Any, classes: int) -> tuple[ClassName, ...] | None:
