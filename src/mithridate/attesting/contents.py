@@ -106,7 +106,7 @@ def environment(certificate: Certificate, recorded: Recorded) -> bytes:
             "schema": _ENVIRONMENT,
             **asdict(recorded),
             "certified_with": certificate.versions,
-            "trained_on": dict(certificate.votes.devices),
+            "devices": dict(certificate.votes.devices),
         }
     )
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 _MAKE = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
 _PUBLIC = "take it from the private key with: openssl pkey -in key.pem -pubout -out public-key.pem"
-# No key is as long.
-_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -56,24 +54,29 @@ def read_private_key(path: Path, password: Callable[[], str]) -> Ed25519PrivateK
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = read_file(path, _MOST_BYTES)
-    said = None
+    content = read_file(path)
     try:
-        try:
-            key: Any = load_pem_private_key(content, None)
-        except TypeError:  # it has a password
-            said = password()
-            key = load_pem_private_key(content, said.encode())
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        if said is not None:
-            raise ConfigError(
-                f"The password does not open the key in {path}; give the one it was made with."
-            ) from error
+        key: Any = load_pem_private_key(content, None)
+    except TypeError:  # it has a password
+        key = _opened(content, password(), path)
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path} holds no Ed25519 private key in PEM; {_MAKE}") from error
     if not isinstance(key, Ed25519PrivateKey):
         kind = type(key).__name__.strip("_").removesuffix("PrivateKey")
         raise ConfigError(f"The key in {path} is of another kind ({kind}), and signatures are Ed25519; {_MAKE}")
     return key
+
+
+def _opened(content: bytes, password: str, path: Path) -> Any:
+    """A private key that has a password."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(content, password.encode())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        problem = f"The password does not open the key in {path}; give the one it was made with."
+        raise ConfigError(problem) from error
 
 
 def read_public_key(path: Path) -> bytes:
@@ -84,7 +87,7 @@ def read_public_key(path: Path) -> bytes:
         ConfigError: it holds no such key, or `cryptography` is not installed.
     """
     needs_cryptography("A signature")
-    content = read_file(path, _MOST_BYTES)
+    content = read_file(path)
     key = _public_key(content)
     if key is None:
         raise ConfigError(f"{path} holds no Ed25519 public key in PEM; {_PUBLIC}")

@@ -28,7 +28,7 @@ def add_evidence(command: _shared.NewCommand) -> None:
     """Register `mithridate evidence`."""
     parser = command(
         help="put what a run shows into one archive that anyone can check",
-        description="Write into one archive, signed if you like: certificate, votes, report, configuration, environment, "
+        description="Write one archive, signed if you like: certificate, votes, report, configuration, environment, "
         "hashes of data and encoder, and a page that says what all of it is evidence for and what not.",
         epilog=_EXAMPLES,
     )
@@ -94,7 +94,10 @@ def _password(path: Path) -> str:
         return said
     if not sys.stdin.isatty():
         raise ConfigError(f"The key in {path} has a password; set {_PASSWORD}, or run this in a terminal, which asks.")
-    return getpass.getpass(f"Password of {path}: ")
+    try:
+        return getpass.getpass(f"Password of {path}: ")
+    except EOFError:
+        return ""
 
 
 def _about_key(path: Path) -> list[str]:

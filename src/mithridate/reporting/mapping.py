@@ -189,10 +189,11 @@ def _of_each(certificate: Certificate) -> str:
     """What is said of every prediction by itself."""
     if not _shows_something(certificate):
         return _bound_or_none(certificate)
+    reached, total = int((certificate.radius >= _LEAST).sum()), len(certificate.radius)
     return (
-        "No attack within the radius of a prediction changes it, whichever is the target. The radius of each is in "
-        f"certificate.json; {int((certificate.radius >= _LEAST).sum()):,} of {len(certificate.radius):,} have one of "
-        f"{_LEAST} or more.{_if(certificate)}"
+        "No attack within the radius of a prediction changes it, whichever is the target; "
+        f"{confidence(certificate)}. Radii are in certificate.json; {reached:,} of {total:,} are {_LEAST} or more."
+        f"{_if(certificate)}"
     )
 
 
@@ -232,7 +233,7 @@ def _pretrained(certificate: Certificate, title: str) -> Topic:
         return Topic(title, _IN_PART, shown, "Components that the run does not record, and the software itself.")
     shown = f"Which encoder was used, as data.json records it. {' '.join(map(str, encoders))}"
     hidden = f"The encoder itself: the claim is conditional on {_TRUSTED_ENCODER}, and says nothing about its training."
-    return Topic(title, _IN_PART, shown, hidden)
+    return Topic(title, _NOT_SHOWN, shown, hidden)
 
 
 def _confidentiality(certificate: Certificate, title: str) -> Topic:
@@ -270,7 +271,9 @@ def _fingerprints(certificate: Certificate) -> str:
 def _ai_act(certificate: Certificate) -> Source:
     many = certificate.votes.unit_words.many_in_full
     fingerprints = _fingerprints(certificate)
-    measures = f"{fingerprints} That finds data that was changed later, and no poison that was there before."
+    measures = ["To control for: the bound above."] if _shows_something(certificate) else []
+    if fingerprints:
+        measures.append(f"To detect, in part: {fingerprints} This finds later changes, and no poison from before.")
     return Source(
         "ai-act",
         "AI Act",
@@ -293,8 +296,8 @@ def _ai_act(certificate: Certificate) -> Source:
             _flaws(certificate, "Model flaws"),
             Topic(
                 "Kinds of measures",
-                _IN_PART,
-                f"To control for: the bound above. {f'To detect, in part: {measures}' if fingerprints else ''}".strip(),
+                _IN_PART if measures else _NOT_SHOWN,
+                " ".join(measures) or "None.",
                 "To prevent, to respond and to resolve: who may change data, who is told, and what is done then.",
             ),
         ),
@@ -330,7 +333,7 @@ def _nist(certificate: Certificate) -> Source:
                 trigger.shown
                 if trigger.status == _IN_PART
                 else "Nothing: an input with a trigger is another input than those that were certified.",
-                "Triggers that change an input farther than that." if trigger.status == _IN_PART else "Any trigger.",
+                "Triggers that change an input farther." if trigger.status == _IN_PART else "What a trigger can do.",
             ),
             Topic(
                 "Model poisoning: parameters are changed directly",
@@ -345,7 +348,12 @@ def _nist(certificate: Certificate) -> Source:
 
 
 def _aisvs(certificate: Certificate) -> Source:
-    fingerprints = _fingerprints(certificate)
+    fingerprints, trigger = _fingerprints(certificate), _evasion(certificate, "")
+    defence, metric = "", "Nothing is certified against a change of the training data."
+    if _shows_something(certificate):
+        defence = " As a training-time defence against poisoning: the bound above, with its method and constants."
+        metric = "A certified robustness metric of this run, with its threat, on record: certified shares by radius."
+    changed = trigger.shown if trigger.status == _IN_PART else "Of changed inputs it says nothing."
     return Source(
         "aisvs",
         "AISVS",
@@ -356,8 +364,7 @@ def _aisvs(certificate: Certificate) -> Source:
             Topic(
                 "Training Data Integrity & Traceability",
                 _IN_PART if fingerprints else _NOT_SHOWN,
-                f"{fingerprints or 'No data is named.'} As a training-time defence against poisoning: the bound above, "
-                "with its method and constants.",
+                f"{fingerprints or 'No data is named.'}{defence}",
                 "Where data comes from, who may change it, how it was labelled, and whether anyone looked for poison.",
             ),
             Topic(
@@ -371,8 +378,7 @@ def _aisvs(certificate: Certificate) -> Source:
             Topic(
                 "Adversarial Robustness",
                 _bounded(certificate),
-                f"A certified robustness metric of this run, with its threat, on record: certified shares by radius. "
-                f"{_evasion(certificate, '').shown}",
+                f"{metric} {changed}",
                 "Tests against known attacks, alignment, extraction and inversion of models.",
             ),
             Topic(
