@@ -25,7 +25,7 @@ SDIST = {
     "pyproject.toml", "src", "tests",
 }  # fmt: skip
 # These need no extra, the others name theirs.
-CORE = ("certify", "init", "merge", "plan", "report", "split", "verify")
+CORE = ("certify", "evidence", "init", "merge", "plan", "report", "split", "verify")
 
 
 def outcome(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

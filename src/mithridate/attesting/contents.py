@@ -143,12 +143,18 @@ def _data(certificate: Certificate) -> dict[str, Any]:
         "size": None if votes.size is None else votes.size.to_dict(),
         **unit_in_json(votes.unit),
         "source": recipe.get("source"),
-        "encoder": recipe.get("features"),
+        "encoder": _encoder(recipe),
         "threat": certificate.threat.value,
         "threat_in_words": certificate.threat.of(votes.unit_words),
         **in_json(certificate.assumptions, certificate.threat),
         "assumptions": list(map(str, certificate.assumptions)),
     }
+
+
+def _encoder(recipe: Mapping[str, Any]) -> Any:
+    """What encodes inputs, as the run records it: of pretrained weights their hash and what they were trained on."""
+    said = recipe.get("defence")
+    return recipe.get("features", said.get("features") if isinstance(said, dict) else None)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _of_inputs(certificate: Certificate) -> str | None:
