@@ -26,7 +26,6 @@ COMMANDS = (
     *("certify", "compare", "demo", "fingerprint", "init", "merge", "plan", "predict", "report", "train", "tune"),
     "verify",
     "audit",
-    "evidence",
 )
 
 

@@ -140,9 +140,9 @@ def test_versions_and_devices(run_dir: Path, tmp_path: Path) -> None:
     certify(votes()).save(run_dir / CERTIFICATE)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "run.json").write_text(json.dumps(said))
-    recorded = evidence.Recorded.of_run(tmp_path / "other")
+    recorded = evidence.KnownVersions.of_run(tmp_path / "other")
     assert (recorded.trained_with, recorded.started_on) == ({"torch": "2.99"}, "cuda")
-    again = evidence.Recorded.of_file(evidence.environment(Certificate.load(run_dir / CERTIFICATE), recorded))
+    again = evidence.KnownVersions.of_file(evidence.environment(Certificate.load(run_dir / CERTIFICATE), recorded))
     assert again == recorded
 
 
@@ -178,6 +178,14 @@ def test_another_certificate_of_the_same_votes(
     assert unpacked(path)[CERTIFICATE] == (tmp_path / "add.json").read_bytes()
     assert not (run_dir / CERTIFICATE).exists()
     assert failed(path) == set()
+
+
+def test_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run(capsys, "evidence", "--help")
+    assert outcome.code == 0
+    for flag in ("--out", "--sign", "--certificate", "--threat", "--failure-prob", "--json"):
+        assert flag in outcome.out
+    assert "--public-key" in run(capsys, "verify", "--help").out
 
 
 # --- a changed byte -------------------------------------------------------------------------------------------------

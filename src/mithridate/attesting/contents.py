@@ -30,7 +30,7 @@ _ENVIRONMENT = "mithridate.evidence-environment/1"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class KnownVersions:
     """What is known of the computers besides what the certificate says; it is believed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Recorded:
     started_on: str | None = None
 
     @classmethod
-    def of_run(cls, run_dir: Path) -> Recorded:
+    def of_run(cls, run_dir: Path) -> KnownVersions:
         """What is known here and now of a run.
 
         Raises:
@@ -68,7 +68,7 @@ class Recorded:
             raise ArtifactError(f"{path} is damaged ({error!s:.200}); train it again.") from error
 
     @classmethod
-    def of_file(cls, content: bytes) -> Recorded:
+    def of_file(cls, content: bytes) -> KnownVersions:
         """What an `environment.json` says of it.
 
         Raises:
@@ -99,7 +99,7 @@ def derived(certificate: Certificate) -> dict[str, bytes]:
     }
 
 
-def environment(certificate: Certificate, recorded: Recorded) -> bytes:
+def environment(certificate: Certificate, recorded: KnownVersions) -> bytes:
     """Versions and devices, as a file."""
     return as_json(
         {

@@ -34,7 +34,7 @@ from mithridate.attesting.archive import (
     packed,
     unpacked,
 )
-from mithridate.attesting.contents import Recorded, as_json, derived, environment
+from mithridate.attesting.contents import KnownVersions, as_json, derived, environment
 from mithridate.auditing.routes import Progress
 from mithridate.auditing.verification import Check, Verification, differences_from_source, verify
 from mithridate.core.certificate import Certificate
@@ -81,7 +81,7 @@ def write_evidence(
         CERTIFICATE: content,
         VOTES: read_file(votes, 1 << 31),
         **derived(claimed),
-        ENVIRONMENT: environment(claimed, Recorded.of_run(folder)),
+        ENVIRONMENT: environment(claimed, KnownVersions.of_run(folder)),
     }
     files[MANIFEST] = _manifest(files)
     if key is not None:
@@ -252,7 +252,7 @@ def _other_versions(files: Mapping[str, bytes]) -> str:
     """A hint where other versions of what computes could be the reason."""
     here = {"numpy": np.__version__, "scipy": scipy.__version__}
     try:
-        there = Recorded.of_file(files[ENVIRONMENT]).made_with
+        there = KnownVersions.of_file(files[ENVIRONMENT]).made_with
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
     others = [f"{name} {there[name]}" for name, version in here.items() if there.get(name, version) != version]
@@ -265,7 +265,7 @@ def _other_versions(files: Mapping[str, bytes]) -> str:
 def _check_environment(certificate: Certificate, content: bytes, made_with: str) -> Check:
     """That the versions and devices that the certificate names are there; the others cannot be known."""
     try:
-        recorded = Recorded.of_file(content)
+        recorded = KnownVersions.of_file(content)
         same = environment(certificate, recorded) == content and recorded.made_with.get("mithridate") == made_with
     except (ValueError, KeyError, TypeError, AttributeError):
         same = False
