@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import unescape
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rival_votes import RIVALS
 from test_cli import COUNTS, GAUSSIAN, run, run_json
 
 from mithridate import Certificate, Votes, certify
@@ -188,6 +191,17 @@ def test_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--public-key" in run(capsys, "verify", "--help").out
 
 
+@pytest.mark.parametrize("name", RIVALS)
+def test_evidence_of_every_defence(tmp_path: Path, name: str) -> None:
+    rival = RIVALS[name]
+    rival.votes.save(tmp_path / VOTES)
+    certificate = certify(rival.votes, method=rival.method, threat=rival.threats[0])
+    certificate.save(tmp_path / CERTIFICATE)
+    evidence.write_evidence(tmp_path / "e.zip", tmp_path, tmp_path / CERTIFICATE)
+    assert failed(tmp_path / "e.zip") == set()
+    assert len(re.findall(r"^<article", unpacked(tmp_path / "e.zip")["mapping.html"].decode(), re.MULTILINE)) == 17
+
+
 # --- a changed byte -------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +215,7 @@ def test_what_was_written_holds(packed_run: Path, capsys: pytest.CaptureFixture[
         details
     )
     assert str(Path("/tmp")) not in json.dumps(said)
-    assert "The evidence holds" in run(capsys, "verify", packed_run).out
+    assert "The evidence holds, under these assumptions, but it is not signed." in run(capsys, "verify", packed_run).out
 
 
 def _code(capsys: pytest.CaptureFixture[str], path: Path) -> int:
@@ -234,6 +248,24 @@ def test_any_changed_byte_around_the_files_is_found(packed_run: Path, tmp_path: 
         path.write_bytes(changed)
         with contextlib.suppress(ValueError):  # an ArtifactError
             assert failed(path), place
+
+
+def test_the_bytes_of_the_archive_are_those_of_the_format() -> None:
+    """Written here from the specification of zip, field by field, so that no version of a library can change them."""
+    files = {VOTES: b"some votes", MANIFEST: b"{}"}
+    local, central = b"", b""
+    for name in (MANIFEST, VOTES):  # the manifest first, whatever comes first here
+        about = struct.pack("<HHHHHIIIHH", 20, 0, 0, 0, 0x21, *_sizes(files[name]), len(name), 0)
+        place, mode = len(local), 0o644 << 16
+        local += b"PK\3\4" + about + name.encode() + files[name]
+        central += b"PK\1\2" + struct.pack("<BB", 20, 3) + about
+        central += struct.pack("<HHHII", 0, 0, 0, mode, place) + name.encode()
+    end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 2, 2, len(central), len(local), 0)
+    assert packed(files) == local + central + end
+
+
+def _sizes(content: bytes) -> tuple[int, int, int]:
+    return zlib.crc32(content), len(content), len(content)
 
 
 @pytest.mark.parametrize("cut", [1, 21, 22, 100, 0.5, 0.99])
@@ -606,12 +638,18 @@ def test_conditions_units_and_encoders_are_said() -> None:
 
 def test_evasion_is_shown_only_where_a_frontier_is() -> None:
     certificate = certify(votes())
-    assert "input changes by a Euclidean length" not in _text(mapping.html(certificate))
-    radius = np.stack([certificate.radius, np.minimum(certificate.radius, [1, -1, -1])])
-    status = np.stack([certificate.status, certificate.status])
-    moved = replace(certificate, frontier=Frontier((0.0, 0.5), "pixels", radius, status))
-    text = _text(mapping.html(moved))
-    assert "1 of 3 predictions are certified where the input changes by a Euclidean length of up to 0.5" in text
+    assert "Euclidean" not in _text(mapping.html(certificate))
+    status = np.stack([certificate.status] * 3)
+    so_many = (
+        "So many of 3 predictions are certified where the input changes by up to a Euclidean length, in pixel values"
+    )
+    for nearer, farther, said in ((2, -1, "1 at 0.25, 0 at 0.5"), (2, 0, "1 at 0.25, 1 at 0.5"), (-1, -1, None)):
+        radius = np.stack([certificate.radius, [nearer, -1, -1], [farther, -1, -1]])
+        moved = replace(certificate, frontier=Frontier((0.0, 0.25, 0.5), "pixels", radius, status))
+        text = _text(mapping.html(moved))
+        assert (so_many in text) == (said is not None)
+        assert said is None or f"divided by 255: {said}." in text
+        assert said is None or "0.25 0 1 of 3 (33.3%) 1 of 3 (33.3%)" in text
 
 
 # --- a run that trained ---------------------------------------------------------------------------------------------

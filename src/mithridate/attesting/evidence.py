@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SCHEMA = "mithridate.evidence/1"
+NOT_SIGNED = "not signed"
 
 
 def write_evidence(
@@ -191,7 +192,7 @@ def _read_manifest(files: Mapping[str, bytes]) -> dict[str, Any]:
 def _check_signature(files: Mapping[str, bytes], wanted: bytes | None) -> Check:
     """That the manifest is signed by the key that is stated, or by the one that is wanted."""
     if SIGNATURE not in files:
-        words = "not signed: anyone could have written this archive"
+        words = f"{NOT_SIGNED}: anyone could have written this archive"
         return Check("signature", wanted is None, words if wanted is None else f"{words}, and a signature is required")
     try:
         is_valid = signing.is_by_its_key(files[MANIFEST], signing.Signature(files[SIGNATURE], files[KEY]))

@@ -265,10 +265,18 @@ def run_verify(arguments: argparse.Namespace) -> int:
             said = f"Condition {conditions[str(assumption)]}" if str(assumption) in conditions else "Assumed"
             console.print(f"{said}: {one_line(assumption)}")
         what = "evidence" if is_evidence else "certificate"
-        holds = f"The {what} holds, under these assumptions."
+        holds = f"The {what} holds, under these assumptions{_unless_signed(outcome)}."
         console.print(holds if outcome.valid else f"The {what} does NOT hold.")
         _shared.print_conditions(console, outcome.conditions)
     return 0 if outcome.valid else 1
+
+
+def _unless_signed(outcome: "Verification") -> str:
+    """That nobody signed the evidence, as the end of a sentence; empty for a certificate, which has no signature."""
+    from mithridate.attesting.evidence import NOT_SIGNED
+
+    unsigned = any(each.name == "signature" and each.detail.startswith(NOT_SIGNED) for each in outcome.checks)
+    return ", but it is not signed" if unsigned else ""
 
 
 def _verified(arguments: argparse.Namespace) -> "Verification":

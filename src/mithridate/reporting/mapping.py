@@ -12,8 +12,8 @@ from mithridate._text import capitalised
 from mithridate._version import VERSION
 from mithridate.core.certificate import Certificate, Curve, cautions, confidence, is_guarantee
 from mithridate.core.conditions import Statement, explained, listed_ids
+from mithridate.core.input_change import Frontier
 from mithridate.core.mechanism import Private
-from mithridate.core.rule import ExactRule
 from mithridate.reporting import rendering
 from mithridate.reporting import sentences as words
 from mithridate.reporting.report_page import mean_of_shares
@@ -105,7 +105,7 @@ def claim(certificate: Certificate) -> tuple[tuple[str, str], ...]:
     known = words.baseline(certificate)
     return (
         ("threat", certificate.threat.of(units)),
-        ("change of the input", "".join(words.moved_inputs(certificate)) or "none: inputs stay as they are"),
+        ("change of the input", _changes(certificate)),
         (
             "what radii count",
             f"{votes.unit.counted(votes.unit.count)} in the training data" if votes.unit else units.many,
@@ -123,23 +123,28 @@ def claim(certificate: Certificate) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _changes(certificate: Certificate) -> str:
+    """For which changes of the input there are radii."""
+    if certificate.frontier is None:
+        return "none: inputs stay as they are"
+    changes = ", ".join(f"{change:g}" for change in certificate.frontier.changes)
+    return f"up to {changes}, as a Euclidean length, {certificate.frontier.in_words}"
+
+
 def shares(certificate: Certificate) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the shares by radius; for each change of the input, where it has several."""
     units, correct = certificate.votes.unit_words, certificate.votes.labels is not None
     header = [units.radius(), "certified", *(["correct and certified"] if correct else [])]
     radii = certificate.round_radii()
-    if certificate.frontier is None or len(certificate.frontier.changes) == 1:
+    changes = 1 if certificate.frontier is None else len(certificate.frontier.changes)
+    if certificate.frontier is None or changes == 1:
         return header, [[f"{radius:,}", *_shares_at(certificate, radius)] for radius in radii]
     rows = [
-        [f"{radius:,}, input change up to {change:g}", *_shares_at(certificate.at_input_change(change), radius)]
-        for change in (certificate.frontier.changes[at] for at in _some(len(certificate.frontier.changes)))
+        [f"{change:g}", f"{radius:,}", *_shares_at(certificate.at_input_change(change), radius)]
+        for change in (certificate.frontier.changes[at] for at in words.evenly(changes, words.MOST_CHANGES_SHOWN))
         for radius in radii
     ]
-    return header, rows
-
-
-def _some(count: int) -> list[int]:
-    return words.evenly(count, words.MOST_CHANGES_SHOWN)
+    return ["input change up to", *header], rows
 
 
 def _shares_at(certificate: Certificate, radius: int) -> list[str]:
@@ -208,17 +213,23 @@ def _if(certificate: Certificate) -> str:
 def _evasion(certificate: Certificate, title: str) -> Topic:
     """Inputs that were made to mislead."""
     frontier = certificate.frontier
-    if frontier is None or not frontier.changes[-1] or not is_guarantee(certificate):
-        nothing = "Nothing: the claim is about these inputs as they are."
+    kept = {} if frontier is None or not is_guarantee(certificate) else _kept(frontier)
+    if frontier is None or not any(kept.values()):
+        nothing = "Nothing: no prediction is certified where its input changes."
         return Topic(title, _NOT_SHOWN, nothing, "How predictions change where an input was changed to mislead.")
-    largest = frontier.changes[-1]
-    radii = certificate.at_input_change(largest).radius
-    kept = int((radii >= (1 if isinstance(certificate.method, ExactRule) else 0)).sum())
+    listed = ", ".join(f"{count:,} at {change:g}" for change, count in kept.items())
     shown = (
-        f"{kept:,} of {len(radii):,} predictions are certified where the input changes by a Euclidean length of up to "
-        f"{largest:g}, {frontier.in_words}."
+        f"So many of {len(certificate.radius):,} predictions are certified where the input changes by up to a "
+        f"Euclidean length, {frontier.in_words}: {listed}. How many changed {certificate.votes.unit_words.many_in_full} they "
+        "withstand besides, the table above says."
     )
     return Topic(title, _IN_PART, shown, "Larger changes, and changes that are small to a person by another measure.")
+
+
+def _kept(frontier: Frontier) -> dict[float, int]:
+    """How many predictions are certified where the input changes, by how far."""
+    places = words.evenly(len(frontier.changes), words.MOST_CHANGES_SHOWN)
+    return {frontier.changes[at]: int((frontier.radius[at] >= 0).sum()) for at in places if frontier.changes[at]}
 
 
 def _encoders(certificate: Certificate) -> list[Statement]:
