@@ -218,10 +218,11 @@ def _evasion(certificate: Certificate, title: str) -> Topic:
         nothing = "Nothing: no prediction is certified where its input changes."
         return Topic(title, _NOT_SHOWN, nothing, "How predictions change where an input was changed to mislead.")
     listed = ", ".join(f"{count:,} at {change:g}" for change, count in kept.items())
+    many = certificate.votes.unit_words.many_in_full
     shown = (
         f"So many of {len(certificate.radius):,} predictions are certified where the input changes by up to a "
-        f"Euclidean length, {frontier.in_words}: {listed}. How many changed {certificate.votes.unit_words.many_in_full} they "
-        "withstand besides, the table above says."
+        f"Euclidean length, {frontier.in_words}: {listed}. How many changed {many} they withstand besides, the "
+        "table above says."
     )
     return Topic(title, _IN_PART, shown, "Larger changes, and changes that are small to a person by another measure.")
 
