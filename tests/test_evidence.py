@@ -652,6 +652,26 @@ def test_evasion_is_shown_only_where_a_frontier_is() -> None:
         assert said is None or "0.25 0 1 of 3 (33.3%) 1 of 3 (33.3%)" in text
 
 
+@pytest.mark.more
+def test_the_page_in_a_browser(tmp_path: Path) -> None:
+    """It fits a phone and a desk, and opens in silence, whatever a vendor is called."""
+    browsers = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium; `make browser` installs it")
+    made = replace(votes(), training=replace(TRAINING, units="cd" * 32), unit=Unit("supplier-" * 8, 40))
+    (tmp_path / "mapping.html").write_text(mapping.html(certify(made)), encoding="utf-8")
+    with browsers.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for width in (390, 1280):
+            page, said = browser.new_page(viewport={"width": width, "height": 900}), list[str]()
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.goto((tmp_path / "mapping.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert said == []
+        browser.close()
+
+
 # --- a run that trained ---------------------------------------------------------------------------------------------
 
 
