@@ -25,7 +25,7 @@ SDIST = {
     "experiments", "mkdocs.yml", "pyproject.toml", "src", "tests",
 }  # fmt: skip
 # These need no extra, the others name theirs.
-CORE = ("certify", "gate", "init", "merge", "plan", "report", "split", "verify")
+CORE = ("certify", "evidence", "gate", "init", "merge", "plan", "report", "split", "verify")
 
 
 def outcome(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

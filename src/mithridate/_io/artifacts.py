@@ -228,7 +228,7 @@ _MOST_MEMBERS = 1 << 12
 # The last of all characters.
 _LARGEST = 0x10FFFF
 # What zipfile raises on bytes that are no zip, or only look like one.
-_NO_ZIP = (
+NO_ZIP = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -289,7 +289,7 @@ def read_npz(path: Path, wanted: str) -> dict[str, npt.NDArray[Any]]:
             raise ArtifactError(
                 f"The array {error.name!r:.80} of {path} is not a plain array of numbers; save it as one."
             ) from error
-        except (_DamagedError, *_NO_ZIP) as error:
+        except (_DamagedError, *NO_ZIP) as error:
             raise ArtifactError(
                 f"{path} is not a readable .npz (truncated, damaged or of another kind: "
                 f"{str(error) or type(error).__name__}); give one with {wanted}."

@@ -41,6 +41,7 @@ _HOMES = {
     "predict": "certifying",
     "report": "certificates",
     "compare": "compare",
+    "evidence": "evidence",
     "verify": "certificates",
     "gate": "gate",
     "audit": "audit",

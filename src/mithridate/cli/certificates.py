@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -23,6 +23,9 @@ from mithridate.reporting import sentences as words
 from mithridate.reporting.rendering import checked_pictures
 from mithridate.reporting.report import checked_point_names, format_of
 
+if TYPE_CHECKING:
+    from mithridate.auditing.verification import Verification
+
 _REPORT_EXAMPLES = """examples:
   mithridate report runs/mnist
   mithridate report certificate.json -o report.html --inputs mnist-test.npz --title "Digits of our customers"
@@ -32,6 +35,7 @@ _VERIFY_EXAMPLES = """examples:
   mithridate verify certificate.json
   mithridate verify runs/mine                               that of the run, and that it is of this very run
   mithridate verify certificate.json --run votes.npz        the same for a certificate and votes from elsewhere
+  mithridate verify evidence.zip --public-key vendor.pem    all of an evidence archive, and whose signature it has
 
 exit status: 0 everything holds, 1 something does not hold or was changed, 2 the file cannot be read
 """
@@ -216,7 +220,7 @@ def add_verify(command: _shared.NewCommand) -> None:
         "certificate",
         metavar="RUN_DIR_OR_CERTIFICATE",
         type=Path,
-        help="directory of a run that was certified, or file written by certify --out",
+        help="directory of a run that was certified, file written by certify --out, or archive written by evidence",
     )
     parser.add_argument(
         "--run",
@@ -226,15 +230,21 @@ def add_verify(command: _shared.NewCommand) -> None:
         help="also compare counts, mechanism, recipe, data, inputs, size and conditions with the run, or the votes "
         "file, that was certified (RUN_DIR); without it they are believed as the certificate has them",
     )
+    parser.add_argument(
+        "--public-key",
+        type=Path,
+        metavar="FILE.pem",
+        help="of an evidence archive: the Ed25519 key by which it has to be signed",
+    )
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
     """Verify and print."""
     # Imported here because the second route needs more of scipy than the other commands should wait for.
-    from mithridate.auditing.verification import verify
+    from mithridate.attesting.archive import is_archive
 
-    with progress_bar("claims checked") as progress:
-        outcome = verify(arguments.certificate, run=arguments.source, progress=progress)
+    is_evidence = is_archive(arguments.certificate)
+    outcome = _verified_evidence(arguments) if is_evidence else _verified(arguments)
     if arguments.json:
         _shared.print_json(outcome.to_dict())
     else:
@@ -245,8 +255,37 @@ def run_verify(arguments: argparse.Namespace) -> int:
         for assumption in outcome.assumptions:
             said = f"Condition {conditions[str(assumption)]}" if str(assumption) in conditions else "Assumed"
             console.print(f"{said}: {one_line(assumption)}")
-        console.print(
-            "The certificate holds, under these assumptions." if outcome.valid else "The certificate does NOT hold."
-        )
+        what = "evidence" if is_evidence else "certificate"
+        holds = f"The {what} holds, under these assumptions{_unless_signed(outcome)}."
+        console.print(holds if outcome.valid else f"The {what} does NOT hold.")
         _shared.print_conditions(console, outcome.conditions)
     return 0 if outcome.valid else 1
+
+
+def _unless_signed(outcome: "Verification") -> str:
+    """That nobody signed the evidence, as the end of a sentence; empty for a certificate, which has no signature."""
+    from mithridate.attesting.evidence import NOT_SIGNED
+
+    unsigned = any(each.name == "signature" and each.detail.startswith(NOT_SIGNED) for each in outcome.checks)
+    return ", but it is not signed" if unsigned else ""
+
+
+def _verified(arguments: argparse.Namespace) -> "Verification":
+    from mithridate.auditing.verification import verify
+
+    if arguments.public_key is not None:
+        raise ConfigError(
+            f"--public-key is for evidence archives, and {arguments.certificate} is none; leave it out, or give what "
+            "mithridate evidence wrote."
+        )
+    with progress_bar("claims checked") as progress:
+        return verify(arguments.certificate, run=arguments.source, progress=progress)
+
+
+def _verified_evidence(arguments: argparse.Namespace) -> "Verification":
+    from mithridate.attesting.evidence import verify_evidence
+
+    with progress_bar("claims checked") as progress:
+        return verify_evidence(
+            arguments.certificate, run=arguments.source, public_key=arguments.public_key, progress=progress
+        )

@@ -452,10 +452,8 @@ def run_certify(arguments: argparse.Namespace) -> int:
                 raise ConfigError(f"{flag} would overwrite the votes in {arguments.votes}; give another name.")
     if arguments.csv is not None and arguments.out is not None and _same_place(arguments.csv, arguments.out):
         raise ConfigError(f"--csv and --out are both {arguments.out}; give two names.")
-    method = method_from(arguments)
-    votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
-    together = {} if arguments.collective is None else {"collective": arguments.collective}
-    certificate = _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope, **together)
+    certificate = _certificate(arguments)
+    votes = certificate.votes
     if arguments.out is not None:
         certificate.save(arguments.out)
     if arguments.csv is not None:
@@ -467,6 +465,24 @@ def run_certify(arguments: argparse.Namespace) -> int:
     else:
         _print_certificate(_shared.console(), certificate, arguments, average)
     return 0
+
+
+def _certificate(arguments: argparse.Namespace) -> Certificate:
+    """The certificate that the flags of `certify` ask for."""
+    method = method_from(arguments)
+    votes = read_votes(arguments.votes, mechanism=mechanism_from(arguments), labels_key=arguments.labels_key)
+    together = {} if arguments.collective is None else {"collective": arguments.collective}
+    return _certified(votes, method, arguments, bounds=arguments.bounds, scope=arguments.scope, **together)
+
+
+def certified_run(run_dir: Path, flags: Sequence[str]) -> Certificate:
+    """What `mithridate certify RUN_DIR` with these flags certifies, and writes into the directory."""
+    arguments = _shared.new_parser(["certify"]).parse_args(["certify", *flags, "--", str(run_dir)])
+    _take_run(arguments)
+    _shared.check_writable(arguments.out)
+    certificate = _certificate(arguments)
+    certificate.save(arguments.out)
+    return certificate
 
 
 def _on_average(votes: Votes, arguments: argparse.Namespace) -> StatisticalBound | None:
