@@ -269,7 +269,7 @@ def _updated(earlier: _Earlier, shown: Path, new: Any, remove: Any, progress: Pr
     runtime, models = _runtime_for(earlier, stage, progress)
     votes = after.run(runtime)
     done = _told(earlier, shown, change, after, votes, models, () if more is None else more.notes)
-    _write_beside(stage, earlier, after, done)
+    _write_beside(stage, shown, earlier, after, done)
     _carry_over(earlier.place, stage)
     _sync(stage)
     exchange(stage, earlier.place)
@@ -293,7 +293,7 @@ def _runtime_for(earlier: _Earlier, stage: Path, progress: Progress | None) -> t
     models = EarlierModels(earlier.place, task_of(earlier.order).job)
     said = models.manifest
     keeps = said.keep_models or (earlier.place / "examples.npz").exists()  # what a learner keeps
-    return dataclasses.replace(runtime, earlier=models, keep_models=keeps, in_flight=said.in_flight), models
+    return dataclasses.replace(runtime, earlier=models, keep_models=keeps, in_flight=said.in_flight_asked), models
 
 
 # --- what comes and what goes -----------------------------------------------------------------------------------------
@@ -374,14 +374,14 @@ def _notes(earlier: _Earlier, change: Change, after: Order) -> list[str]:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _write_beside(stage: Path, earlier: _Earlier, after: Order, done: Update) -> None:
+def _write_beside(stage: Path, shown: Path, earlier: _Earlier, after: Order, done: Update) -> None:
     """What the next update, `mithridate audit` and `mithridate train` find the data by, and what was done so far."""
     (stage / _DATA).mkdir()
     save_examples(stage / _DATA / TRAINING, after.given)
     save_examples(stage / _DATA / INPUTS, after.test)
-    project = dataclasses.replace(earlier.project, updated=earlier.place / _DATA)
+    project = dataclasses.replace(earlier.project, updated=shown / _DATA)
     with write_atomically(stage / RUN_PROJECT) as file:
-        file.write(run_toml(project, earlier.place / RUN_PROJECT).encode())
+        file.write(run_toml(project, shown / RUN_PROJECT).encode())
     history = {"schema": _SCHEMA, "updates": [*_history(earlier.place), done.recorded()]}
     with write_atomically(stage / HISTORY) as file:
         file.write((json.dumps(history, indent=1) + "\n").encode())

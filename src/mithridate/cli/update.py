@@ -1,6 +1,7 @@
 """`mithridate update`: examples come and go, and a finished run follows."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -78,7 +79,8 @@ def _print(console: Console, done: Update) -> None:
         number, most = done.moved(up=up)
         end = "" if most is None else f", at most from {most['from']:,} to {most['to']:,} (input {most['input']})"
         console.print(f"{counted(number, 'radius') if number == 1 else f'{number:,} radii'} {word}{end}.")
-    console.print(f"The run in {done.run_dir} is up to date; certify it with: mithridate certify {done.run_dir}")
+    command = f"mithridate certify {shlex.quote(done.run_dir)}"
+    console.print(f"The run in {done.run_dir} is up to date; certify it with: {command}", soft_wrap=True)
     _shared.print_conditions(console, done.after.assumptions)
 
 

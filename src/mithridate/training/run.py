@@ -333,7 +333,8 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     build = partial(task.job.trainer.machine, task.job, target, runtime.precision)
     known = runtime.known if task.job.config.is_deterministic and target.type == "cpu" else None
     is_new = task.job.config.is_deterministic and stored is None and not (known is not None and known.is_rehearsed)
-    machine = rehearsed(build, runtime.in_flight) if is_new else build(in_flight)
+    asked = runtime.in_flight or (None if runtime.earlier is None else runtime.earlier.manifest.in_flight)
+    machine = rehearsed(build, asked) if is_new else build(in_flight)
     manifest = manifest_of(task, machine, target, runtime.in_flight)
     if runtime.earlier is not None:
         fill = partial(_train_changed, machine, target, runtime.earlier)
