@@ -257,7 +257,7 @@ def _updated(earlier: _Earlier, shown: Path, new: Any, remove: Any, progress: Pr
     gone = None if remove is None else _gone(remove, before.given, project)
     holdout = project.holdout if project.test is None and project.data_name is None else 0.0
     classes = project.options.get("classes")
-    change = changed(before.given, before.test, more, gone, holdout=holdout, classes=classes)
+    change = changed(before.given, more, gone, holdout=holdout, classes=classes)
     after = _order_of(project, change.training, before.test)
     if after.defence.name != before.defence.name:
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate._io.files import read_file
-from mithridate._text import counted, did_you_mean, shown
+from mithridate._text import capitalised, counted, did_you_mean, shown
 from mithridate.data.examples import Examples, joined
 from mithridate.data.partition import content_hashes, is_held_out
 from mithridate.data.sources import TABLE_FILES
@@ -42,7 +42,6 @@ class Change:
 
 def changed(
     training: Examples,
-    test: Examples,
     more: Examples | None,
     gone: Examples | Sequence[str] | None,
     *,
@@ -57,7 +56,6 @@ def changed(
 
     Args:
         training: what was trained on.
-        test: what is voted on; with a share, the examples that were held out.
         more: what comes.
         gone: what goes: as many examples as there are of each, or all examples of units of these names.
         holdout: the share that was held out of the data, 0 where there is a test set.
@@ -66,7 +64,7 @@ def changed(
     Raises:
         ConfigError: what is to go is not there, or too little would be left.
     """
-    keep, unseen = _kept(training, test, gone, holdout)
+    keep, unseen = _kept(training, gone, holdout)
     added, out = None, 0
     counts_labels = classes is None and training.class_names is None
     if more is not None:
@@ -114,40 +112,40 @@ def _check_left(training: Examples, keep: Mask, added: Examples | None, *, count
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def _kept(
-    training: Examples, test: Examples, gone: Examples | Sequence[str] | None, holdout: float
-) -> tuple[Mask, int]:
+def _kept(training: Examples, gone: Examples | Sequence[str] | None, holdout: float) -> tuple[Mask, int]:
     """Which examples stay, and how many of those that are to go are held out."""
     if gone is None:
         return np.ones(len(training.x), dtype=np.bool_), 0
     if isinstance(gone, Examples):
-        return _without(training, test, gone, holdout)
-    return _without_units(training, test, gone)
+        return _without(training, gone, holdout)
+    return _without_units(training, gone, holdout)
 
 
-def _without(training: Examples, test: Examples, gone: Examples, holdout: float) -> tuple[Mask, int]:
+def _without(training: Examples, gone: Examples, holdout: float) -> tuple[Mask, int]:
     places = defaultdict[bytes, list[int]](list)
     for place, key in enumerate(_keys(training)):
         places[key].append(place)
-    there = Counter(_keys(test)) if holdout and test.y is not None else Counter[bytes]()
+    held_out = is_held_out(gone, holdout) if holdout else np.zeros(len(gone.x), dtype=np.bool_)
     keep, unseen, taken = np.ones(len(training.x), dtype=np.bool_), 0, Counter[bytes]()
     for row, key in enumerate(_keys(gone)):
-        number = taken[key]
+        number, there = taken[key], places.get(key, [])
         taken[key] += 1
-        if number < len(places.get(key, ())):
-            keep[places[key][number]] = False
-        elif number < there[key]:
+        if number < len(there):
+            keep[there[number]] = False
+        elif held_out[row]:
             unseen += 1
         else:
-            name = f"example {row} (from 0)" if gone.ids is None else gone.ids[row]
-            what = "is not in the training data"
-            if number:
-                what = f"is there {counted(number, 'time')} only, and is to be removed once more"
-            raise ConfigError(
-                f"{name[:1].upper()}{name[1:]} of what is to be removed {what}: no example that is left has these "
-                "values and this label. Give rows as they were trained on, and each as often as it is to go."
-            )
+            raise ConfigError(_not_there(gone, row, number))
     return keep, unseen
+
+
+def _not_there(gone: Examples, row: int, before: int) -> str:
+    name = capitalised(f"example {row} (from 0)" if gone.ids is None else gone.ids[row])
+    if before:
+        what = f"is in the training data {counted(before, 'time')} only, and is to be removed once more"
+    else:
+        what = "is not in the training data: no example there has these values and this label"
+    return f"{name} of what is to be removed {what}. Give rows as they were trained on, each as often as it is to go."
 
 
 def _keys(examples: Examples) -> list[bytes]:
@@ -159,26 +157,27 @@ def _keys(examples: Examples) -> list[bytes]:
     return [row.tobytes() for row in hashes]
 
 
-def _without_units(training: Examples, test: Examples, names: Sequence[str]) -> tuple[Mask, int]:
+def _without_units(training: Examples, names: Sequence[str], holdout: float) -> tuple[Mask, int]:
     units = training.units
     if units is None:
         raise ConfigError(
             "A list of names removes sources, and this run certifies single examples; remove rows like those of the "
             "training file."
         )
-    numbers, held_out, chosen = {name: at for at, name in enumerate(units.names)}, 0, list[int]()
-    elsewhere = () if test.units is None else test.units.names
-    for name in names:
+    numbers, chosen = {name: at for at, name in enumerate(units.names)}, list[int]()
+    for name in Units.of(names, units.name).names:
         if name in numbers:
             chosen.append(numbers[name])
-        elif name in elsewhere:
-            assert test.units is not None
-            held_out += int((test.units.of_example == elsewhere.index(name)).sum())
-        else:
+        elif not holdout or not _is_name_held_out(name, units.name, holdout):
             raise ConfigError(
                 f"No training example is of the {units.name} {shown(name)}; {did_you_mean(name, units.names)}"
             )
-    return ~np.isin(units.of_example, chosen), held_out
+    return ~np.isin(units.of_example, chosen), 0
+
+
+def _is_name_held_out(name: str, unit: str, holdout: float) -> bool:
+    one = Examples(np.zeros((1, 1)), None, units=Units.of([name], unit))
+    return bool(is_held_out(one, holdout)[0])
 
 
 def names_in(path: Path, unit: str | None, known: Sequence[str]) -> tuple[str, ...] | None:
