@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mithridate._io.files import PathLike, exchange, parse_json, read_file, write_atomically
+from mithridate._io.files import PathLike, exchange, parse_json, read_file, recover, write_atomically
 from mithridate._text import counted
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate
@@ -141,11 +141,11 @@ class Update:
 
     def recorded(self) -> dict[str, Any]:
         """What the history of the run says of it."""
-        names = ("added", "removed", "held_out", "examples", "models", "retrained", "constants_changed", "sources")
+        names = ("added", "removed", "held_out", "examples", "models", "retrained", "constants_changed")
         said = self.to_dict()
         training = self.after.votes.training
         kept = {name: said[name] for name in names}
-        changes = {"predictions_changed": len(said["predictions_changed"]), "radii_shrank": said["radii_shrank"]}
+        changes = {name: len(said[name]) for name in ("sources", "predictions_changed")}
         data = None if training is None else training.to_dict()
         return {"at": datetime.now(UTC).isoformat(timespec="seconds"), **kept, **changes, "training": data}
 
@@ -187,10 +187,16 @@ def update(
     if new is None and remove is None:
         raise ConfigError("There is nothing to update: give new examples, examples to remove, or both.")
     place = Path(os.path.realpath(run_dir))
+    recover(_stage_of(place), place)
     _check_run(place, run_dir)
     with locked(place):
         earlier = _Earlier.of(place)
         return _updated(earlier, Path(run_dir), new, remove, progress)
+
+
+def _stage_of(place: Path) -> Path:
+    """Where the new run is made: beside the old one, so that they can change places."""
+    return place.with_name(f".{place.name}.update")
 
 
 def _check_run(place: Path, shown: PathLike) -> None:
@@ -264,7 +270,7 @@ def _updated(earlier: _Earlier, shown: Path, new: Any, remove: Any, progress: Pr
             f"{after.count:,} training examples are of another size step, by which the method would be "
             f"{after.defence.name} in place of {before.defence.name}; name the method in [train], and train again."
         )
-    stage = earlier.place.with_name(f".{earlier.place.name}.update")
+    stage = _stage_of(earlier.place)
     _remove(stage)  # of an update that was killed
     runtime, models = _runtime_for(earlier, stage, progress)
     votes = after.run(runtime)

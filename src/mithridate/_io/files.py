@@ -230,13 +230,27 @@ def exchange(one: Path, other: Path) -> None:
     """
     try:
         if not _exchanged_at_once(one, other):
-            before = one.with_name(f"{one.name}.before")
+            before = _before(one)
             os.rename(other, before)
             os.rename(one, other)
             os.rename(before, one)
     except OSError as error:
         raise ArtifactError(f"Cannot put {one} in the place of {other}: {error.strerror}. Check the folder.") from error
     sync_folder(other.parent)
+
+
+def recover(one: Path, other: Path) -> None:
+    """Undo an exchange that was interrupted where it takes more than one step."""
+    before = _before(one)
+    with contextlib.suppress(OSError):
+        if before.exists() and not other.exists():
+            os.rename(before, other)
+        elif before.exists() and not one.exists():
+            os.rename(before, one)
+
+
+def _before(one: Path) -> Path:
+    return one.with_name(f"{one.name}.before")
 
 
 # Of renameat2: relative to the working folder, and exchange.
