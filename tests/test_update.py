@@ -23,7 +23,7 @@ LINEAR = ("--model", "linear", "--steps", "1", "--batch-size", "4", "--features"
 METHODS = {
     "nearest-neighbours": ("--neighbours", "7,3", "--leads", "3"),
     "kernel-vote": ("--width", "0.2"),
-    "dpa": ("--partitions", "6", *LINEAR),
+    "dpa": ("--partitions", "6", "--in-flight", "2", *LINEAR),
     "finite-aggregation": ("--partitions", "3", "--spread", "2", *LINEAR),
     "run-off-election": ("--partitions", "6", *LINEAR),
     "run-off-finite-aggregation": ("--partitions", "3", "--spread", "2", *LINEAR),

@@ -235,6 +235,11 @@ class _Earlier:
         Raises:
             ArtifactError: it is not.
         """
+        if not (place / RUN_PROJECT).exists():
+            raise ArtifactError(
+                f"{place} has no {RUN_PROJECT}, by which an update finds the training data; `mithridate train` leaves "
+                "one in its runs. Train the run by that command."
+            )
         project, votes = project_of_run(place), Votes.load(place / "votes.npz")
         training, test = project.examples()
         order = _order_of(project, training, test)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mithridate._io.artifacts import read_npz, write_npz
+from mithridate._io.artifacts import read_npz
 from mithridate._io.files import parse_json, write_atomically
 from mithridate.core.conditions import from_plain, to_plain
 from mithridate.data.declarations import Declaration
@@ -42,7 +42,7 @@ def save_examples(path: Path, examples: Examples) -> None:
     if examples.ids is not None:
         arrays["ids"] = np.array(list(examples.ids), dtype=np.str_)
     with write_atomically(path, durable=True) as file:
-        write_npz(file, arrays)
+        np.savez(file, **arrays)  # not packed: they are written at every update, and read at the next
 
 
 def load_examples(path: Path, declaration: Declaration | None) -> Examples:
