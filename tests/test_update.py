@@ -132,6 +132,20 @@ def test_without_kept_models_the_votes_before_are_trained_out(folder: Path) -> N
     assert_same(place, trained(folder, "scratch", both(rows, some(rows, slice(0, 1))), "dpa", "--no-keep-models"))
 
 
+@pytest.mark.more
+def test_learners_of_the_earlier_parts_are_trained_once_more(folder: Path) -> None:
+    rows = drawn(np.random.default_rng(15), 60, units=False)
+    flags = ("--num-train", "60", "--classes", "3", "--partitions", "6", "--learner", "extra-trees", "--device", "cpu")
+    for name, data in (("run", rows), ("scratch", both(rows, some(rows, slice(0, 1))))):
+        np.savez(f"{name}.npz", **data)
+        words = ["train", "--train", f"{name}.npz", "--test", "test.npz", "--method", "dpa", "--run-dir", name]
+        assert main([*words, *flags]) == 0
+    np.savez("new.npz", **some(rows, slice(0, 1)))
+    done = update("run", "new.npz")
+    assert (done.retrained, done.trained_before) == (1, 1)
+    assert_same(Path("run"), Path("scratch"))
+
+
 def test_predictions_are_those_of_the_new_models(folder: Path) -> None:
     rows = drawn(np.random.default_rng(3), 60, units=False)
     place = trained(folder, "run", rows, "dpa")
@@ -199,6 +213,7 @@ def test_constants_follow_the_size_as_in_training_from_scratch(folder: Path) -> 
         ("gone.txt", "u3\nu5\n", "dpa"),
         ("gone.txt", "unit\nu3\nu5", "kernel-vote"),
         ("gone.csv", "unit\nu3\nu5\n", "kernel-vote"),
+        ("gone.csv", "u3\nu5\n", "kernel-vote"),
     ],
 )
 def test_sources_go_by_name(folder: Path, name: str, text: str, method: str) -> None:

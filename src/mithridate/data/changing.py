@@ -199,9 +199,9 @@ def names_in(path: Path, unit: str | None, known: Sequence[str]) -> tuple[str, .
     if unit is None or path.suffix.lower() not in TABLE_FILES:
         return None
     table = read_table(path)
-    if len(table.names) != 1 or (table.names[0] != unit and table.names[0] not in known):
+    if len(table.names) != 1:  # examples have a label, too
         return None
-    first = () if table.names[0] == unit else table.names
+    first = table.names if table.names[0] in known else ()
     units = Units.of(table.cells(table.names[0]), unit, "row")
     return tuple(dict.fromkeys((*first, *units.names)))
 
