@@ -369,16 +369,23 @@ def test_classes_that_are_counted_neither_come_nor_go(folder: Path) -> None:
 def test_an_update_that_fails_late_leaves_the_old_run(csv_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("new.csv").write_text("height,width,kind\n1,1,a\n")
     before = contents_of(csv_run)
-    for name in ("_told", "_write_beside", "_sync", "exchange"):
+    full = OSError(28, "No space left on device")
+    for name, failure, said in (
+        ("_told", KeyboardInterrupt(), KeyboardInterrupt),
+        ("_write_beside", full, ArtifactError),
+        ("_sync", full, ArtifactError),
+        ("exchange", KeyboardInterrupt(), KeyboardInterrupt),
+    ):
         with monkeypatch.context() as patch:
 
-            def fails(*_: Any) -> None:
-                raise KeyboardInterrupt
+            def fails(*_: Any, error: BaseException = failure) -> None:
+                raise error
 
             patch.setattr(updating, name, fails)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(said):
                 update(csv_run, "new.csv")
         assert contents_of(csv_run) == before
+        assert [each.name for each in csv_run.parent.iterdir()] == [csv_run.name]
     done = update(csv_run, "new.csv")
     assert done.examples == 81
     assert [each.name for each in csv_run.parent.iterdir()] == [csv_run.name]

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -276,16 +276,35 @@ def _updated(earlier: _Earlier, shown: Path, new: Any, remove: Any, progress: Pr
             f"{after.defence.name} in place of {before.defence.name}; name the method in [train], and train again."
         )
     stage = _stage_of(earlier.place)
-    _remove(stage)  # of an update that was killed
-    runtime, models = _runtime_for(earlier, stage, progress)
-    votes = after.run(runtime)
-    done = _told(earlier, shown, change, after, votes, models, () if more is None else more.notes)
-    _write_beside(stage, shown, earlier, after, done)
-    _carry_over(earlier.place, stage)
-    _sync(stage)
-    exchange(stage, earlier.place)
-    _remove(stage)
+    with _staged(stage):
+        runtime, models = _runtime_for(earlier, stage, progress)
+        votes = after.run(runtime)
+        done = _told(earlier, shown, change, after, votes, models, () if more is None else more.notes)
+        _write_beside(stage, shown, earlier, after, done)
+        _carry_over(earlier.place, stage)
+        _sync(stage)
+        exchange(stage, earlier.place)
     return done
+
+
+@contextlib.contextmanager
+def _staged(stage: Path) -> Iterator[None]:
+    """A place for the new run, which is the old one's afterwards; what is left there goes, also of a killed update.
+
+    Raises:
+        ArtifactError: it cannot be written to.
+    """
+    try:
+        _remove(stage)
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise ArtifactError(
+            f"Cannot write {stage}: {reason}. The run stays what it was; make room, or move it."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(stage)
 
 
 def _runtime_for(earlier: _Earlier, stage: Path, progress: Progress | None) -> tuple[RuntimeOptions, Any]:
