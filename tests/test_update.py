@@ -16,6 +16,7 @@ from test_cli import run
 from mithridate import ArtifactError, ConfigError, Votes, update, updating
 from mithridate._io.files import exchange, recover
 from mithridate.cli import main
+from mithridate.training.earlier_models import EarlierModels
 from mithridate.training.engine import Engine
 
 Rows = dict[str, Any]
@@ -130,6 +131,19 @@ def test_without_kept_models_the_votes_before_are_trained_out(folder: Path) -> N
     done = update(place, folder / "new.npz")
     assert (done.retrained, done.trained_before) == (1, 1)
     assert_same(place, trained(folder, "scratch", both(rows, some(rows, slice(0, 1))), "dpa", "--no-keep-models"))
+
+
+def test_where_models_are_trained_in_groups_touched_groups_are_trained(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, but here."""
+    rows = drawn(np.random.default_rng(16), 60, units=False)
+    place = trained(folder, "run", rows, "dpa")
+    may_take: Any = EarlierModels.may_take
+    monkeypatch.setattr(EarlierModels, "may_take", lambda self, group, alone: may_take(self, group, alone=False))
+    np.savez("new.npz", **some(rows, slice(0, 1)))
+    assert update(place, folder / "new.npz").retrained == 2  # in flight
+    assert_same(place, trained(folder, "scratch", both(rows, some(rows, slice(0, 1))), "dpa"))
 
 
 @pytest.mark.more
