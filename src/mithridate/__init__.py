@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mithridate.tuning.result import Tuning
     from mithridate.tuning.scoring import certified_accuracy_scorer
     from mithridate.tuning.search import tune
+    from mithridate.updating import Update, update
 
 __all__ = [
     "ADP",
@@ -63,6 +64,7 @@ __all__ = [
     "TrainConfig",
     "Tuning",
     "UnsupportedMechanismError",
+    "Update",
     "Verification",
     "Votes",
     "audit",
@@ -75,6 +77,7 @@ __all__ = [
     "read_votes",
     "train",
     "tune",
+    "update",
     "verify",
 ]
 
@@ -102,6 +105,7 @@ _MODULES = {
     "auditing.gating": "Gate gate",
     "auditing.verification": "Verification verify",
     "core.votes": "Votes read_votes",
+    "updating": "Update update",
 }
 # Rooms with public names of their own, for those who write `mithridate.data.Table`.
 _ROOMS = ("data", "defences", "features")

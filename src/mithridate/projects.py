@@ -12,6 +12,7 @@ A project file says where the data is, how it is read and how to train; `mithrid
     trusted = "known.csv"        # trained on, too: examples that no attacker touched; may be left out
     unit = "vendor"              # radii count vendors: a column, an array, or a level of folders; may be left out
     units = "sources.csv"        # of images: a table of files and vendors, in place of the level of folders
+    updated = "data"             # in run directories: a folder with what `mithridate update` made of all these files
     kind = "table"               # and the rest of a declaration, see docs/data.md
 
     [train]
@@ -71,6 +72,7 @@ from mithridate.data.declarations import (
     toml_value,
 )
 from mithridate.data.examples import Examples, joined
+from mithridate.data.kept_examples import load_examples
 from mithridate.data.named import NAMES, load_named
 from mithridate.data.partition import is_held_out, split_by_hash
 from mithridate.data.proposing import Proposal
@@ -87,6 +89,8 @@ from mithridate.training.input_noise import noise_for, trained_on
 from mithridate.training.order import Ray
 
 HOLDOUT = 0.2
+# What a folder of updated examples holds.
+TRAINING, INPUTS = "training.npz", "inputs.npz"
 # What a project file can say beside the constants of the methods: what is wanted, and how it runs.
 _WANTED = ("method", "radius", "private", "calibrate")
 RUNTIME = ("device", "in_flight", "precision", "keep_models")
@@ -130,6 +134,8 @@ class Project:
         tuned: on what trusted examples the constants were chosen, in a sentence that every certificate repeats.
         units: a table that says to which unit each image belongs; None: they say so themselves, where units are
             declared.
+        updated: a folder with the training examples and the inputs to vote on, as `mithridate update` left them; they
+            take the place of all files.
     """
 
     train: Path | None = None
@@ -144,10 +150,13 @@ class Project:
     trusted: Path | None = None
     tuned: str | None = None
     units: Path | None = None
+    updated: Path | None = None
 
     def with_units(self, unit: str | None = None, units: Path | None = None) -> Project:
         """The same, with what a unit is called and where the units of images are, as far as that is said here."""
         declared = self.declaration
+        if self.updated is not None and (unit is not None or units is not None):
+            raise ConfigError(f"The examples in {self.updated} have their units; leave unit and units out.")
         if unit is not None:
             declared = Arrays(unit=unit) if declared is None else replace(declared, unit=unit)
         return replace(self, declaration=declared, units=self.units if units is None else units)
@@ -250,8 +259,8 @@ class Project:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
-        training, test = self._read(progress)
-        if self.trusted is not None:
+        training, test = self._read(progress) if self.updated is None else self._updated(self.updated)
+        if self.trusted is not None and self.updated is None:
             training = joined(training, self._trusted(), "trusted")
         # An assumption, and no condition: what was chosen on other data is the same whatever the training data is.
         tuned = () if self.tuned is None else (Statement(self.tuned),)
@@ -264,7 +273,13 @@ class Project:
             ArtifactError: a file is missing or cannot be read.
             ConfigError: there is no training data, or it is not what was declared.
         """
+        if self.updated is not None:
+            return self._updated(self.updated)[0]
         return self._named(progress)[0] if self.data_name is not None else self._whole()
+
+    def _updated(self, folder: Path) -> tuple[Examples, Examples]:
+        declared = self.declaration
+        return load_examples(folder / TRAINING, declared), load_examples(folder / INPUTS, declared)
 
     def _whole(self) -> Examples:
         return read(self._train_path(), self.declaration, labels=True, units=self.units)
@@ -519,11 +534,12 @@ def _sentences_of(given: Any, name: str) -> tuple[str, ...]:
 def _data_of(data: dict[str, Any], path: Path) -> Project:
     """A project that knows its data alone, from the table [data] of a file."""
     if "name" in data:
-        _refuse_unknown(data, ("name", "data_dir"), f"beside name in [data] of {path}")
+        _refuse_unknown(data, ("name", "data_dir", "updated"), f"beside name in [data] of {path}")
         if not isinstance(data["name"], str) or data["name"] not in NAMES:
             raise ConfigError(f"Expected name in [data] of {path} to be one of {', '.join(NAMES)}.")
-        return Project(name=data["name"], data_dir=_files(data, ("data_dir",), path).get("data_dir"))
-    files = _files(data, ("train", "test", "trusted", "units"), path)
+        folders = _files(data, ("data_dir", "updated"), path)
+        return Project(name=data["name"], data_dir=folders.get("data_dir"), updated=folders.get("updated"))
+    files = _files(data, ("train", "test", "trusted", "units", "updated"), path)
     holdout = data.get("holdout", HOLDOUT)
     _validate.number_in(0, 1, low_open=True, high_open=True, holdout=holdout)
     declared = {name: value for name, value in data.items() if name not in (*files, "holdout")}
@@ -532,8 +548,7 @@ def _data_of(data: dict[str, Any], path: Path) -> Project:
     if declared and "kind" not in declared:
         raise ConfigError(f"Expected kind in [data] of {path}: table, images or arrays; `mithridate init` writes one.")
     declaration = declaration_from_dict(declared) if declared else None
-    train, test, trusted, units = (files.get(name) for name in ("train", "test", "trusted", "units"))
-    return Project(train=train, test=test, trusted=trusted, units=units, holdout=holdout, declaration=declaration)
+    return replace(Project(holdout=holdout, declaration=declaration), **files)
 
 
 def _files(data: dict[str, Any], names: tuple[str, ...], path: Path) -> dict[str, Path]:
@@ -779,11 +794,11 @@ def _written(project: Project, path: Path, header: str, options: Mapping[str, An
 def _data_lines(project: Project, path: Path) -> list[str]:
     """The table [data], whose files are as seen from the folder of a file."""
     if project.name is not None:
-        folder = project.data_dir
-        return ["[data]", f"name = {toml_text(project.name)}"] + (
-            [] if folder is None else [f"data_dir = {toml_text(_relative(folder, path))}"]
-        )
-    named = {"train": project.train, "test": project.test, "trusted": project.trusted, "units": project.units}
+        folders = {"data_dir": project.data_dir, "updated": project.updated}
+        lines = [f"{name} = {toml_text(_relative(folder, path))}" for name, folder in folders.items() if folder]
+        return ["[data]", f"name = {toml_text(project.name)}", *lines]
+    names = ("train", "test", "trusted", "units", "updated")
+    named = {name: getattr(project, name) for name in names}
     files = [f"{name} = {toml_text(_relative(file, path))}" for name, file in named.items() if file is not None]
     files += [f"holdout = {project.holdout!r}"] if project.test is None and project.train is not None else []
     if project.declaration is None:

@@ -5,6 +5,7 @@ Only plain files are opened, and no more is read or unpacked than is stated. The
 """
 
 import contextlib
+import ctypes
 import json
 import math
 import os
@@ -216,6 +217,53 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each of two folders, side by side, the name of the other.
+
+    Guarantee: on Linux at once: at any moment either name leads to one of them, whole. Elsewhere by renaming, with a
+    moment in which `other` is called like `one` with `.before` behind it.
+
+    Raises:
+        ArtifactError: they cannot be renamed.
+    """
+    try:
+        if not _exchanged_at_once(one, other):
+            before = _before(one)
+            os.rename(other, before)
+            os.rename(one, other)
+            os.rename(before, one)
+    except OSError as error:
+        raise ArtifactError(f"Cannot put {one} in the place of {other}: {error.strerror}. Check the folder.") from error
+    sync_folder(other.parent)
+
+
+def recover(one: Path, other: Path) -> None:
+    """Undo an exchange that was interrupted where it takes more than one step."""
+    before = _before(one)
+    with contextlib.suppress(OSError):
+        if before.exists() and not other.exists():
+            os.rename(before, other)
+        elif before.exists() and not one.exists():
+            os.rename(before, one)
+
+
+def _before(one: Path) -> Path:
+    return one.with_name(f"{one.name}.before")
+
+
+# Of renameat2: relative to the working folder, and exchange.
+_HERE, _EXCHANGE = -100, 2
+
+
+def _exchanged_at_once(one: Path, other: Path) -> bool:
+    """Whether the system could do it, which not every file system can."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), ctypes.c_uint(_EXCHANGE)) == 0
 
 
 # --- files that only the user may write -------------------------------------------------------------------------------

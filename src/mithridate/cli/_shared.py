@@ -35,6 +35,7 @@ _HOMES = {
     "plan": "certifying",
     "tune": "tune",
     "train": "train",
+    "update": "update",
     "split": "parts",
     "merge": "parts",
     "certify": "certifying",

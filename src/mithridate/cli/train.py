@@ -293,7 +293,7 @@ def _project(arguments: argparse.Namespace) -> Project:
     files = {name: getattr(arguments, name) for name in ("train", "test", "data_dir", "run_dir")}
     files = {name: value for name, value in files.items() if value is not None}
     if "train" in files:  # in place of the data set of the file
-        project = dataclasses.replace(project, name=None, data_dir=None)
+        project = dataclasses.replace(project, name=None, data_dir=None, updated=None)
     project = dataclasses.replace(project, **files, options={**project.options, **given})
     project = project.with_units(arguments.unit, arguments.units)
     if project.run_dir is None and arguments.recipe is not None:

@@ -200,7 +200,8 @@ class TableReading:
         table: its declaration.
         labels: what gathers the labels; None where there shall be none.
         units: what gathers the names of units; None where there shall be none.
-        training: whether this is training data, which has labels, and values in every column.
+        training: whether this is training data, which has labels.
+        alone: whether it is all of the training data, which has values in every column.
     """
 
     def __init__(
@@ -211,10 +212,11 @@ class TableReading:
         units: GatheredUnits | None = None,
         *,
         training: bool,
+        alone: bool | None = None,
     ) -> None:
         self._path, self._table, self._training = path, table, training
         self._labels, self._units, self.content = labels, units, FileContent(path)
-        self._inputs = inputs_of(table, training=training)
+        self._inputs = inputs_of(table, training=training if alone is None else alone)
 
     @property
     def unit(self) -> str:

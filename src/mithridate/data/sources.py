@@ -53,10 +53,16 @@ class _Request:
     label: str | None
     classes: tuple[str, ...] | None
     units: Path | None
+    further: bool = False
 
     @property
     def training(self) -> bool:
         return self.labels is True
+
+    @property
+    def alone(self) -> bool:
+        """Whether these are all the training data that there is: such has two classes, and values in every column."""
+        return self.training and not self.further
 
     @property
     def unit(self) -> str | None:
@@ -90,7 +96,7 @@ class _Request:
         if len(cells) != count:
             raise ConfigError(f"There are {count} inputs but {len(cells)} labels; give one label for each input.")
         return labelling.numbered(
-            cells, classes=self.classes, place=place, training=self.training, are_numbers=are_numbers
+            cells, classes=self.classes, place=place, training=self.alone, are_numbers=are_numbers
         )
 
 
@@ -102,6 +108,7 @@ def read(
     label: str | None = None,
     classes: tuple[str, ...] | list[str] | None = None,
     units: PathLike | None = None,
+    further: bool = False,
 ) -> Examples:
     """Read examples of any source.
 
@@ -123,6 +130,8 @@ def read(
         units: for a folder of images whose declaration names a unit: a table (`.csv`, `.tsv`, `.parquet`) with a column
             `file`, the path of every image in the folder, and one of the name of the unit. Only training data is asked
             for its units.
+        further: whether training data joins other training data: then it may be of one class, or lack values in a
+            column, and names no classes of its own.
 
     Returns:
         The examples.
@@ -131,7 +140,7 @@ def read(
         ArtifactError: a file is missing or cannot be read.
         ConfigError: the source is of no kind that can be read, contradicts the declaration, or lacks one.
     """
-    request = _request(declaration, labels, label, classes, units)
+    request = replace(_request(declaration, labels, label, classes, units), further=further)
     if request.units is not None and request.training and not _is_image_folder(source):
         raise ConfigError(
             f"units = {str(request.units)!r} maps the images of a folder to {plural(request.unit or _UNIT)}; of other "
@@ -330,10 +339,10 @@ def _read_frame(frame: Frame, request: _Request, labels: Cells | None = None) ->
     y = request.numbered(labels, frame.rows, frame.place, no_label(frame))
     units = request.units_of(None if request.unit is None else unit_cells(frame, table), frame.place, "")
     if table.is_text:
-        texts = inputs_of(table, training=request.training)
+        texts = inputs_of(table, training=request.alone)
         x = np.concatenate(list(texts(frame, is_last=True)))
         return request.examples(x, y, notes=texts.notes, ids=frame.ids, units=units)
-    x, notes = encode(frame, table.columns, table.label, training=request.training, unit=table.unit)
+    x, notes = encode(frame, table.columns, table.label, training=request.alone, unit=table.unit)
     return request.examples(x, y, notes=notes, ids=frame.ids, units=units)
 
 
@@ -350,9 +359,9 @@ def _read_table_file(path: Path, request: _Request) -> Examples:
     table = request.declaration
     if not isinstance(table, Table):
         table = _table(next(pieces(path)).frame, request)
-    labels = None if request.labels is False else labelling.GatheredLabels(request.classes, training=request.training)
+    labels = None if request.labels is False else labelling.GatheredLabels(request.classes, training=request.alone)
     units = None if request.unit is None else GatheredUnits(request.unit)
-    reading = TableReading(path, table, labels, units, training=request.training)
+    reading = TableReading(path, table, labels, units, training=request.training, alone=request.alone)
     x, numbers = gathered(reading, ExampleStore.of(_identity(path, table, request.labels), reading.content))
     y = None
     if labels is not None and (codes := numbers.get("labels")) is not None:
@@ -496,7 +505,7 @@ def picture_columns(source: Any) -> list[str]:
 
 def _with_schema(request: _Request, names: tuple[str, ...] | None) -> tuple[_Request, tuple[str, ...]]:
     """Classes that the training data brings along, where none were declared; other data does not name them."""
-    if names is None or request.classes is not None or not request.training:
+    if names is None or request.classes is not None or not request.alone:
         return request, ()
     Arrays(classes=names)  # checks them
     assumption = f"The classes ({listed(names)}) were taken from the description of the data set; {PUBLIC}"

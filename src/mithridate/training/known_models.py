@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ class KnownModels:
             train: trains some models, and says how each of them votes.
             device: what trains them.
         """
-        keys = _keys(run, job)
+        keys = keys_of(run.manifest.recipe, job)
         self._last = keys
         unknown = [model for model, key in enumerate(keys) if key not in self._tallies]
         for model, tally in zip(unknown, train(unknown) if unknown else (), strict=True):
@@ -129,11 +129,11 @@ def _sum(tallies: Iterable[TallyArrays]) -> TallyArrays:
     return {**total, "score_sums": scores, "score_squares": scores}
 
 
-def _keys(run: Run, job: Job) -> list[bytes]:
+def keys_of(recipe: Mapping[str, Any], job: Job) -> list[bytes]:
     """For every model, a hash of all that its votes are a function of."""
     assert job.members is not None
-    recipe: Any = {name: value for name, value in run.manifest.recipe.items() if name not in ("defence", "rule")}
-    said = json.dumps([recipe, list(job.evidence), list(job.data.inputs.shape[1:])], sort_keys=True, default=repr)
+    training = {name: value for name, value in recipe.items() if name not in ("defence", "rule")}
+    said = json.dumps([training, list(job.evidence), list(job.data.inputs.shape[1:])], sort_keys=True, default=repr)
     start = hashlib.blake2b(said.encode(), digest_size=_KEY_BYTES)
     start.update(np.ascontiguousarray(job.test).data)
     return [_key(start, model, members, job) for model, members in enumerate(job.members)]

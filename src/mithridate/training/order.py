@@ -29,6 +29,7 @@ from mithridate.features import about_encoder
 if TYPE_CHECKING:
     import torch
 
+    from mithridate.training.earlier_models import EarlierModels
     from mithridate.training.known_models import KnownModels
 
 # --- where instances are trained --------------------------------------------------------------------------------------
@@ -97,6 +98,7 @@ class RuntimeOptions:
         shards: train these shards of the run alone; None: all.
         progress: called with how much is done, and of how much.
         known: models of parts that were trained before, which are not trained again; on a CPU, without a `run_dir`.
+        earlier: the models of parts of a run on nearly the same data; those whose part is the same are taken over.
     """
 
     run_dir: PathLike | None = None
@@ -108,6 +110,7 @@ class RuntimeOptions:
     shards: int | range | slice | None = None
     progress: Progress | None = None
     known: KnownModels | None = None
+    earlier: EarlierModels | None = None
 
     @property
     def folder(self) -> Path | None:

@@ -35,6 +35,7 @@ from mithridate.training.devices import (
     is_out_of_memory,
     shown,
 )
+from mithridate.training.earlier_models import EarlierModels
 from mithridate.training.engine import Engine
 from mithridate.training.input_noise import NoisyInputs, input_noise_of
 from mithridate.training.known_models import KnownModels
@@ -332,9 +333,13 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     build = partial(task.job.trainer.machine, task.job, target, runtime.precision)
     known = runtime.known if task.job.config.is_deterministic and target.type == "cpu" else None
     is_new = task.job.config.is_deterministic and stored is None and not (known is not None and known.is_rehearsed)
-    machine = rehearsed(build, runtime.in_flight) if is_new else build(in_flight)
+    asked = runtime.in_flight or (None if runtime.earlier is None else runtime.earlier.manifest.in_flight)
+    machine = rehearsed(build, asked) if is_new else build(in_flight)
     manifest = manifest_of(task, machine, target, runtime.in_flight)
-    fill = partial(train_missing, machine, target) if known is None else partial(_train_unknown, machine, known)
+    if runtime.earlier is not None:
+        fill = partial(_train_changed, machine, target, runtime.earlier)
+    else:
+        fill = partial(train_missing, machine, target) if known is None else partial(_train_unknown, machine, known)
     yield _Work(task.job, runtime.run_dir, seed, manifest, fill)
 
 
@@ -461,6 +466,24 @@ def _train_unknown(machine: Machine, known: KnownModels, run: Run, job: Job, pro
         return (machine.tally(weights[at : at + 1], job.test) for at in range(len(models)))
 
     known.fill(run, job, train, "cpu")
+
+
+def _train_changed(
+    machine: Machine, target: torch.device, earlier: EarlierModels, run: Run, job: Job, progress: Progress | None
+) -> None:
+    """Train those models of parts alone whose part is not what it was in an earlier run."""
+    meter = Meter(_instances(run), job.config.steps, progress)
+    device = shown(target, computer_of(target, {**versions_here(), "arithmetic": machine.arithmetic}))
+    alone = target.type == "cpu" or isinstance(machine, LearnerMachine)
+    earlier.compare(run, job)
+    while groups := run.missing():
+        meter.start(_instances(run) - sum(map(len, groups)))
+        if earlier.may_take(groups[0], alone=alone):
+            earlier.take(run, job, machine, groups[0], meter.advance)
+        elif _train_group(machine, run, groups[0], job, meter, device):
+            earlier.trained += len(groups[0])
+        else:
+            halve(run, len(groups[0]))
 
 
 def _instances(run: Run) -> int:

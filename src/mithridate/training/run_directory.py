@@ -510,7 +510,7 @@ class RunDirectory(Run):
 
     def _read(self, group: range) -> TallyArrays:
         """The votes of one group, and note who trained it."""
-        tally, device = _read_shard(path_of(self.path, "shards", group), self.manifest, group)
+        tally, device = read_shard(path_of(self.path, "shards", group), self.manifest, group)
         if device is not None:
             self._devices[group] = device
         return tally
@@ -680,7 +680,7 @@ def _metadata(manifest: Manifest, group: range) -> dict[str, str]:
     }
 
 
-def _read_shard(path: Path, manifest: Manifest, group: range) -> tuple[TallyArrays, str | None]:
+def read_shard(path: Path, manifest: Manifest, group: range) -> tuple[TallyArrays, str | None]:
     """The votes of one group, and the kind of device that trained it, where that is known; zip checks every byte.
 
     Raises:
@@ -865,7 +865,16 @@ def locked(path: Path, *, together: bool = False) -> Iterator[None]:
     with os.fdopen(descriptor, "r+b") as file:
         if not _lock(file, together=together):
             raise ArtifactError(f"Another process works in {path}; wait until it ends, or choose another run_dir.")
+        if not _is_still(path / "lock", file):
+            raise ArtifactError(f"The run in {path} was replaced just now; run the same command again.")
         yield
+
+
+def _is_still(path: Path, file: IO[bytes]) -> bool:
+    """Whether this is the file of that name: a whole directory may have been put into the place of another."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    return False
 
 
 def _lock(file: IO[bytes], *, together: bool) -> bool:
