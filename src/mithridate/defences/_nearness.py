@@ -7,6 +7,7 @@ whose products are exact (see `_whole_rows`). The rounded cosine *is* the simila
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from mithridate.defences._whole_rows import (
     block_of,
     kept,
     of_kept,
+    ranks_of,
     require_exact_products,
     rounded,
     scale_of,
@@ -182,6 +184,11 @@ class StoredExamples:
     def voters(self) -> int:
         """How many there are of those that radii count: units, or examples."""
         return len(self.labels) if self.starts is None else len(self.starts) - 1
+
+    @functools.cached_property
+    def ranks(self) -> npt.NDArray[np.uint32]:
+        """The place of every example in the order of their hashes; every example is hashed for it, so it is kept."""
+        return ranks_of(self.rows, self.labels)
 
     @property
     def encoder(self) -> Encoder:

@@ -36,7 +36,6 @@ from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, check_may_move, require_moving, votes_of
 from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._search import Search
-from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -276,7 +275,7 @@ def neighbour_votes(
         check_may_move(examples, mirrored=mirrored)
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=examples.voters)
-    ranks = ranks_of(examples.rows, examples.labels)
+    ranks = examples.ranks
     labels = examples.labels.astype(np.min_scalar_type(examples.classes))
     told, extra = _told(progress, len(inputs)), dict[str, AnyArray]()
     if moving_inputs:
