@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from mithridate._io.files import PathLike, parse_json, read_file
 from mithridate.core.votes import Votes
+from mithridate.data.declarations import Declaration, declaration_from_dict
 from mithridate.data.examples import as_examples
 from mithridate.defences._trained import TrainedDefence
 from mithridate.defences.base import Defence, Predictor
@@ -81,6 +82,36 @@ def source_of(run_dir: PathLike) -> dict[str, Any]:
     """
     found = _recipe(run_dir).get("source")
     return found if isinstance(found, dict) else {}
+
+
+def read_like(run_dir: PathLike) -> tuple[Declaration | None, list[str] | None]:
+    """How the training data of a run was declared, and the names of its classes: what later inputs are read by.
+
+    Raises:
+        ArtifactError: it is no directory of a run.
+    """
+    source = source_of(run_dir)
+    declared, names = source.get("declaration"), source.get("class_names")
+    # Those of an estimator keep their kind.
+    classes = [str(name) for name in names] if isinstance(names, list) else names
+    return None if declared is None else declaration_from_dict(declared), classes
+
+
+def inputs_of(run_dir: PathLike) -> tuple[tuple[int, ...], str]:
+    """Shape and kind of one raw input, as a run recorded them.
+
+    Raises:
+        ArtifactError: it does not say.
+    """
+    path = Path(run_dir) / "run.json"
+    try:
+        said = parse_json(read_file(path))["inputs"]
+        shape, kind = tuple(said["shape"]), said["kind"]
+        if all(type(axis) is int and axis >= 0 for axis in shape) and isinstance(kind, str):
+            return shape, kind
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ArtifactError(f"{path} does not say what the inputs of the run were; train it again.")
 
 
 def method_of(run_dir: PathLike) -> str | None:
