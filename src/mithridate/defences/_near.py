@@ -101,11 +101,15 @@ class ExamplesDefence(Defence):
     @classmethod
     def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
         """The votes of the examples that a run kept."""
-        return cls.predictor(run_dir, **hints)(test)
+        return cls._loaded(run_dir, often=False, **hints)(test)
 
     @classmethod
     def predictor(cls, run_dir: PathLike, **hints: Any) -> Predictor:
         """The same again and again, of examples that were read once."""
+        return cls._loaded(run_dir, often=True, **hints)
+
+    @classmethod
+    def _loaded(cls, run_dir: PathLike, *, often: bool, **hints: Any) -> Predictor:
         run = KeptRun.load(run_dir)
         try:
             examples = StoredExamples.of_run(run, hints.get("features"), sparse=cls.sparse_rows)
@@ -115,6 +119,7 @@ class ExamplesDefence(Defence):
             if isinstance(error, ConfigError):
                 raise
             raise damaged(run_dir, error) from error
+        examples = examples.asked_often() if often else examples
         place = on_device(hints["device"]) if cls.compares and hints.get("device") else HERE
         return lambda test: run.votes_of_run(defence.votes(examples, test, place=place))
 
