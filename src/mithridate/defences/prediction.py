@@ -42,12 +42,19 @@ def predict(run_dir: PathLike, inputs: Any, *, model: Any = None, features: Any 
     return _asked_of(run_dir, lambda kind, **hints: kind.predict(run_dir, examples, **hints), model, features, device)
 
 
-def predictor(run_dir: PathLike, *, model: Any = None, features: Any = None, device: str = "auto") -> Predictor:
+def predictor(
+    run_dir: PathLike, *, model: Any = None, features: Any = None, device: str = "auto"
+) -> Callable[[Any], Votes]:
     """What gives the votes of `predict` again and again, with all loaded that can be: for whoever is asked often.
 
     Guarantee, assumptions and arguments are those of `predict`.
     """
-    return _asked_of(run_dir, lambda kind, **hints: kind.predictor(run_dir, **hints), model, features, device)
+
+    def loaded(kind: type[Defence], **hints: Any) -> Predictor:
+        return kind.predictor(run_dir, **hints)
+
+    votes_on = _asked_of(run_dir, loaded, model, features, device)
+    return lambda inputs: votes_on(as_examples(inputs, "new", need_labels=False))
 
 
 def kind_of_run(run_dir: PathLike) -> type[Defence]:

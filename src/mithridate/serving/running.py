@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from mithridate._computer import cores
 from mithridate.errors import ConfigError
 from mithridate.serving import app as door
 from mithridate.serving.limits import Limits
@@ -102,7 +103,7 @@ def run_workers(served: Served, workers: int, sock: socket.socket) -> int:
     Raises:
         ConfigError: workers cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="mithridate-serve-") as metrics, _noted() as asked:
+    with tempfile.TemporaryDirectory(prefix="mithridate-serve-") as metrics, _shared_cores(workers), _noted() as asked:
         settings = {**served.to_dict(), "metrics": metrics}
         crew = [_Worker(settings, sock) for _ in range(workers)]
         try:
@@ -114,6 +115,19 @@ def run_workers(served: Served, workers: int, sock: socket.socket) -> int:
         finally:
             _stop(crew)
         return asked[0]
+
+
+@contextlib.contextmanager
+def _shared_cores(workers: int) -> Iterator[None]:
+    """Workers that start meanwhile have their share of the cores, where nobody said how many threads there may be."""
+    if os.environ.get("OMP_NUM_THREADS"):
+        yield
+        return
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cores() // workers))
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
 
 
 # --- workers --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.declarations import Declaration
 from mithridate.data.plain import read_plain
-from mithridate.defences.base import Predictor
 from mithridate.defences.prediction import inputs_of, kind_of_run, predictor, read_like
 from mithridate.errors import ConfigError
 from mithridate.serving.claims import ClaimBudget
@@ -99,7 +98,7 @@ class Service:
         self._failure_prob = claiming.failure_prob
         self._declared: tuple[Declaration | None, list[str] | None] = read_like(folder)
         self._shape, self._kind = inputs_of(folder)
-        self._votes_on: Predictor = predictor(folder, device=device)
+        self._votes_on = predictor(folder, device=device)
         self._busy = threading.Lock()
         self.budget: ClaimBudget | None = None
         if not self.is_exact:
