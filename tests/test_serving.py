@@ -35,7 +35,7 @@ from mithridate.defences.neighbours import NearestNeighbours
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.serving.app import app
 from mithridate.serving.claims import FILE, ClaimBudget, ClaimsSpentError
-from mithridate.serving.limits import Limits
+from mithridate.serving.limits import RequestLimits
 from mithridate.serving.service import Claiming, Service
 
 KEYS = {"predictions", "unit", "threat", "method", "failure_prob", "conditional", "conditions", "certificate"}
@@ -54,7 +54,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(near: Path) -> TestClient:
-    return TestClient(app(near, limits=Limits(max_body=4000, max_batch=50)))
+    return TestClient(app(near, limits=RequestLimits(max_body=4000, max_batch=50)))
 
 
 @pytest.fixture
@@ -277,6 +277,26 @@ def test_pictures_and_texts_are_predicted(tmp_path: Path) -> None:
     assert [each["label"] for each in answer["predictions"]] == defence.certify(votes).label.tolist()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_who_asks_beside_others_hears_the_same(near: Path, fresh: Path) -> None:
+    service, rows = Service(near), rows_of(near.parent / "new.csv")
+    questions = [rows[:2], [{"petal": 1}], rows[2:9], [["big", "clay"]], rows[9:]]
+    together = service.answers(questions)
+    for question, found in zip(questions, together, strict=True):
+        try:
+            assert found == service.answer(question)
+        except ConfigError as error:
+            assert str(error) == str(found)
+    assert [isinstance(each, ConfigError) for each in together] == [False, True, False, True, False]
+    # What only the models find out is no fault of the others, and who comes too late for the budget is alone, too.
+    private = Service(fresh, Claiming(claims=4))
+    good = [[0.0, 1.0, 0.5, -0.2]] * 2
+    found = private.answers([good, [[1e300] * 4], good, good])
+    assert [isinstance(each, ConfigError) for each in found] == [False, True, False, True]
+    assert isinstance(found[3], ClaimsSpentError)
+    assert private.budget is not None
+    assert private.budget.left == 0
+
+
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +370,7 @@ def test_what_breaks_inside_is_told_to_the_operator_alone(
     def broken(*_: Any) -> Any:
         raise ArtifactError("/secret/place is gone.")
 
-    monkeypatch.setattr(Service, "answer", broken)
+    monkeypatch.setattr(Service, "answers", broken)
     answer = TestClient(service).post("/predict", json={"inputs": [ROW]})
     assert answer.status_code == 500
     assert "secret" not in answer.text
@@ -376,13 +396,13 @@ def test_only_who_brings_the_token_is_answered(near: Path) -> None:
 def test_who_comes_while_too_many_wait_is_asked_to_come_again(near: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(self: Service, values: Any) -> dict[str, Any]:
+    def slow(self: Service, questions: list[Any]) -> list[Any]:
         begun.set()
         assert may_end.wait(PATIENCE)
-        return {}
+        return [{} for _ in questions]
 
-    monkeypatch.setattr(Service, "answer", slow)
-    with TestClient(app(near, limits=Limits(waiting=1))) as asked_by, ThreadPoolExecutor(1) as other:
+    monkeypatch.setattr(Service, "answers", slow)
+    with TestClient(app(near, limits=RequestLimits(waiting=1))) as asked_by, ThreadPoolExecutor(1) as other:
         first = other.submit(asked_by.post, "/predict", json={"inputs": [ROW]})
         assert begun.wait(PATIENCE)
         second = asked_by.post("/predict", json={"inputs": [ROW]})

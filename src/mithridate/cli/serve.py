@@ -12,7 +12,7 @@ from mithridate.cli import _shared
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ConfigError
 from mithridate.serving.claims import DEFAULT_CLAIMS
-from mithridate.serving.limits import Limits, check_host, read_token
+from mithridate.serving.limits import RequestLimits, check_host, read_token
 from mithridate.serving.service import Claiming, Service
 
 _EXAMPLES = """examples:
@@ -64,16 +64,16 @@ def add_serve(command: _shared.NewCommand) -> None:
     group.add_argument("--workers", type=int, default=1, metavar="N", help="processes that answer (1)")
     group.add_argument("--device", default="auto", metavar="NAME", help="cpu, cuda, mps or auto")
     group.add_argument(
-        "--max-body", type=int, default=Limits.max_body, metavar="BYTES", help="most bytes of a request (16 MiB)"
+        "--max-body", type=int, default=RequestLimits.max_body, metavar="BYTES", help="most bytes of a request (16 MiB)"
     )
     group.add_argument(
-        "--max-batch", type=int, default=Limits.max_batch, metavar="N", help="most inputs of a request (256)"
+        "--max-batch", type=int, default=RequestLimits.max_batch, metavar="N", help="most inputs of a request (256)"
     )
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serve until a signal asks for the end."""
-    limits = Limits(arguments.max_body, arguments.max_batch)
+    limits = RequestLimits(arguments.max_body, arguments.max_batch)
     claiming = Claiming(arguments.threat, arguments.failure_prob, arguments.claims)
     _validate.positive_integer(workers=arguments.workers)
     if not 0 <= arguments.port < 1 << 16:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from mithridate._version import VERSION
 from mithridate.errors import ConfigError, NumericalError
 from mithridate.serving import contract
 from mithridate.serving.claims import ClaimsSpentError
-from mithridate.serving.limits import Limits, is_welcome
+from mithridate.serving.limits import RequestLimits, is_welcome
 from mithridate.serving.metrics import CONTENT_TYPE, Metrics
 from mithridate.serving.service import Claiming, Service
 
@@ -30,6 +31,10 @@ _log = logging.getLogger(__name__)
 _JSON = "application/json"
 # Of a body that is too large so much is read and thrown away, so that its sender hears why; a multiple of the limit.
 _READ_ANYWAY = 4
+
+
+# Inputs, and where their answer goes.
+_Waiting = tuple[list[Any], "asyncio.Future[bytes]"]
 
 
 class Refused(Exception):
@@ -46,7 +51,7 @@ def app(
     *,
     claiming: Claiming | None = None,
     device: str = "auto",
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     token: str | None = None,
 ) -> FastAPI:
     """The application that serves a finished run, for a server of one's own.
@@ -62,10 +67,10 @@ def app(
         ArtifactError: the run is not finished, keeps nothing for predictions, or is damaged.
         ConfigError: it cannot be served, or not so.
     """
-    return app_of(Service(run_dir, claiming, device=device), limits or Limits(), token, Metrics())
+    return app_of(Service(run_dir, claiming, device=device), limits or RequestLimits(), token, Metrics())
 
 
-def app_of(service: Service, limits: Limits, token: str | None, metrics: Metrics) -> FastAPI:
+def app_of(service: Service, limits: RequestLimits, token: str | None, metrics: Metrics) -> FastAPI:
     """The application for a service that is there."""
     door = _Door(service, limits, token, metrics)
     # No pages of its own, which would load scripts from elsewhere.
@@ -81,9 +86,12 @@ def app_of(service: Service, limits: Limits, token: str | None, metrics: Metrics
 class _Door:
     """What becomes of requests."""
 
-    def __init__(self, service: Service, limits: Limits, token: str | None, metrics: Metrics) -> None:
+    def __init__(self, service: Service, limits: RequestLimits, token: str | None, metrics: Metrics) -> None:
         self._service, self._limits, self._token, self._metrics = service, limits, token, metrics
         self._inside = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._is_predicting = False
+        self._predicting: asyncio.Task[None] | None = None  # a task that nobody holds may be lost
         # One prediction at a time, beside the loop that answers others.
         self._thread = ThreadPoolExecutor(1, "predict")
 
@@ -124,10 +132,41 @@ class _Door:
             raise Refused(503, "Too many requests are waiting; ask again in a moment.", Retry_After="1")
         self._inside += 1
         try:
-            body = await self._body(request)
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._asked, body)
+            inputs = await asyncio.to_thread(self._inputs, await self._body(request))
+            answer = asyncio.get_running_loop().create_future()
+            self._waiting.append((inputs, answer))
+            if not self._is_predicting:
+                self._is_predicting = True
+                self._predicting = asyncio.create_task(self._predict_all())
+            return await answer, len(inputs)
         finally:
             self._inside -= 1
+
+    async def _predict_all(self) -> None:
+        """Answer who waits, together as far as a batch may be large, until nobody does."""
+        try:
+            while self._waiting:
+                some = self._next()
+                questions = [inputs for inputs, _ in some]
+                found = await asyncio.get_running_loop().run_in_executor(self._thread, self._asked, questions)
+                for (_, answer), said in zip(some, found, strict=True):
+                    if answer.done():  # who asked is gone
+                        continue
+                    if isinstance(said, Exception):
+                        answer.set_exception(said)
+                    else:
+                        answer.set_result(said)
+        finally:
+            self._is_predicting = False
+
+    def _next(self) -> list[_Waiting]:
+        """Those who wait longest, as many as make one batch."""
+        taken, size = [self._waiting.popleft()], 0
+        size = len(taken[0][0])
+        while self._waiting and size + len(self._waiting[0][0]) <= self._limits.max_batch:
+            taken.append(self._waiting.popleft())
+            size += len(taken[-1][0])
+        return taken
 
     def _check_token(self, request: Request) -> None:
         if not is_welcome(request.headers.get("authorization"), self._token):
@@ -160,11 +199,15 @@ class _Door:
             raise Refused(413, f"The body has more than {most:,} bytes; ask about fewer inputs at a time.")
         return b"".join(parts)
 
-    def _asked(self, body: bytes) -> tuple[bytes, int]:
-        """In the thread that predicts: the answer as text, and how many inputs it is about."""
-        inputs = self._inputs(body)
-        found = self._service.answer(inputs)
-        return json.dumps(found, allow_nan=False).encode(), len(inputs)
+    def _asked(self, questions: list[list[Any]]) -> list[bytes | Exception]:
+        """In the thread that predicts: the answers as text, or why there are none."""
+        try:
+            found = self._service.answers(questions)
+            return [
+                each if isinstance(each, Exception) else json.dumps(each, allow_nan=False).encode() for each in found
+            ]
+        except Exception as error:
+            return [error] * len(questions)
 
     def _inputs(self, body: bytes) -> list[Any]:
         try:
@@ -232,4 +275,4 @@ def of_settings(settings: dict[str, Any]) -> FastAPI:
 
     service = Service(settings["run_dir"], Claiming(**settings["claiming"]), device=settings["device"])
     token = None if settings["token_file"] is None else read_token(Path(settings["token_file"]))
-    return app_of(service, Limits(**settings["limits"]), token, Metrics(Path(settings["metrics"])))
+    return app_of(service, RequestLimits(**settings["limits"]), token, Metrics(Path(settings["metrics"])))

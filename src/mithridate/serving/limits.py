@@ -15,7 +15,7 @@ _SHORTEST_TOKEN, _LONGEST_TOKEN_FILE = 16, 1 << 12
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """What one request may ask for, and how many may wait.
 
     Attributes:

@@ -25,7 +25,7 @@ import uvicorn
 from mithridate._computer import cores
 from mithridate.errors import ConfigError
 from mithridate.serving import app as door
-from mithridate.serving.limits import Limits
+from mithridate.serving.limits import RequestLimits
 from mithridate.serving.metrics import Metrics
 from mithridate.serving.service import Claiming, Service
 
@@ -57,7 +57,7 @@ class Served:
     run_dir: str
     claiming: Claiming
     device: str
-    limits: Limits
+    limits: RequestLimits
     token_file: str | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def bound(host: str, port: int) -> socket.socket:
     return found
 
 
-def run_here(service: Service, limits: Limits, token: str | None, sock: socket.socket) -> int | None:
+def run_here(service: Service, limits: RequestLimits, token: str | None, sock: socket.socket) -> int | None:
     """Answer in this process until a signal asks for the end; which one."""
     return _answer(door.app_of(service, limits, token, Metrics()), sock)
 

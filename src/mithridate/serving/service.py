@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from mithridate import _validate
 from mithridate._io.files import PathLike
@@ -19,10 +21,13 @@ from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.declarations import Declaration
+from mithridate.data.examples import Examples
 from mithridate.data.plain import read_plain
 from mithridate.defences.prediction import inputs_of, kind_of_run, predictor, read_like
 from mithridate.errors import ConfigError
 from mithridate.serving.claims import ClaimBudget
+
+Given, Result = TypeVar("Given"), TypeVar("Result")
 
 ADAPTIVE = Statement(
     "Predictions were given to whoever asked: each claim is about an input that was chosen without looking at what "
@@ -133,12 +138,52 @@ class Service:
             ClaimsSpentError: the budget of claims does not suffice.
             ArtifactError: something became of the run directory.
         """
-        declaration, classes = self._declared
+        (found,) = self.answers([values])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def answers(self, questions: Sequence[Sequence[Any]]) -> list[dict[str, Any] | Exception]:
+        """What `answer` gives or raises for each question; together they take hardly longer than one.
+
+        Every input has its votes and its claim by itself, so who else asks changes no answer.
+        """
         with self._busy:
-            inputs = read_plain(values, declaration, shape=self._shape, kind=self._kind, classes=classes)
-            votes = self._votes_on(inputs)
-            left = None if self.budget is None else self.budget.reserve(len(values))
-            return self._in_json(self._certified(votes), left)
+            read = [_tried(self._read, question) for question in questions]
+            readable = [each for each in read if isinstance(each, Examples)]
+            if not readable:
+                return [each for each in read if isinstance(each, Exception)]
+            together = _tried(self._votes_on, _joined(readable))
+            if isinstance(together, Exception):
+                if len(questions) == 1:
+                    return [together]
+                # One of them is at fault, and the others shall not hear of it.
+                return [self._answered_alone(each) for each in read]
+            return self._shared_out(self._certified(together), read)
+
+    def _read(self, values: Sequence[Any]) -> Examples:
+        declaration, classes = self._declared
+        return read_plain(values, declaration, shape=self._shape, kind=self._kind, classes=classes)
+
+    def _answered_alone(self, inputs: Examples | Exception) -> dict[str, Any] | Exception:
+        found = inputs if isinstance(inputs, Exception) else _tried(self._votes_on, inputs)
+        return found if isinstance(found, Exception) else self._shared_out(self._certified(found), [inputs])[0]
+
+    def _shared_out(
+        self, certificate: Certificate, read: Sequence[Examples | Exception]
+    ) -> list[dict[str, Any] | Exception]:
+        """To every question its predictions, once its claims are taken from the budget."""
+        found: list[dict[str, Any] | Exception] = []
+        start = 0
+        for inputs in read:
+            if isinstance(inputs, Exception):
+                found.append(inputs)
+                continue
+            part = slice(start, start + len(inputs.x))
+            start = part.stop
+            left = None if self.budget is None else _tried(self.budget.reserve, len(inputs.x))
+            found.append(left if isinstance(left, Exception) else self._in_json(certificate, part, left))
+        return found
 
     def _certified(self, votes: Votes) -> Certificate:
         if self.budget is not None:
@@ -150,10 +195,10 @@ class Service:
         """Certify what was voted when the run was trained: what is wrong shows now, and curves are computed."""
         self._certified(votes)
 
-    def _in_json(self, certificate: Certificate, left: int | None) -> dict[str, Any]:
+    def _in_json(self, certificate: Certificate, part: slice, left: int | None) -> dict[str, Any]:
         _, classes = self._declared
         names = dict(enumerate(classes or ()))
-        columns = (certificate.label.tolist(), certificate.radius.tolist(), certificate.status.tolist())
+        columns = (each[part].tolist() for each in (certificate.label, certificate.radius, certificate.status))
         return {
             "predictions": [
                 {"label": label, "class": names.get(label), "radius": radius, "status": status}
@@ -184,3 +229,16 @@ class Service:
             "questions": self.about_questions,
             "claims": claims,
         }
+
+
+def _tried(work: Callable[[Given], Result], given: Given) -> Result | Exception:
+    """What comes of something, or why nothing does."""
+    try:
+        return work(given)
+    except Exception as error:
+        return error
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    """All inputs, one after the other; they were read alike."""
+    return parts[0] if len(parts) == 1 else replace(parts[0], x=np.concatenate([each.x for each in parts]), ids=None)
