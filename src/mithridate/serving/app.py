@@ -161,7 +161,7 @@ class _Door:
 
     def _next(self) -> list[_Waiting]:
         """Those who wait longest, as many as make one batch."""
-        taken, size = [self._waiting.popleft()], 0
+        taken = [self._waiting.popleft()]
         size = len(taken[0][0])
         while self._waiting and size + len(self._waiting[0][0]) <= self._limits.max_batch:
             taken.append(self._waiting.popleft())
@@ -203,9 +203,7 @@ class _Door:
         """In the thread that predicts: the answers as text, or why there are none."""
         try:
             found = self._service.answers(questions)
-            return [
-                each if isinstance(each, Exception) else json.dumps(each, allow_nan=False).encode() for each in found
-            ]
+            return [each if isinstance(each, Exception) else _text(each) for each in found]
         except Exception as error:
             return [error] * len(questions)
 
@@ -232,8 +230,12 @@ class _Door:
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
+def _text(content: Any) -> bytes:
+    return json.dumps(content, allow_nan=False).encode()
+
+
 def _json(status: int, content: Any, headers: dict[str, str] | None = None) -> Response:
-    return Response(json.dumps(content, allow_nan=False), status, headers, _JSON)
+    return Response(_text(content), status, headers, _JSON)
 
 
 def _refusal(error: Exception) -> Response:

@@ -27,7 +27,8 @@ from mithridate.defences.prediction import inputs_of, kind_of_run, predictor, re
 from mithridate.errors import ConfigError
 from mithridate.serving.claims import ClaimBudget
 
-Given, Result = TypeVar("Given"), TypeVar("Result")
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 ADAPTIVE = Statement(
     "Predictions were given to whoever asked: each claim is about an input that was chosen without looking at what "
@@ -67,7 +68,7 @@ class Claiming:
 
 
 class Service:
-    """A run that answers questions, one at a time.
+    """A run that answers questions.
 
     Guarantee: labels, and for exact methods radii, are those of `mithridate predict` on the same inputs. For a random
     method each claim is made at an equal share of `failure_prob`, and `ClaimBudget` has no more shares than claims.
