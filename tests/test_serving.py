@@ -29,8 +29,10 @@ from mithridate import certify, predict
 from mithridate.core.certificate import Status
 from mithridate.data.columns import Category, Date, Number, Text
 from mithridate.data.declarations import Arrays, Images, Table
+from mithridate.data.examples import Examples
 from mithridate.data.plain import MOST_PIXELS, read_plain
 from mithridate.data.sources import read
+from mithridate.data.units import Units
 from mithridate.defences.neighbours import NearestNeighbours
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.serving.app import app
@@ -277,6 +279,25 @@ def test_pictures_and_texts_are_predicted(tmp_path: Path) -> None:
     assert [each["label"] for each in answer["predictions"]] == defence.certify(votes).label.tolist()  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_radii_count_the_units_that_were_declared(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    y = np.arange(60) % 2
+    x = (y[:, None] * 3 + rng.normal(0, 0.5, (60, 2))).astype(np.float32)
+    vendors = Units.of([f"v{number // 2}" for number in range(60)], "vendor")
+    defence = NearestNeighbours(neighbours=9, features="none", classes=2)
+    defence.train(Examples(x, y, units=vendors), x[:4], run_dir=tmp_path / "vendors")
+    answer = Service(tmp_path / "vendors").answer(x[:4].astype(float).tolist())
+    assert (answer["unit"], answer["threat"]) == ("vendor", "edit")
+    expected = certify(predict(tmp_path / "vendors", x[:4]))
+    assert [each["radius"] for each in answer["predictions"]] == expected.radius.tolist()
+
+
+def test_a_run_that_is_not_finished_is_refused(near: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes((near / "run.json").read_bytes())
+    with pytest.raises(ArtifactError, match="is not finished"):
+        Service(tmp_path)
+
+
 def test_who_asks_beside_others_hears_the_same(near: Path, fresh: Path) -> None:
     service, rows = Service(near), rows_of(near.parent / "new.csv")
     questions = [rows[:2], [{"petal": 1}], rows[2:9], [["big", "clay"]], rows[9:]]
@@ -353,8 +374,6 @@ def test_bodies_of_other_types_are_refused(client: TestClient, headers: dict[str
 def test_other_addresses_and_methods_are_refused(client: TestClient) -> None:
     for path, status in (("/", 404), ("/docs", 404), ("/predict/", 404), ("/predict", 405)):
         answer = client.get(path, follow_redirects=False)
-        if path == "/predict/":
-            continue
         assert answer.status_code == status
         assert answer.json()["error"]["message"]
 

@@ -74,7 +74,14 @@ def app_of(service: Service, limits: RequestLimits, token: str | None, metrics: 
     """The application for a service that is there."""
     door = _Door(service, limits, token, metrics)
     # No pages of its own, which would load scripts from elsewhere.
-    made = FastAPI(title="mithridate", version=VERSION, summary=contract.SUMMARY, docs_url=None, redoc_url=None)
+    made = FastAPI(
+        title="mithridate",
+        version=VERSION,
+        summary=contract.SUMMARY,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     made.add_api_route("/predict", door.predict, methods=["POST"], **contract.PREDICT)
     made.add_api_route("/healthz", door.health, methods=["GET"], **contract.HEALTH)
     made.add_api_route("/metrics", door.measure, methods=["GET"], **contract.METRICS)

@@ -24,7 +24,7 @@ from mithridate.data.declarations import Declaration
 from mithridate.data.examples import Examples
 from mithridate.data.plain import read_plain
 from mithridate.defences.prediction import inputs_of, kind_of_run, predictor, read_like
-from mithridate.errors import ConfigError
+from mithridate.errors import ArtifactError, ConfigError
 from mithridate.serving.claims import ClaimBudget
 
 Given = TypeVar("Given")
@@ -93,6 +93,8 @@ class Service:
         kind = kind_of_run(folder)
         if not kind.per_prediction:
             raise ConfigError(f"{kind.name} says nothing about a single prediction, so it cannot be served.")
+        if not (folder / "votes.npz").exists():
+            raise ArtifactError(f"The run in {folder} is not finished; run its `mithridate train` again.")
         votes = Votes.load(folder / "votes.npz")
         self._rule: Rule = own_rule(votes)
         if not self._rule.is_sound:
