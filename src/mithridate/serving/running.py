@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from mithridate._computer import cores
+from mithridate._computer import cores, one_thread_each
 from mithridate.errors import ConfigError
 from mithridate.serving import app as door
 from mithridate.serving.limits import RequestLimits
@@ -220,7 +220,9 @@ def _answer(application: Any, sock: socket.socket) -> int | None:
         timeout_graceful_shutdown=GRACE,
     )
     server = _Server(config)
-    server.run(sockets=[sock])
+    # Set once, and not for every product of every question: where cores are busy, that takes longer than the product.
+    with one_thread_each():
+        server.run(sockets=[sock])
     return next(iter(server.asked), None)
 
 
