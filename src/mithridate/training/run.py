@@ -623,6 +623,7 @@ class KeptModels:
         model: the network, where the run was of a user's own.
         device: where to compute.
         weights: of all models, once they were read; None: they are read anew for every question, a group at a time.
+        machine: what asks them, made with the weights.
     """
 
     path: Path
@@ -632,6 +633,7 @@ class KeptModels:
     model: Model | None
     device: torch.device
     weights: tuple[tuple[range, Tensor], ...] | None = None
+    machine: Engine | None = None
 
     @classmethod
     def of_run(
@@ -669,7 +671,7 @@ class KeptModels:
             return self
         nothing = np.zeros((1, *self.manifest.inputs["network_shape"]), np.float32)
         machine = _asked(self.manifest, self.config, nothing, self.model, self.device)
-        return replace(self, weights=tuple(self._read(machine)))
+        return replace(self, weights=tuple(self._read(machine)), machine=machine)
 
     @usual_settings()
     def __call__(self, inputs: Examples | npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike]) -> Votes:
@@ -683,7 +685,9 @@ class KeptModels:
         if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
             where = self.path / "run.json"
             raise ArtifactError(f"{where} is damaged: its inputs are not those that its network takes.")
-        machine = _asked(manifest, config, prepared, self.model, self.device)
+        assert config.classes is not None
+        check_evidence(_evidence(manifest), len(prepared), config.classes, manifest.instances)
+        machine = self.machine or _asked(manifest, config, prepared, self.model, self.device)
         noise = input_noise_of(manifest.recipe)
         noisy = None if noise is None else NoisyInputs(noise, new.x, self.preparation)
         groups = self._read(machine) if self.weights is None else self.weights
@@ -767,10 +771,8 @@ def _asked(
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
-    evidence = _evidence(manifest)
-    check_evidence(evidence, len(inputs), config.classes, manifest.instances)
     trainer = NetworkTrainer(network, stored)
-    job = Job(trainer, config, nothing, inputs, evidence, None, keep_models=False)
+    job = Job(trainer, config, nothing, inputs, _evidence(manifest), None, keep_models=False)
     return trainer.machine(job, device, precision, manifest.in_flight)
 
 
