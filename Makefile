@@ -27,7 +27,7 @@ test: $(DEV)  ## run the fast tests and the doctests
 more: $(DEV)  ## run the tests of whole programs: kills, browser, documentation, packages, experiments, Ray
 	@$(PARALLEL) -m 'more and not slow and not gpu'
 
-slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files
+slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files, MITHRIDATE_SOAK_SECONDS=3600 of serving
 	@$(PARALLEL) -m '(slow or hypothesis) and not gpu' --hypothesis-profile=thorough
 
 cluster: $(DEV)  ## run what `make more` has about Ray, by itself
@@ -51,7 +51,7 @@ browser:  ## install Chromium for the tests of the report, where apt may
 lowest:  ## run the fast tests with the lowest versions that pyproject.toml promises; KEEP=torch leaves torch as it is
 	@$(PYTHON) -m venv --clear build/lowest
 	@$(PYTHON) tests/lowest.py $(KEEP) > build/lowest.txt
-	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,tune,ray,onnx,test]'
+	@build/lowest/bin/python -m pip install -qq --disable-pip-version-check -c build/lowest.txt -e '.[train,data,report,tune,ray,onnx,serve,test]'
 	@OMP_NUM_THREADS=1 build/lowest/bin/$(PYTEST)
 
 bench: $(DEV)  ## time certification, and training next to Opacus

@@ -26,6 +26,7 @@ COMMANDS = (
     *("certify", "compare", "demo", "fingerprint", "init", "merge", "plan", "predict", "report", "train", "tune"),
     "verify",
     "audit",
+    "serve",
 )
 
 

@@ -86,6 +86,7 @@ def test_the_ids_are_those_that_are_promised_and_documented() -> None:
         "seed-known",
         "trusted-encoder",
         "encoder-rounding",
+        "adaptive-questions",
     )
     if DOCS.exists():
         text = (DOCS / "certificate.md").read_text(encoding="utf-8")

@@ -41,12 +41,16 @@ def on_cores(work: Callable[[Item], Result], pieces: Iterable[Item]) -> Iterator
 
     Matrix products have one thread each meanwhile: threads of two libraries would wait for each other.
     """
-    threads = cores()
+    threads, waiting = cores(), list(pieces)
     if threads == 1:
-        yield from map(work, pieces)
+        yield from map(work, waiting)
         return
-    with _one_thread_each(), ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(work, pieces)
+    with one_thread_each():
+        if len(waiting) == 1:  # a pool takes longer than many a piece
+            yield work(waiting[0])
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield from pool.map(work, waiting)
 
 
 # The limit is one of the whole process: whoever comes first sets it, and whoever leaves last takes it back.
@@ -55,7 +59,7 @@ _limits: list[Any] = []
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """One thread for each matrix product, for all callers that are in here at the same time."""
     with _lock:
         _limits.append(_libraries().limit(limits=1, user_api="blas") if not _limits else None)

@@ -17,6 +17,7 @@ References: Dong, Roth, Su 2022 (arXiv 1905.02383) for shape and order; the even
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -108,12 +109,28 @@ class CurveStore:
             _log.warning("the curve cache is not used: %s", error)
             return {}
         try:
-            curves = _unpack(self._key, read_npz(self._path, "curves"))
-            check_plausible(self._mechanism, curves)
+            return dict(_checked(self._path, _identity(self._path), self._key, self._mechanism))
         except (ArtifactError, ValueError) as error:
             _log.warning("the curve cache %s is damaged and will be rebuilt (%s)", self._path, error)
             return {}
-        return curves
+
+
+@functools.lru_cache(maxsize=4)
+def _checked(
+    path: Path, identity: tuple[int, ...], key: str, mechanism: SampledGaussian
+) -> dict[tuple[int, int], TradeoffCurve]:
+    """The curves of a file, which is checked once as long as it stays the same: who certifies often reads it often."""
+    curves = _unpack(key, read_npz(path, "curves"))
+    check_plausible(mechanism, curves)
+    return curves
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _remove_left_over(folder: Path) -> None:

@@ -21,7 +21,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     Returns:
         0 when all is well, 1 when a certificate or an audited claim does not hold or a gate is not passed, 2 on bad
         input, 3 when an audit has no power, 70 after an error of our own, 130 when interrupted, 141 when the reader of
-        the output went away, 143 when terminated.
+        the output went away, 143 when terminated (of `serve` 0: it answered what was asked, and stopped).
     """
     if argv is not None:
         from mithridate.cli import _ending

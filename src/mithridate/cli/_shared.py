@@ -48,6 +48,7 @@ _HOMES = {
     "audit": "audit",
     "completion": "completion",
     "fingerprint": "fingerprints",
+    "serve": "serve",
 }
 # A flag with -- for a value, in all its spellings.
 _NO_VALUE = re.compile(r"-[^-]=?--|--[^=]*=--", re.DOTALL)
@@ -56,7 +57,7 @@ _MOST_CHARACTERS = 300
 # There is no reader any more, no room, or no working disk; what is saved in files has errors in words.
 _OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 # What a run could not go on without, or be certified by.
-_OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz")
+_OF_A_RUN = ("run.json", "seed", "seeds", "lock", "claims", "votes.npz", "inputs.npz", "served-claims.json")
 
 
 def run(words: list[str]) -> int:

@@ -35,9 +35,9 @@ from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
 from mithridate.core.units import Unit, UnitWords, unit_in_json, words_of
 from mithridate.core.votes import Votes, read_votes
-from mithridate.data import Examples, declaration_from_dict, read
+from mithridate.data import Examples, read
 from mithridate.defences.automatic import AUTO
-from mithridate.defences.prediction import predict, source_of
+from mithridate.defences.prediction import predict, read_like
 from mithridate.defences.private import METHODS
 from mithridate.defences.registry import defence, kind_of, names
 from mithridate.defences.statistical import StatisticalBound
@@ -665,11 +665,8 @@ def run_predict(arguments: argparse.Namespace) -> int:
 
 def read_alike(run_dir: Path, path: PathLike) -> Examples:
     """New inputs, read as the training data of a run was."""
-    source = source_of(run_dir)
-    declared, names = source.get("declaration"), source.get("class_names")
-    # Those of an estimator keep their kind.
-    classes = [str(name) for name in names] if isinstance(names, list) else names
-    return read(path, None if declared is None else declaration_from_dict(declared), classes=classes)
+    declaration, classes = read_like(run_dir)
+    return read(path, declaration, classes=classes)
 
 
 def _rows(certificate: Certificate, inputs: Examples) -> list[dict[str, Any]]:

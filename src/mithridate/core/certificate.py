@@ -280,7 +280,7 @@ class Certificate:
         """
         return {
             "schema": OUTPUT_SCHEMA,
-            **self._claim(),
+            **self.claim(),
             "mechanism": self.votes.mechanism.to_dict(),
             "examples": self.votes.examples,
             "instances": self.votes.instances,
@@ -366,7 +366,7 @@ class Certificate:
             header.pop(name, None)
         arrays.pop("input_hashes", None)
         proof = {} if self.collective is None else {"collective_proof": self.collective.proofs_to_dict()}
-        content = {"issued": self.issued, **self._claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
+        content = {"issued": self.issued, **self.claim(), **self._lists(), "votes": {**header, "arrays": arrays}}
         content |= proof
         write_hashed(path, SCHEMA, content)
 
@@ -483,7 +483,8 @@ class Certificate:
         """The report, for notebooks; without the comparison of methods, which takes seconds."""
         return self.report(methods=())._repr_html_()
 
-    def _claim(self) -> dict[str, Any]:
+    def claim(self) -> dict[str, Any]:
+        """All that is said of every prediction alike, as plain JSON values: the claim without its predictions."""
         options, training = self.method.to_dict(), self.votes.training
         return {
             "versions": self.versions,

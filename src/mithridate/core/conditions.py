@@ -71,6 +71,11 @@ _KINDS = {
         "Give features.Frozen a batch_size of 1, so that every input is encoded alone and twice; or use an encoder by "
         "its name, such as onnx:FILE.",
     ),
+    "adaptive-questions": _Kind(
+        "choose inputs before the answers",
+        "Choose every input without looking at what these models answered to others; or serve a method without "
+        "randomness, such as nearest-neighbours or dpa, whose claims hold whatever is asked.",
+    ),
 }
 IDS = tuple(_KINDS)
 

@@ -386,7 +386,12 @@ def objects(values: Sequence[str | None]) -> Cells:
 
 
 def frame_of(source: Any, origin: str = "the table") -> Frame | None:
-    """The table behind a pandas or polars data frame, a Hugging Face data set, or what can be made a pandas one."""
+    """The table behind a pandas or polars data frame, a Hugging Face data set, or what can be made a pandas one.
+
+    What is a `Frame` already is taken as it is.
+    """
+    if isinstance(source, Frame):
+        return source
     place: Place = lambda row: f"row {row} (from 0)"  # noqa: E731
     source = as_frame(source)
     if source is None:

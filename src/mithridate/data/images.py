@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import struct
 import warnings
@@ -254,13 +255,31 @@ def opened(path: Path) -> Iterator[Any]:
             yield image
 
 
-def _check_pixels(image: Any, origin: object) -> None:
-    if image.width * image.height > _MOST_PIXELS:
-        raise ArtifactError(_too_large(origin))
+def of_bytes(data: bytes, origin: str, formats: Sequence[str], most: int) -> Any:
+    """An image in memory, not yet decoded, of a format and a size that are welcome.
+
+    Raises:
+        ArtifactError: it is not an image, or too large.
+    """
+    pillow = _pillow()
+    with _quiet():
+        try:
+            image = pillow.open(io.BytesIO(data), formats=formats)
+        except pillow.DecompressionBombError as error:
+            raise ArtifactError(_too_large(origin, most)) from error
+        except _UNREADABLE as error:
+            raise ArtifactError(f"{origin} is not a readable image in {' or '.join(formats)}; mend it.") from error
+        _check_pixels(image, origin, most)
+        return image
 
 
-def _too_large(origin: object) -> str:
-    return f"{origin} claims more than {_MOST_PIXELS:,} pixels; shrink it, or leave it out."
+def _check_pixels(image: Any, origin: object, most: int = _MOST_PIXELS) -> None:
+    if image.width * image.height > most:
+        raise ArtifactError(_too_large(origin, most))
+
+
+def _too_large(origin: object, most: int = _MOST_PIXELS) -> str:
+    return f"{origin} claims more than {most:,} pixels; shrink it, or leave it out."
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from mithridate.data.examples import Examples
 from mithridate.defences._nearness import MIRROR_MOVES, StoredExamples, check_mirrored
 from mithridate.defences._places import HERE, Comparing, on_device, place_for
 from mithridate.defences._trained import FEATURES, network_for
-from mithridate.defences.base import Defence, option
+from mithridate.defences.base import Defence, Predictor, option
 from mithridate.defences.kept_run import KeptRun, damaged
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, pick_encoder
@@ -101,6 +101,15 @@ class ExamplesDefence(Defence):
     @classmethod
     def predict(cls, run_dir: PathLike, test: Examples, **hints: Any) -> Votes:
         """The votes of the examples that a run kept."""
+        return cls._loaded(run_dir, often=False, **hints)(test)
+
+    @classmethod
+    def predictor(cls, run_dir: PathLike, **hints: Any) -> Predictor:
+        """The same again and again, of examples that were read once."""
+        return cls._loaded(run_dir, often=True, **hints)
+
+    @classmethod
+    def _loaded(cls, run_dir: PathLike, *, often: bool, **hints: Any) -> Predictor:
         run = KeptRun.load(run_dir)
         try:
             examples = StoredExamples.of_run(run, hints.get("features"), sparse=cls.sparse_rows)
@@ -110,8 +119,9 @@ class ExamplesDefence(Defence):
             if isinstance(error, ConfigError):
                 raise
             raise damaged(run_dir, error) from error
+        examples = examples.asked_often() if often else examples
         place = on_device(hints["device"]) if cls.compares and hints.get("device") else HERE
-        return run.votes_of_run(defence.votes(examples, test, place=place))
+        return lambda test: run.votes_of_run(defence.votes(examples, test, place=place))
 
     @classmethod
     def from_record(cls, values: dict[str, Any]) -> Self:

@@ -7,10 +7,11 @@ whose products are exact (see `_whole_rows`). The rounded cosine *is* the simila
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ from mithridate.defences._whole_rows import (
     IntArray,
     RowBlock,
     Rows,
+    TurnedBlocks,
     block_of,
     kept,
     of_kept,
+    ranks_of,
     require_exact_products,
     rounded,
     scale_of,
@@ -76,6 +79,7 @@ class StoredExamples:
         sparse: whether rows may be sparse.
         unit: what radii count, where that is not single examples.
         starts: where the examples of every unit start, and at last their number; None: each of them is a unit.
+        turned: keeps what inputs are compared with, where more of them will come; see `asked_often`.
     """
 
     rows: Rows
@@ -89,6 +93,7 @@ class StoredExamples:
     sparse: bool = True
     unit: Unit | None = None
     starts: IntArray | None = None
+    turned: TurnedBlocks | None = None
 
     @classmethod
     def of(
@@ -182,6 +187,15 @@ class StoredExamples:
     def voters(self) -> int:
         """How many there are of those that radii count: units, or examples."""
         return len(self.labels) if self.starts is None else len(self.starts) - 1
+
+    def asked_often(self) -> StoredExamples:
+        """The same, ready for many questions of few inputs, unless that takes much memory."""
+        return replace(self, turned=TurnedBlocks()) if TurnedBlocks.suit(self.rows) else self
+
+    @functools.cached_property
+    def ranks(self) -> npt.NDArray[np.uint32]:
+        """The place of every example in the order of their hashes; every example is hashed for it, so it is kept."""
+        return ranks_of(self.rows, self.labels)
 
     @property
     def encoder(self) -> Encoder:

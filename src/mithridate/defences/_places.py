@@ -119,7 +119,9 @@ def place_for(runtime: RuntimeOptions) -> Iterator[Comparing]:
 
 
 def on_device(device: Any) -> Comparing:
-    """A GPU, where the device is one; else the cores here."""
+    """A GPU, where the device is one; else the cores here, which need no torch."""
+    if device == "cpu":
+        return HERE
     try:
         from mithridate._torch import pick_device
     except ModuleNotFoundError:  # without torch there is no GPU

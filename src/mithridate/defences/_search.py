@@ -28,6 +28,7 @@ from mithridate.defences._whole_rows import (
     IntArray,
     RowBlock,
     Rows,
+    TurnedBlocks,
     block_of,
     blocks,
     compared,
@@ -64,6 +65,7 @@ class Search:
         ranks: of the examples, each another number: of equally near ones, the smaller comes first.
         labels: by rank.
         starts: where the examples of every unit start, and at last their number; None: an example is a unit.
+        turned: blocks of the examples that were compared with earlier inputs; None: none are kept.
     """
 
     inputs: Inputs
@@ -71,11 +73,16 @@ class Search:
     ranks: Ranks
     labels: npt.NDArray[Any]
     starts: IntArray | None = None
+    turned: TurnedBlocks | None = None
 
     @property
     def voters(self) -> int:
         """How many units there are."""
         return voters_in(self.ranks, self.starts)
+
+    def block(self, part: slice | IntArray) -> RowBlock:
+        """Some examples as they are compared with inputs."""
+        return turned(block_of(self.rows, part)) if self.turned is None else self.turned.of(self.rows, part)
 
 
 def voters_in(ranks: npt.NDArray[Any], starts: IntArray | None) -> int:
@@ -156,7 +163,7 @@ class _Kept:
         place = math.ceil(expected + 3 * math.sqrt(expected) + 3)
         chosen, within = _asked_of(asked, every, most)
         if place < voters and chosen is not None:
-            block = turned(block_of(asked.rows, chosen))
+            block = asked.block(chosen)
 
             def guess(share: slice) -> None:
                 for part, dots in compared([view[share] for view in views], block):
@@ -170,7 +177,7 @@ class _Kept:
     def compare(self, views: InputViews, asked: Search, elsewhere: Elsewhere | None) -> Iterator[float]:
         """Compare the inputs with all examples; tells now and then which share of it is done."""
         if elsewhere is None:
-            return self.compare_here(views, asked.rows, asked.ranks, asked.starts)
+            return self.compare_here(views, asked.rows, asked.ranks, asked.starts, asked.block)
         return self._compare_elsewhere(elsewhere, views, asked.voters)
 
     def _compare_elsewhere(self, elsewhere: Elsewhere, views: InputViews, total: int) -> Iterator[float]:
@@ -183,11 +190,18 @@ class _Kept:
             seen += voters
             yield seen / total
 
-    def compare_here(self, views: InputViews, rows: Rows, ranks: Ranks, starts: IntArray | None) -> Iterator[float]:
+    def compare_here(
+        self,
+        views: InputViews,
+        rows: Rows,
+        ranks: Ranks,
+        starts: IntArray | None,
+        block_at: Callable[[slice], RowBlock],
+    ) -> Iterator[float]:
         """The same with these examples, on the cores here."""
         total, inputs = rows.shape[0], len(self.found)
         for part in blocks(rows, _BLOCK_EXAMPLES):
-            block = turned(block_of(rows, part))
+            block = block_at(part)
             if starts is None:
                 keep = partial(self._keep, views, block, ranks[part].astype(np.int64))
             else:
@@ -276,6 +290,6 @@ def keys_of_shard(
     voters = voters_in(ranks, starts)
     keys = np.empty((len(least), min(room, voters)), dtype=np.int64)
     kept = _Kept.of(min(count, voters), keys, least.copy())
-    for _ in kept.compare_here(views, rows, ranks, starts):
+    for _ in kept.compare_here(views, rows, ranks, starts, lambda part: turned(block_of(rows, part))):
         pass
     return kept.found, np.concatenate([row[:found] for row, found in zip(keys, kept.found, strict=True)])

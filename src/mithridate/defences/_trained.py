@@ -12,7 +12,7 @@ from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.input_change import NOISE_RANGE
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples
-from mithridate.defences.base import Defence, option
+from mithridate.defences.base import Defence, Predictor, option
 from mithridate.errors import ConfigError
 from mithridate.features import Encoder, Pretrained, pick_encoder
 from mithridate.recipes import choosing
@@ -138,6 +138,13 @@ class TrainedDefence(Defence):
         from mithridate.training.run import predict
 
         return predict(run_dir, test, **hints)
+
+    @classmethod
+    def predictor(cls, run_dir: PathLike, **hints: Any) -> Predictor:
+        """The same again and again, of models that were read once; those of a learner are trained anew every time."""
+        from mithridate.training.run import KeptModels
+
+        return KeptModels.of_run(run_dir, **hints).loaded()
 
     @property
     def config(self) -> TrainConfig | PlainRecipe:

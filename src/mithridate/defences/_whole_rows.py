@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, vstack
 
+from mithridate._computer import one_thread_each
 from mithridate._io.scratch import scratch
 from mithridate.errors import ConfigError
 from mithridate.features import UnitNorm
@@ -35,6 +36,8 @@ _MOST_COLUMNS = 1 << 24
 _NUMBERS = 1 << 22
 # Numbers of a block of examples, in single precision, at most. Likewise.
 _BLOCK_NUMBERS = 1 << 26
+# Examples up to here are kept as they are compared, where they are asked about often. Likewise.
+_MOST_KEPT_BYTES = 1 << 28
 # Bytes of a hash that are kept of every example.
 _FIRST_BYTES = 8
 UNIT_ROWS = UnitNorm(bias=0.0)
@@ -176,6 +179,27 @@ def turned(block: RowBlock) -> RowBlock:
     return block if isinstance(block, csr_array) else np.ascontiguousarray(block.T)
 
 
+class TurnedBlocks:
+    """Turned blocks of examples that inputs are compared with again and again; those of sparse rows are not kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int | None, ...], RowBlock] = {}
+
+    @staticmethod
+    def suit(rows: Rows) -> bool:
+        """Whether so many rows are few enough to be kept twice."""
+        return isinstance(rows, np.ndarray) and 4 * rows.size <= _MOST_KEPT_BYTES
+
+    def of(self, rows: Rows, part: slice | IntArray) -> RowBlock:
+        """Some rows of these examples, which are always the same ones."""
+        if not isinstance(part, slice):
+            return turned(block_of(rows, part))
+        key = (part.start, part.stop, part.step)
+        if key not in self._kept:
+            self._kept[key] = turned(block_of(rows, part))
+        return self._kept[key]
+
+
 def compared(views: Sequence[RowBlock], block: RowBlock) -> Iterator[tuple[slice, FloatArray]]:
     """Products of inputs with a turned block of examples, some inputs at a time; of several views, the largest.
 
@@ -204,7 +228,9 @@ def products(view: RowBlock, block: RowBlock, out: FloatArray | None = None) -> 
 def require_exact_products() -> None:
     """Refuse a library of matrix products that rounds its inputs: the proof of `whole_rows` needs all 24 bits."""
     odd = np.diag(np.full(256, LARGEST_NORM - 1, dtype=np.float32))
-    if not np.array_equal(np.diag(odd @ odd), np.full(256, (LARGEST_NORM - 1) ** 2)):
+    with one_thread_each():  # as products are made, and soon done
+        found = np.diag(odd @ odd)
+    if not np.array_equal(found, np.full(256, (LARGEST_NORM - 1) ** 2)):
         raise ConfigError("Matrix products are not exact in single precision here; switch reduced precision off.")
 
 

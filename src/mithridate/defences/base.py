@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from mithridate import _validate
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from mithridate.defences.statistical import StatisticalBound
 
 ALL_THREATS = tuple(Threat)
+# The votes of a finished run on inputs.
+Predictor = Callable[[Examples], Votes]
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,18 @@ class Defence:
             hints: `device`, and `model` or `features` where the run cannot hold them (a network of the user's own).
         """
         raise NotImplementedError
+
+    @classmethod
+    def predictor(cls, run_dir: PathLike, **hints: Any) -> Predictor:
+        """What gives the votes of `predict` again and again: a defence that can load its run once does so here.
+
+        Guarantee: the votes are those of `predict`, bit for bit where nothing is random.
+
+        Args:
+            run_dir: what `run` left.
+            hints: as of `predict`.
+        """
+        return partial(cls.predict, run_dir, **hints)
 
     def prepare(self, order: Order, runtime: RuntimeOptions) -> Any:
         """Start a run of shards without training anything; what `run.json` says.

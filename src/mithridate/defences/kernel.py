@@ -23,7 +23,7 @@ from mithridate.defences._moves import BINS, LENGTHS, OF_KERNELS, farthest_produ
 from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, check_may_move, chunks_of, require_moving, votes_of
 from mithridate.defences._places import HERE, Comparing
-from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray, ranks_of
+from mithridate.defences._whole_rows import LARGEST_PRODUCT, FloatArray
 from mithridate.defences.base import Option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -305,7 +305,7 @@ def kernel_votes(
 def _weighed_units(examples: StoredExamples) -> WeighedUnits | None:
     if examples.starts is None:
         return None
-    return WeighedUnits.of(examples.starts, ranks_of(examples.rows, examples.labels), examples.labels)
+    return WeighedUnits.of(examples.starts, examples.ranks, examples.labels)
 
 
 # --- kernel sums ----------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ from mithridate.defences._near import NearDefence
 from mithridate.defences._nearness import StoredExamples, check_may_move, require_moving, votes_of
 from mithridate.defences._places import HERE, Comparing
 from mithridate.defences._search import Search
-from mithridate.defences._whole_rows import ranks_of
 from mithridate.defences.base import option
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
@@ -276,20 +275,23 @@ def neighbour_votes(
         check_may_move(examples, mirrored=mirrored)
     inputs = examples.asked(test_set, mirrored=mirrored)
     mechanism = replace(voters, num_train=examples.voters)
-    ranks = ranks_of(examples.rows, examples.labels)
+    ranks = examples.ranks
     labels = examples.labels.astype(np.min_scalar_type(examples.classes))
     told, extra = _told(progress, len(inputs)), dict[str, AnyArray]()
     if moving_inputs:
         width = min(_moves.kept_of(voters.most), examples.voters)
         nearest = scratch((len(inputs), width), np.int64)
-        place.fill_with_nearest(nearest, Search(inputs, examples.rows, ranks, np.argsort(ranks)), told)
+        place.fill_with_nearest(
+            nearest, Search(inputs, examples.rows, ranks, np.argsort(ranks), turned=examples.turned), told
+        )
         extra = moving_evidence(inputs.views[0], examples.rows, nearest, labels, examples.scale)
         order = extra[_moves.ORDER][:, : mechanism.shown]
     else:
         order = scratch((len(inputs), mechanism.shown), labels.dtype)
         by_rank = np.empty_like(labels)
         by_rank[ranks] = labels
-        place.fill_with_nearest(order, Search(inputs, examples.rows, ranks, by_rank, examples.starts), told)
+        asked = Search(inputs, examples.rows, ranks, by_rank, examples.starts, examples.turned)
+        place.fill_with_nearest(order, asked, told)
     counts = np.stack([np.bincount(each, minlength=examples.classes) for each in order[:, : mechanism.most]])
     said = {name: value for name, value in mechanism.to_dict().items() if name in ("neighbours", "leads")}
     recipe = {"method": "nearest-neighbours", **examples.recipe(mirrored=mirrored), **said}

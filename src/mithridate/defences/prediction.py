@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mithridate._io.files import PathLike, parse_json, read_file
 from mithridate.core.votes import Votes
+from mithridate.data.declarations import Declaration, declaration_from_dict
 from mithridate.data.examples import as_examples
 from mithridate.defences._trained import TrainedDefence
+from mithridate.defences.base import Defence, Predictor
 from mithridate.defences.registry import kind_of
 from mithridate.errors import ArtifactError, ConfigError
+
+Answer = TypeVar("Answer")
 
 
 def predict(run_dir: PathLike, inputs: Any, *, model: Any = None, features: Any = None, device: str = "auto") -> Votes:
@@ -33,11 +38,40 @@ def predict(run_dir: PathLike, inputs: Any, *, model: Any = None, features: Any 
         ArtifactError: the run is not finished, keeps nothing for predictions, or is damaged.
         ConfigError: the inputs are not like those of the training set, or the model or encoder is not that of the run.
     """
-    method = method_of(run_dir)
-    kind = TrainedDefence if method is None else kind_of(method)
     examples = as_examples(inputs, "new", need_labels=False)
+    return _asked_of(run_dir, lambda kind, **hints: kind.predict(run_dir, examples, **hints), model, features, device)
+
+
+def predictor(
+    run_dir: PathLike, *, model: Any = None, features: Any = None, device: str = "auto"
+) -> Callable[[Any], Votes]:
+    """What gives the votes of `predict` again and again, with all loaded that can be: for whoever is asked often.
+
+    Guarantee, assumptions and arguments are those of `predict`.
+    """
+
+    def loaded(kind: type[Defence], **hints: Any) -> Predictor:
+        return kind.predictor(run_dir, **hints)
+
+    votes_on = _asked_of(run_dir, loaded, model, features, device)
+    return lambda inputs: votes_on(as_examples(inputs, "new", need_labels=False))
+
+
+def kind_of_run(run_dir: PathLike) -> type[Defence]:
+    """The defence that a run was trained by.
+
+    Raises:
+        ArtifactError: it is no directory of a run, or the method is unknown here.
+    """
+    method = method_of(run_dir)
+    return TrainedDefence if method is None else kind_of(method)
+
+
+def _asked_of(run_dir: PathLike, ask: Callable[..., Answer], model: Any, features: Any, device: str) -> Answer:
+    """Ask the defence of a run; say what is missing where it needs torch."""
+    kind = kind_of_run(run_dir)
     try:
-        return kind.predict(run_dir, examples, model=model, features=features, device=device)
+        return ask(kind, model=model, features=features, device=device)
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors"):
             raise
@@ -55,6 +89,36 @@ def source_of(run_dir: PathLike) -> dict[str, Any]:
     """
     found = _recipe(run_dir).get("source")
     return found if isinstance(found, dict) else {}
+
+
+def read_like(run_dir: PathLike) -> tuple[Declaration | None, list[str] | None]:
+    """How the training data of a run was declared, and the names of its classes: what later inputs are read by.
+
+    Raises:
+        ArtifactError: it is no directory of a run.
+    """
+    source = source_of(run_dir)
+    declared, names = source.get("declaration"), source.get("class_names")
+    # Those of an estimator keep their kind.
+    classes = [str(name) for name in names] if isinstance(names, list) else names
+    return None if declared is None else declaration_from_dict(declared), classes
+
+
+def inputs_of(run_dir: PathLike) -> tuple[tuple[int, ...], str]:
+    """Shape and kind of one raw input, as a run recorded them.
+
+    Raises:
+        ArtifactError: it does not say.
+    """
+    path = Path(run_dir) / "run.json"
+    try:
+        said = parse_json(read_file(path))["inputs"]
+        shape, kind = tuple(said["shape"]), said["kind"]
+        if all(type(axis) is int and axis >= 0 for axis in shape) and isinstance(kind, str):
+            return shape, kind
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise ArtifactError(f"{path} does not say what the inputs of the run were; train it again.")
 
 
 def method_of(run_dir: PathLike) -> str | None:

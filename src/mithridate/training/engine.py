@@ -590,7 +590,9 @@ class Counter:
         self, weights: Tensor, inputs: npt.NDArray[Any], mapped: Callable[..., Iterable[Any]] = map
     ) -> TallyArrays:
         """The votes of all models on all inputs; `mapped` is `map` or that of a pool."""
-        pieces = list(mapped(partial(self._count_piece, weights, inputs), self.pieces(inputs, len(weights))))
+        cut = self.pieces(inputs, len(weights))
+        mapped = map if len(cut) == 1 else mapped  # a pool takes longer than few inputs
+        pieces = list(mapped(partial(self._count_piece, weights, inputs), cut))
         return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
     def pieces(self, inputs: npt.NDArray[Any], models: int) -> list[slice]:

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -631,36 +631,102 @@ def predict(
         ConfigError: the inputs are not like those of the training set, the model or encoder is not that of the run, or
             models of parts cannot be functions on this device.
     """
-    path = Path(run_dir)
-    manifest = Manifest.read(path / "run.json")
-    if not manifest.keep_models and "learner" not in manifest.recipe:
-        raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
-    if is_handed_out(path):
-        raise ArtifactError(
-            f"{path} was handed out and has the models of some shards only. Copy the shards and models folders of all "
-            "that were into the run that was split, run its mithridate train again, and predict there."
-        )
-    try:
-        config = recipe_from_dict(manifest.recipe["config"])
+    return KeptModels.of_run(run_dir, model=model, features=features, device=device)(inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptModels:
+    """The models of a finished run, as they are asked about inputs.
+
+    Attributes:
+        path: of the run.
+        manifest: what the run says of itself.
+        config: how its models were trained.
+        preparation: how raw inputs become those of a network.
+        model: the network, where the run was of a user's own.
+        device: where to compute.
+        weights: of all models, once they were read; None: they are read anew for every question, a group at a time.
+        machine: what asks them, made with the weights.
+    """
+
+    path: Path
+    manifest: Manifest
+    config: TrainingRecipe
+    preparation: Preparation
+    model: Model | None
+    device: torch.device
+    weights: tuple[tuple[range, Tensor], ...] | None = None
+    machine: Engine | None = None
+
+    @classmethod
+    def of_run(
+        cls,
+        run_dir: PathLike,
+        *,
+        model: Model | None = None,
+        features: Encoder | None = None,
+        device: str | torch.device = "auto",
+    ) -> KeptModels:
+        """Those that a run kept; the arguments, and what is refused, are those of `predict`."""
+        path = Path(run_dir)
+        manifest = Manifest.read(path / "run.json")
+        if not manifest.keep_models and "learner" not in manifest.recipe:
+            raise ArtifactError(f"The run in {path} did not keep its models; train with keep_models (--keep-models).")
+        if is_handed_out(path):
+            raise ArtifactError(
+                f"{path} was handed out and has the models of some shards only. Copy the shards and models folders of "
+                "all that were into the run that was split, run its mithridate train again, and predict there."
+            )
+        try:
+            config = recipe_from_dict(manifest.recipe["config"])
+            assert config.classes is not None
+            _ = config.gradient_rule  # what was trained has nothing left open
+            _check_stored(manifest)
+            preparation = _preparation_of(manifest, config, features, path)
+        except (KeyError, TypeError, AttributeError, AssertionError) as error:
+            raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
+        return cls(path, manifest, config, preparation, model, pick_device(device))
+
+    @usual_settings()
+    def loaded(self) -> KeptModels:
+        """The same with all weights in memory; there are none of a learner, whose models are trained again."""
+        if "learner" in self.manifest.recipe:
+            return self
+        nothing = np.zeros((1, *self.manifest.inputs["network_shape"]), np.float32)
+        machine = _asked(self.manifest, self.config, nothing, self.model, self.device)
+        return replace(self, weights=tuple(self._read(machine)), machine=machine)
+
+    @usual_settings()
+    def __call__(self, inputs: Examples | npt.ArrayLike | tuple[npt.ArrayLike, npt.ArrayLike]) -> Votes:
+        """How they vote; see `predict`."""
+        manifest, config = self.manifest, self.config
+        new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
+        prepared = self.preparation(new.x, "new")
+        if "learner" in manifest.recipe:
+            total = learnt_again(self.path, manifest, config, prepared, self.model, _evidence(manifest))
+            return votes_of(total, manifest, config, new)
+        if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
+            where = self.path / "run.json"
+            raise ArtifactError(f"{where} is damaged: its inputs are not those that its network takes.")
         assert config.classes is not None
-        _ = config.gradient_rule  # what was trained has nothing left open
-        _check_stored(manifest)
-        preparation = _preparation_of(manifest, config, features, path)
-    except (KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise ArtifactError(f"{path / 'run.json'} is damaged; models cannot be used without it.") from error
-    new = as_examples(inputs, "new", need_labels=False, classes=config.classes)
-    prepared = preparation(new.x, "new")
-    if "learner" in manifest.recipe:
-        total = learnt_again(path, manifest, config, prepared, model, _evidence(manifest))
-        return votes_of(total, manifest, config, new)
-    if list(prepared.shape[1:]) != manifest.inputs["network_shape"]:
-        raise ArtifactError(f"{path / 'run.json'} is damaged: its inputs are not those that its network takes.")
-    target = pick_device(device)
-    machine = _asked(manifest, config, prepared, model, target)
-    noise = input_noise_of(manifest.recipe)
-    noisy = None if noise is None else NoisyInputs(noise, new.x, preparation)
-    total = _counted(machine, path, manifest, prepared, target, noisy)
-    return replace(votes_of(total, manifest, config, new), devices=devices_of(path, manifest))
+        check_evidence(_evidence(manifest), len(prepared), config.classes, manifest.instances)
+        machine = self.machine or _asked(manifest, config, prepared, self.model, self.device)
+        noise = input_noise_of(manifest.recipe)
+        noisy = None if noise is None else NoisyInputs(noise, new.x, self.preparation)
+        groups = self._read(machine) if self.weights is None else self.weights
+        total = _counted(machine, groups, prepared, noisy)
+        return replace(votes_of(total, manifest, config, new), devices=devices_of(self.path, manifest))
+
+    def _read(self, machine: Engine) -> Iterator[tuple[range, Tensor]]:
+        """The weights of every group, a row for each model."""
+        for group in self.manifest.ranges:
+            path = path_of(self.path, "models", group)
+            weights = read_models(path, self.manifest, group)
+            expected = {name: (len(group), *shape) for name, shape in machine.shapes.items()}
+            if {name: array.shape for name, array in weights.items()} != expected:
+                raise ArtifactError(f"The models in {path} are not those of the recipe.")
+            rows = np.concatenate([weights[name].reshape(len(group), -1) for name in machine.shapes], axis=1)
+            yield group, torch.from_numpy(rows).to(self.device)
 
 
 def _check_stored(manifest: Manifest) -> None:
@@ -728,32 +794,22 @@ def _asked(
     # Elsewhere than on a GPU all products are in single precision, however the models were trained.
     precision = manifest.recipe["precision"] if device.type == "cuda" else "float32"
     network = pick_model(model, shape, config.classes, on_features=manifest.recipe["features"] is not None)
-    evidence = _evidence(manifest)
-    check_evidence(evidence, len(inputs), config.classes, manifest.instances)
     trainer = NetworkTrainer(network, stored)
-    job = Job(trainer, config, nothing, inputs, evidence, None, keep_models=False)
+    job = Job(trainer, config, nothing, inputs, _evidence(manifest), None, keep_models=False)
     return trainer.machine(job, device, precision, manifest.in_flight)
 
 
 def _counted(
     machine: Engine,
-    path: Path,
-    manifest: Manifest,
+    groups: Iterable[tuple[range, Tensor]],
     inputs: npt.NDArray[Any],
-    device: torch.device,
     noisy: NoisyInputs | None,
 ) -> TallyArrays:
     total: TallyArrays | None = None
     # Whoever chose the inputs may have seen what the models answered before, but no noise that is drawn now.
     fresh = Seeds.of(new_root_seed())
     sizes = set[int]()
-    for group in manifest.ranges:
-        weights = read_models(path_of(path, "models", group), manifest, group)
-        expected = {name: (len(group), *shape) for name, shape in machine.shapes.items()}
-        if {name: array.shape for name, array in weights.items()} != expected:
-            raise ArtifactError(f"The models in {path_of(path, 'models', group)} are not those of the recipe.")
-        rows = np.concatenate([weights[name].reshape(len(group), -1) for name in machine.shapes], axis=1)
-        models = torch.from_numpy(rows).to(device)
+    for group, models in groups:
         if len(group) not in sizes:
             machine.check_answers(models, inputs)
         sizes.add(len(group))
