@@ -21,7 +21,7 @@ from mithridate.core.input_change import InputNoise
 from mithridate.core.mechanism import Threat
 from mithridate.core.units import Unit
 from mithridate.defences import defence
-from mithridate.defences._drawn_parts import (
+from mithridate.defences.noisy_parts import (
     WITHSTOOD,
     NoisyPartitioned,
     SmoothedMajorityRule,

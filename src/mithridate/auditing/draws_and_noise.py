@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import special
 
 from mithridate.auditing.confidence import log_binomial_tail
-from mithridate.auditing.routes import BoolArray, Claim, FloatArray, Limits, second_route
+from mithridate.auditing.routes import BoolArray, Claim, FloatArray, IntArray, Limits, second_route
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError, UnsupportedMechanismError
 
@@ -82,6 +82,28 @@ def recheck_noisy_parts(claim: Claim) -> BoolArray:
     tails = log_binomial_tail(numbers, np.full(len(numbers), draws), np.full(len(numbers), likely))
     enough = (tails <= math.log(likely * claim.failure_prob) + 1e-9) & (numbers - 1 >= (draws - 1) * likely)
     return wrong | ((claim.radius >= 0) & ~enough[where])
+
+
+def copies_again(answers: IntArray, draws: int) -> tuple[IntArray, IntArray]:
+    """The votes of noisy copies, and how many of those for the leading label withstand so many touched parts at most.
+
+    Args:
+        answers: of the models, (inputs x draws) x labels.
+        draws: copies of each input.
+    """
+    models, labels = int(answers[0].sum()), answers.shape[1]
+    counts, withstood = (np.zeros((len(answers) // draws, size), np.int64) for size in (labels, models // 2 + 1))
+    for row in range(len(counts)):
+        copies = answers[row * draws : (row + 1) * draws].astype(np.int64)
+        votes = (copies == copies.max(axis=1, keepdims=True)).argmax(axis=1)  # the first of equals
+        counts[row] = [(votes == label).sum() for label in range(labels)]
+        first = int(np.flatnonzero(counts[row] == counts[row].max())[0])
+        own = copies[votes == first]
+        # t parts that go over to a rival: a smaller label must stay behind, a larger one may draw level.
+        room = own[:, [first]] - own - (np.arange(labels) < first)
+        room[:, first] = 2 * models
+        np.add.at(withstood[row], room.min(axis=1) // 2, 1)
+    return counts, withstood
 
 
 # A unit of these threats is one example that comes or goes, and so reaches one part; a changed one may reach two.

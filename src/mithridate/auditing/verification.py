@@ -29,6 +29,7 @@ from mithridate.auditing.confidence import (
     mixture_upper,
 )
 from mithridate.auditing.distributions import distributions_of, means_of
+from mithridate.auditing.draws_and_noise import copies_again
 from mithridate.auditing.routes import (
     BoolArray,
     Claim,
@@ -525,7 +526,7 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
 
     manifest, total = recorded(run_dir)
     said = {
-        **_counted_by(votes, manifest.recipe, total["counts"]),
+        **_counted_by(votes, total["counts"]),
         "recipe": manifest.recipe,
         "fingerprint": manifest.data_fingerprint,
         "training data": manifest.training,
@@ -537,16 +538,14 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
     return _differences(said, _facts(votes))
 
 
-def _counted_by(votes: Votes, recipe: Any, counts: IntArray) -> dict[str, IntArray]:
-    """The votes that the counts of the models of a run amount to, and the evidence beside them."""
+def _counted_by(votes: Votes, answers: IntArray) -> dict[str, IntArray]:
+    """The votes that the answers of the models of a run amount to, and the evidence beside them."""
     if not isinstance(votes.mechanism, Drawn):
-        return {"counts": counts}
-    from mithridate.training.config import recipe_from_dict
-
-    plan = recipe_from_dict(recipe["config"]).plan
-    assert plan is not None
-    drawn, evidence = plan.folded(counts)
-    return {"counts": drawn, **evidence}
+        return {"counts": answers}
+    if answers.shape != (votes.examples * votes.instances, votes.classes):
+        return {"counts": answers}  # of other inputs or draws
+    counts, withstood = copies_again(answers, votes.instances)
+    return {"counts": counts, "withstood": withstood}
 
 
 def _said_of_examples(path: Path) -> dict[str, Any] | None:

@@ -36,9 +36,9 @@ from mithridate.core.rule import Decision, ExactRule, Rule, Weighted
 from mithridate.core.units import EXAMPLES, UnitWords
 from mithridate.core.votes import Votes
 from mithridate.data.partition import Hashes, IndexArray, canonical_order, parts
-from mithridate.defences._drawn_parts import WITHSTOOD, NoisyPartitioned, SmoothedMajorityRule, drawn_votes
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
+from mithridate.defences.noisy_parts import WITHSTOOD, NoisyPartitioned, SmoothedMajorityRule, drawn_votes
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.config import ViewPlan
