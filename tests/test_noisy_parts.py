@@ -14,7 +14,8 @@ from scipy import stats
 from test_cli import refused, run, run_json
 from test_input_noise import images, numbers
 
-from mithridate import Certificate, Votes, audit, certify, verify
+from mithridate import Certificate, CertifiedClassifier, Votes, audit, certify, verify
+from mithridate.auditing.draws_and_noise import copies_again
 from mithridate.auditing.routes import Claim, recheck
 from mithridate.core.certificate import Scope, Status
 from mithridate.core.input_change import InputNoise
@@ -265,6 +266,15 @@ def test_the_second_route_confirms_every_radius_and_not_one_more(
     assert claims(votes, found.radius + 1, change, 1e-3, threat).all()
 
 
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("models", [1, 6, 11])
+def test_the_second_route_counts_what_copies_withstand_alike(models: int, classes: int) -> None:
+    rng = np.random.default_rng(models)
+    answers = rng.multinomial(models, rng.dirichlet(np.ones(classes)), size=8 * 25)
+    for one, other in zip(drawn_votes(answers, 25, models), copies_again(answers, 25), strict=True):
+        assert one.tolist() == other.tolist()
+
+
 def test_the_second_route_refuses_evidence_that_does_not_add_up() -> None:
     votes = votes_of([[90, 10], [80, 20]], [[0, 90, 0], [0, 79, 0]], 5)
     assert claims(votes, [1, 1], 0.0, 0.01).tolist() == [False, True]
@@ -315,6 +325,16 @@ def test_noise_is_drawn_anew_for_every_run_and_models_are_not() -> None:
     tiny = defence("dpa", input_noise=1e-6, noise_draws=3, features="none", **CONSTANTS)
     one, other = (tiny.train(numbers(200, 1), close, device="cpu") for _ in range(2))
     assert one.evidence[WITHSTOOD].tolist() == other.evidence[WITHSTOOD].tolist()
+
+
+def test_an_estimator_certifies_both() -> None:
+    constants = {**CONSTANTS, "classes": [0, 1], "input_noise": 0.5, "noise_draws": 60, "features": "none"}
+    training, new = numbers(200, 1), numbers(8, 2)
+    classifier = CertifiedClassifier(method="dpa", device="cpu", **constants).fit(training.x, training.y)
+    frontier = classifier.certify(new.x, input_change=[0, 0.3]).frontier
+    assert frontier is not None
+    assert frontier.radius.shape == (2, 8)
+    assert frontier.radius.max() == 4
 
 
 @pytest.mark.more
