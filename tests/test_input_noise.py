@@ -242,9 +242,9 @@ def test_runs_without_noise_say_how_to_get_it(capsys: pytest.CaptureFixture[str]
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["dpa", "finite-aggregation", "label-smoothing"])
+@pytest.mark.parametrize("method", ["run-off-election", "finite-aggregation", "label-smoothing"])
 def test_methods_without_a_proof_take_no_noise(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"input_noise.*fdp or bagging"):
+    with pytest.raises(ConfigError, match=r"input_noise.*fdp, bagging or dpa"):
         defence(method, input_noise=0.1)
 
 

@@ -1,4 +1,4 @@
-"""Training data and input changed together: MNIST by private ensembles and bagging on noisy inputs, and by neighbours.
+"""Training data and input changed together: private ensembles, bagging and parts on noisy inputs, and neighbours.
 
     python experiments/backdoor/run.py --data-dir DIR [--only mnist-fdp]     # what is not there yet
 
@@ -49,6 +49,13 @@ RUNS: dict[str, tuple[str, int, str, dict[str, Any], list[float]]] = {
         2000,
         "bagging",
         {"model": "linear", "features": NOISY_DIGITS, "draws": 100, "instances": 1000, "input_noise": 0.35},
+        PIXELS,
+    ),
+    "mnist-dpa": (
+        "mnist",
+        2000,
+        "dpa",
+        {"model": "linear", "features": NOISY_DIGITS, "partitions": 500, "noise_draws": 500, "input_noise": 0.35},
         PIXELS,
     ),
     "mnist-neighbours": ("mnist", 2000, "nearest-neighbours", {"neighbours": 400, "moving_inputs": True}, FEATURES),

@@ -13,6 +13,7 @@ TITLES = {
     "mnist-fdp": "MNIST, f-DP ensemble",
     "mnist-fdp-less-noise": "MNIST, f-DP ensemble, less noise",
     "mnist-bagging": "MNIST, bagging",
+    "mnist-dpa": "MNIST, DPA",
     "mnist-neighbours": "MNIST, nearest neighbours",
     "mnist-kernel": "MNIST, kernel vote",
     "cifar10-fdp-0.06": "CIFAR-10, f-DP ensemble, pretrained encoder",

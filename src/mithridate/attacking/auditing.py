@@ -31,7 +31,7 @@ from mithridate.attacking.scene import Scene
 from mithridate.attacking.search import AuditSearch, Question, Say
 from mithridate.certifying.certification import certify, default_threat, own_rule
 from mithridate.comparing.result import make_folder
-from mithridate.core.mechanism import Private, Threat
+from mithridate.core.mechanism import Drawn, Private, Threat
 from mithridate.core.provenance import fingerprint, input_hashes
 from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
@@ -239,6 +239,11 @@ class _Clean:
             raise ConfigError(
                 f"{order.defence.name} claims nothing about single predictions, so there is nothing to attack; audit "
                 "fdp, which certifies the same models."
+            )
+        if any(issubclass(each, Drawn) for each in order.defence.mechanisms):
+            raise ConfigError(
+                f"With input_noise the votes of {order.defence.name} are draws of the noise on inputs, which an audit "
+                "does not know; audit it without input_noise."
             )
         return cls(pipeline, order, test, marked, run_dir)
 

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from mithridate.auditing.routes import BoolArray, Claim, FloatArray, Limits, second_route
+from mithridate.auditing.confidence import log_binomial_tail
+from mithridate.auditing.routes import BoolArray, Claim, FloatArray, IntArray, Limits, second_route
 from mithridate.core.mechanism import Threat
 from mithridate.errors import ArtifactError, UnsupportedMechanismError
 
@@ -52,6 +53,61 @@ def recheck_noisy_features(claim: Claim) -> BoolArray:
     if not isinstance(max_change, int | float):
         raise ArtifactError("The certificate does not say by how far an input may change; certify again.")
     return claim.unconfirmed(_FeatureNoise(claim.constants["noise"], float(max_change)))
+
+
+@second_route("noisy-partitioned", "smoothed-majority", input_moves=True)
+def recheck_noisy_parts(claim: Claim) -> BoolArray:
+    """Which radii too few draws of the noise withstand, by the terms of binomial tails.
+
+    A draw that withstands t touched parts withstands all that reaches no more of them. An event of probability
+    tau = erfc(-h / sqrt 2) / 2 would be seen so often with probability tau x failure_prob at most; of disjoint events
+    that are no likelier, one then with probability failure_prob (docs/theory.md, section 10).
+    """
+    withstood = claim.evidence.get("withstood")
+    if withstood is None or withstood.ndim != 2 or len(withstood) != len(claim.counts):
+        raise ArtifactError("The certificate does not carry what noisy copies withstand; certify again.")
+    rows, draws = np.arange(len(claim.counts)), int(claim.counts[0].sum())
+    reach = 1 if claim.counts_units or claim.threat in _ONE_PART else 2
+    touched = claim.radius * reach
+    columns = np.arange(withstood.shape[1])
+    seen = np.where(columns >= touched[:, None], withstood.astype(np.int64), 0).sum(axis=1)
+    likely = math.erfc(-claim.input_shift / math.sqrt(2)) / 2 * (1 + 1e-15)
+    wrong = withstood.sum(axis=1) != claim.counts[rows, np.clip(claim.label, 0, claim.counts.shape[1] - 1)]
+    wrong |= claim.counts.max(axis=1) != withstood.sum(axis=1)
+    wrong |= (claim.label < 0) | (claim.label >= claim.counts.shape[1])
+    wrong |= withstood.shape[1] != claim.constants["partitions"] // 2 + 1
+    if likely >= 1 or not 0 < claim.failure_prob < 1:
+        return wrong | (claim.radius >= 0)
+    numbers, where = np.unique(seen, return_inverse=True)
+    tails = log_binomial_tail(numbers, np.full(len(numbers), draws), np.full(len(numbers), likely))
+    enough = (tails <= math.log(likely * claim.failure_prob) + 1e-9) & (numbers - 1 >= (draws - 1) * likely)
+    return wrong | ((claim.radius >= 0) & ~enough[where])
+
+
+def copies_again(answers: IntArray, draws: int) -> tuple[IntArray, IntArray]:
+    """The votes of noisy copies, and how many of those for the leading label withstand so many touched parts at most.
+
+    Args:
+        answers: of the models, (inputs x draws) x labels.
+        draws: copies of each input.
+    """
+    models, labels = int(answers[0].sum()), answers.shape[1]
+    counts, withstood = (np.zeros((len(answers) // draws, size), np.int64) for size in (labels, models // 2 + 1))
+    for row in range(len(counts)):
+        copies = answers[row * draws : (row + 1) * draws].astype(np.int64)
+        votes = (copies == copies.max(axis=1, keepdims=True)).argmax(axis=1)  # the first of equals
+        counts[row] = [(votes == label).sum() for label in range(labels)]
+        first = int(np.flatnonzero(counts[row] == counts[row].max())[0])
+        own = copies[votes == first]
+        # t parts that go over to a rival: a smaller label must stay behind, a larger one may draw level.
+        room = own[:, [first]] - own - (np.arange(labels) < first)
+        room[:, first] = 2 * models
+        np.add.at(withstood[row], room.min(axis=1) // 2, 1)
+    return counts, withstood
+
+
+# A unit of these threats is one example that comes or goes, and so reaches one part; a changed one may reach two.
+_ONE_PART = (Threat.ADD, Threat.REMOVE, Threat.SYMMETRIC_DIFFERENCE)
 
 
 def _check_threat(claim: Claim, threat: Threat) -> None:

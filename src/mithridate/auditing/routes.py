@@ -80,6 +80,7 @@ class Claim:
         counts_units: whether radii count units that have names, each of many examples, and not single examples.
         input_change: how far the input may have moved, too; a radius of 0 then claims something.
         input_noise: standard deviation of the noise that each instance added to the input; None: none.
+        failure_prob: with which the claim about one example may fail, where votes are draws of noise, without limits.
     """
 
     mechanism: Mechanism
@@ -96,6 +97,7 @@ class Claim:
     counts_units: bool = False
     input_change: float = 0.0
     input_noise: float | None = None
+    failure_prob: float = 0.0
 
     @property
     def input_shift(self) -> float:

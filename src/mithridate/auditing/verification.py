@@ -29,6 +29,7 @@ from mithridate.auditing.confidence import (
     mixture_upper,
 )
 from mithridate.auditing.distributions import distributions_of, means_of
+from mithridate.auditing.draws_and_noise import copies_again
 from mithridate.auditing.routes import (
     BoolArray,
     Claim,
@@ -45,7 +46,7 @@ from mithridate.certifying.certification import assumptions
 from mithridate.core.bounds import bound_scores
 from mithridate.core.certificate import SCHEMA, Certificate, Scope, Status
 from mithridate.core.conditions import Size, Statement, conditions_of, from_plain, in_json, listed_ids, to_plain
-from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Drawn, Threat
 from mithridate.core.provenance import TrainingData
 from mithridate.core.units import Unit, unit_in_json
 from mithridate.core.votes import Votes
@@ -183,6 +184,9 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
     yield _check_labels(certificate)
     yield from _check_order(certificate)
     yield from _check_input_noise(certificate)
+    if isinstance(certificate.votes.mechanism, Drawn):
+        yield from _check_draws(certificate, progress)
+        return
     try:
         distributions = _distributions_of(certificate)
         limits = _limits_of(certificate) if distributions is None else means_of(distributions)
@@ -196,6 +200,25 @@ def _claims(certificate: Certificate, progress: Progress | None) -> Iterator[Che
         yield _check_statuses(row, limits, moved)
         claim = replace(_claim(row, limits, progress), distributions=distributions)
         what = f"hold, at {len(claim.radii)} distinct radii, whatever the {row.votes.unit_words.changes} are"
+        yield _check_again(f"radii{moved}", claim, _to_show(row) > SEARCH_LIMIT, what)
+
+
+def _check_draws(certificate: Certificate, progress: Progress | None) -> Iterator[Check]:
+    """Radii of votes that are draws of noise; changes of the input share the failure probability."""
+    share = certificate.failure_prob
+    if certificate.frontier is not None:
+        share /= len(certificate.frontier.changes)
+    if certificate.scope is Scope.ALL:
+        share /= certificate.votes.examples
+    for row in _by_input_change(certificate):
+        moved = _moved(row)
+        nothing = [Status.NOT_SEPARATED.value, *([Status.INPUT_CHANGE.value] if row.frontier is not None else [])]
+        wrong = np.isin(row.status, nothing) != (row.radius == -1)
+        wrong |= (row.radius < -1) | (row.radius > SEARCH_LIMIT)
+        wrong |= (row.status == Status.SEARCH_LIMIT.value) & (row.radius != SEARCH_LIMIT)
+        yield _counted(f"statuses{moved}", wrong, "fit their radii")
+        claim = replace(_claim(row, progress=progress), failure_prob=share)
+        what = f"are withstood by enough draws of the noise, whatever the {row.votes.unit_words.changes} are"
         yield _check_again(f"radii{moved}", claim, _to_show(row) > SEARCH_LIMIT, what)
 
 
@@ -528,7 +551,7 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
 
     manifest, total = recorded(run_dir)
     said = {
-        "counts": total["counts"],
+        **_counted_by(votes, total["counts"]),
         "recipe": manifest.recipe,
         "fingerprint": manifest.data_fingerprint,
         "training data": manifest.training,
@@ -538,6 +561,16 @@ def _differences_from_run(votes: Votes, run_dir: Path) -> list[str]:
         "conditions": to_plain(manifest.assumptions),
     }
     return _differences(said, _facts(votes))
+
+
+def _counted_by(votes: Votes, answers: IntArray) -> dict[str, IntArray]:
+    """The votes that the answers of the models of a run amount to, and the evidence beside them."""
+    if not isinstance(votes.mechanism, Drawn):
+        return {"counts": answers}
+    if answers.shape != (votes.examples * votes.instances, votes.classes):
+        return {"counts": answers}  # of other inputs or draws
+    counts, withstood = copies_again(answers, votes.instances)
+    return {"counts": counts, "withstood": withstood}
 
 
 def _said_of_examples(path: Path) -> dict[str, Any] | None:

@@ -24,12 +24,12 @@ from mithridate.core.bounds import (
     bound_votes,
     bound_weighed_votes,
 )
-from mithridate.core.certificate import EXACT, Certificate, Scope, Status
+from mithridate.core.certificate import EXACT, QUANTILE, Certificate, Scope, Status
 from mithridate.core.conditions import distinct
 from mithridate.core.input_change import Frontier, checked_changes
 from mithridate.core.mechanism import OF_UNITS, SEARCH_LIMIT, Deterministic, Threat
 from mithridate.core.merging import not_first
-from mithridate.core.rule import Decision, ExactRule, Rule, Weighted, default_rule, rule_from_dict
+from mithridate.core.rule import Decision, DrawnRule, ExactRule, Rule, Weighted, default_rule, rule_from_dict
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, MithridateError, NumericalError, UnsupportedMechanismError
 
@@ -119,13 +119,15 @@ def certify(
         if radii and changes:
             raise ConfigError("What holds of all predictions together is about fixed inputs; leave input_change out.")
         return _together(_decided(votes, rule, Threat(threat), changes, on=on, bounds=bounds), votes, radii)
-    if not isinstance(rule, Method):
+    if not isinstance(rule, Method | DrawnRule):
         raise ConfigError(f"Expected method to be FDP(), RDP(...), ADP(...) or the rule of a defence, got {rule!r}.")
     if radii:
         raise UnsupportedMechanismError(
             f"The method {rule.name} certifies each prediction by itself; leave collective out, or train with dpa or "
             "finite-aggregation."
         )
+    if isinstance(rule, DrawnRule):
+        return _drawn(votes, rule, Threat(threat), failure_prob, changes, scope=Scope(scope), on=on, bounds=bounds)
     scope, kind = Scope(scope), default_bounds(on, votes, rule) if bounds is None else bounds
     options: dict[str, Any] = {"on": on, "bounds": kind, "scope": scope, "progress": progress}
     return bounded(votes, rule, Threat(threat), failure_prob, changes=changes, **options)
@@ -223,23 +225,30 @@ def bounded(
 
 
 def _accountants(method: Method, votes: Votes, threat: Threat, changes: Sequence[float] | None) -> Iterator[Accountant]:
-    """An accountant for every change of the input, one after the other: each may hold thousands of curves.
+    """An accountant for every change of the input, one after the other: each may hold thousands of curves."""
+    for shift in _shifts(votes, changes):
+        yield (
+            method.accountant_moved(votes.mechanism, threat, shift)
+            if shift
+            else method.accountant(votes.mechanism, threat)
+        )
+
+
+def _shifts(votes: Votes, changes: Sequence[float] | None) -> list[float]:
+    """Changes of the input in standard deviations of the noise on it, rounded up: more than was asked for is safe.
 
     Raises:
         ConfigError: the votes were cast on inputs without noise.
     """
-    if changes is not None and votes.input_noise is None:
+    if changes is None:
+        return [0.0]
+    if votes.input_noise is None:
         raise ConfigError(
             "These votes were cast on inputs as they are, so nothing is known of inputs that change; train with "
             "--input-noise S (input_noise), or leave input_change out."
         )
-    for change in (0.0,) if changes is None else changes:
-        if change and votes.input_noise is not None:
-            # Rounded up: more change than was asked for is safe.
-            shift = math.nextafter(change / votes.input_noise.deviation, math.inf)
-            yield method.accountant_moved(votes.mechanism, threat, shift)
-        else:
-            yield method.accountant(votes.mechanism, threat)
+    deviation = votes.input_noise.deviation
+    return [math.nextafter(change / deviation, math.inf) if change else 0.0 for change in changes]
 
 
 def _frontier(changes: tuple[float, ...], of: str, found: Sequence[tuple[IntArray, npt.NDArray[np.str_]]]) -> Frontier:
@@ -274,6 +283,48 @@ def _decided(
         assumptions=assumptions(rule, on=on, kind=EXACT, votes=votes),
         versions=dict(_VERSIONS),
         frontier=None if changes is None else _frontier(changes, "features", found),
+    )
+
+
+def _drawn(
+    votes: Votes,
+    rule: DrawnRule,
+    threat: Threat,
+    failure_prob: float,
+    changes: tuple[float, ...] | None,
+    *,
+    scope: Scope,
+    on: str,
+    bounds: str | None,
+) -> Certificate:
+    """The certificate of votes that are draws of noise. All changes of the input share the failure probability."""
+    if on != "votes" or bounds not in (None, QUANTILE):
+        raise ConfigError(f"The rule {rule.name} bounds votes in a way of its own; leave on and bounds out.")
+    shifts = _shifts(votes, changes)
+    share = failure_prob / len(shifts) / (votes.examples if scope is Scope.ALL else 1)
+    unmoved = rule.decide_drawn(votes, threat, share, 0.0)
+    most = _most(votes, threat)
+    found: list[tuple[IntArray, npt.NDArray[np.str_]]] = []
+    for shift in shifts:
+        radius, status = _ended(rule.decide_drawn(votes, threat, share, shift), most)
+        found.append((radius, np.where(unmoved.radius < 0, Status.NOT_SEPARATED.value, status)))
+    needed = {name: votes.evidence[name] for name in rule.reads(threat)}
+    return Certificate(
+        replace(votes, evidence=needed),
+        label=unmoved.label,
+        radius=found[0][0],
+        status=found[0][1],
+        method=rule,
+        threat=threat,
+        failure_prob=float(failure_prob),
+        scope=scope,
+        on=on,
+        bounds=QUANTILE,
+        assumptions=assumptions(rule, on=on, kind=QUANTILE, votes=votes),
+        versions=dict(_VERSIONS),
+        frontier=None
+        if changes is None or votes.input_noise is None
+        else _frontier(changes, votes.input_noise.of, found),
     )
 
 
@@ -396,13 +447,24 @@ def assumptions(method: Rule, *, on: str, kind: str, votes: Votes) -> tuple[str,
             "The votes are the stated function of the training data, the same to the bit whenever it is computed; "
             "nothing else has looked at the training data, beyond what is stated here.",
         ]
+    elif isinstance(method, DrawnRule):
+        sentences = [
+            "Each model is the stated function of its part of the training data, the same to the bit whenever it is "
+            "computed; nothing else has looked at the training data, beyond what is stated here.",
+            "The attacker does not know the noise on the inputs.",
+        ]
     else:
         sentences = [
             "The instances are independent runs of the stated mechanism; nothing else has looked at the training data, "
             "beyond what is stated here.",
             "The attacker does not know the randomness of training.",
         ]
-    if votes.input_noise is not None:
+    if votes.input_noise is not None and isinstance(method, DrawnRule):
+        sentences.append(
+            f"For every vote, {votes.input_noise.in_words()}, was added to the input before the models saw it, the "
+            "same for all of them and drawn anew for each vote and input."
+        )
+    elif votes.input_noise is not None:
         sentences.append(
             f"Every instance added {votes.input_noise.in_words()}, to every input before it voted, drawn anew for "
             "each; the attacker does not know it."

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
-from mithridate.core.rule import ExactRule
+from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.units import Unit
 from mithridate.core.votes import Votes
 from mithridate.errors import ConfigError, UnsupportedMechanismError
@@ -35,7 +35,7 @@ def mechanism_of(votes: Votes, kind: type[Kind], rule: ExactRule) -> Kind:
     return votes.mechanism
 
 
-def evidence_of(votes: Votes, name: str, rule: ExactRule, shape: tuple[int | None, ...]) -> AnyArray:
+def evidence_of(votes: Votes, name: str, rule: Rule, shape: tuple[int | None, ...]) -> AnyArray:
     """An array of the evidence, of one entry for each example and then this shape (None: any size)."""
     if name not in votes.evidence:
         raise ConfigError(

@@ -31,10 +31,10 @@ from mithridate.core.collective import Collective
 from mithridate.core.conditions import Statement, conditions_of, distinct, from_plain, in_json, listed_ids
 from mithridate.core.input_change import Frontier
 from mithridate.core.labels import balanced, commonest, single_label
-from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Threat
+from mithridate.core.mechanism import SEARCH_LIMIT, Deterministic, Drawn, Threat
 from mithridate.core.provenance import from_digits, in_digits
 from mithridate.core.registry import hook
-from mithridate.core.rule import ExactRule, Rule, rule_from_dict
+from mithridate.core.rule import DrawnRule, ExactRule, Rule, rule_from_dict
 from mithridate.core.units import EXAMPLES, UnitWords, unit_in_json
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
@@ -47,6 +47,8 @@ SCHEMA = "mithridate.certificate/1"
 OUTPUT_SCHEMA = "mithridate.certification/1"
 # Instead of confidence bounds, where the votes are no sample.
 EXACT = "exact"
+# Of votes that are draws of noise: how many of them withstand so much, bounded by the draws.
+QUANTILE = "quantile"
 _ARRAYS = ("label", "radius", "status")
 # A claim is the same whenever it is made.
 _NOT_CLAIMED = ("votes", "issued")
@@ -126,7 +128,7 @@ class Certificate:
     single example this holds with probability at least `1 - failure_prob` over the training of the instances
     (`scope="prediction"`), or for all examples at once (`scope="all"`). By `anytime` bounds it holds so for the
     certificates after every number of instances together. Of a deterministic mechanism, `label` is what is predicted,
-    and stays so; `failure_prob` is 0.
+    and stays so; `failure_prob` is 0. Of models that vote on draws of noise together, it is over that noise.
 
     Where the input may move, too (`frontier`), the label is that of the input as it was given, and it stays the largest
     on every such D' together with every input within the stated distance. `radius` and `status` are then for the
@@ -146,7 +148,7 @@ class Certificate:
         failure_prob: probability with which the claim may fail, over training; 0 for a deterministic mechanism.
         scope: whether `failure_prob` is about one prediction or all of them at once.
         on: `votes` or `scores`.
-        bounds: the confidence bounds that were used, or `exact`.
+        bounds: the confidence bounds that were used, `quantile` (of votes that are draws of noise) or `exact`.
         assumptions: what else is taken for granted, a sentence each.
         error_budget: numerical errors that were added in the safe direction.
         versions: versions of mithridate and of what it computed with.
@@ -652,13 +654,15 @@ def _check_table(name: str, value: Any, kind: Any) -> None:
 
 def _check_confidence(votes: Votes, rule: Any, on: str, bounds: str, failure_prob: Any) -> None:
     """Require bounds that fit the rule, and a probability that fits the bounds."""
-    if isinstance(rule, ExactRule) != isinstance(votes.mechanism, Deterministic):
+    kinds = ((ExactRule, Deterministic), (DrawnRule, Drawn))
+    if any(isinstance(rule, kind) != isinstance(votes.mechanism, ran) for kind, ran in kinds):
         raise ValueError(f"the rule {rule.name} does not fit the mechanism {type(votes.mechanism).__name__}")
     if isinstance(rule, ExactRule):
         _validate.one_of((EXACT,), bounds=bounds)
         _validate.number_in(0, 0, failure_prob=failure_prob)
         return
-    _validate.one_of(VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS, bounds=bounds)
+    known = (QUANTILE,) if isinstance(rule, DrawnRule) else VOTE_BOUNDS if on == "votes" else SCORE_BOUNDS
+    _validate.one_of(known, bounds=bounds)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
 
 

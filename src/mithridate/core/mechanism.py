@@ -218,6 +218,14 @@ class Random(Mechanism):
     """A learner that draws random numbers: its instances are samples, whose votes are bounded."""
 
 
+class Drawn(Random):
+    """A function of the training data that noise on its inputs makes random: its samples are draws of that noise.
+
+    All models answer every draw together, and so give one vote. Another run has other models, or the same ones once
+    more: its votes are no further samples.
+    """
+
+
 class Deterministic(Mechanism):
     """A learner that is a function of the training set: its votes are exact, and nothing about them can fail."""
 

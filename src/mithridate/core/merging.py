@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from mithridate._text import shown
 from mithridate.core.conditions import Statement, distinct
-from mithridate.core.mechanism import Deterministic
+from mithridate.core.mechanism import Deterministic, Drawn
 from mithridate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -185,6 +185,11 @@ def _check_alike(first: Votes, second: Votes) -> None:
         raise ConfigError(
             f"Votes of different mechanisms never merge: {first.mechanism} and {second.mechanism}. "
             "Certify them one by one."
+        )
+    if isinstance(first.mechanism, Drawn):
+        raise ConfigError(
+            "These votes are draws of noise on the inputs for the models of one run, which have nothing to merge; "
+            "train once, with as many draws as are wanted (--noise-draws)."
         )
     parts_of_one = bool(first.shards and second.shards) and first.run_ids == second.run_ids
     if isinstance(first.mechanism, Deterministic) and not parts_of_one:

@@ -1,8 +1,9 @@
 """Rules turn votes into radii.
 
-There are two kinds. Instances of a random mechanism are samples, so their counts are bounded first and an accountant
+There are three kinds. Instances of a random mechanism are samples, so their counts are bounded first and an accountant
 says how far the bounds reach (`Method`). A deterministic mechanism is a function of the data, so its radius follows
-from the votes alone (`ExactRule`).
+from the votes alone (`ExactRule`). Where such a function votes on many noisy copies of an input, every copy has a
+radius, and a quantile of these is bounded (`DrawnRule`).
 """
 
 from __future__ import annotations
@@ -190,6 +191,25 @@ class ExactRule(Rule):
         )
 
 
+class DrawnRule(Rule):
+    """A rule on draws of noise, each of which says how many changes of the training data its own vote withstands."""
+
+    def reads(self, threat: Threat) -> tuple[str, ...]:
+        """Names of the evidence that it needs beside counts; a certificate carries no other."""
+        return ()
+
+    def decide_drawn(self, votes: Votes, threat: Threat, failure_prob: float, shift: float) -> Decision:
+        """The prediction on every example, and its radius: -1 where nothing is certified.
+
+        Args:
+            votes: they carry the evidence that `reads` names.
+            threat: how the training data may have been changed.
+            failure_prob: with which a radius may be too large, for each example.
+            shift: how far the input may have moved over the standard deviation of the noise on it, at least 0.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class DistinctValues:
     """One number per test point, stored as distinct values and indices into them.
@@ -329,7 +349,7 @@ def certifies_no_input_change(rule: Rule) -> UnsupportedMechanismError:
     """What a rule says that certifies changes of the training data alone."""
     return UnsupportedMechanismError(
         f"The method {rule.name} certifies changes of the training data, not of the input; leave input_change out, or "
-        "use fdp, bagging or nearest-neighbours."
+        "use fdp, bagging, dpa (with input_noise) or nearest-neighbours."
     )
 
 

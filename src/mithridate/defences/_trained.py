@@ -58,8 +58,8 @@ class TrainedDefence(Defence):
     score_bins: int | None = option(None, "bins of the score histograms, 0: none", int, "N")
     input_noise: float | None = option(
         None,
-        "every instance votes on the input plus Gaussian noise of its own, with this standard deviation (pixels: 0 to "
-        "1), and trains on noisy examples, so that certify --input-change covers inputs that change (fdp, bagging)",
+        "models vote on the input plus Gaussian noise, with this standard deviation (pixels: 0 to 1), and train on "
+        "noisy examples, so that certify --input-change covers inputs that change (fdp, bagging, dpa)",
         float,
         "S",
     )
@@ -93,7 +93,7 @@ class TrainedDefence(Defence):
         _validate.number_in(*NOISE_RANGE, input_noise=self.input_noise)
         if not self.takes_input_noise:
             raise ConfigError(
-                f"{self.name} cannot certify votes on noisy inputs; leave input_noise out, or use fdp or bagging."
+                f"{self.name} cannot certify votes on noisy inputs; leave input_noise out, or use fdp, bagging or dpa."
             )
         if getattr(self, "learner", None) is not None:
             raise ConfigError("input_noise is for networks, and a learner trains none; leave one of both out.")

@@ -38,6 +38,7 @@ from mithridate.core.votes import Votes
 from mithridate.data.partition import Hashes, IndexArray, canonical_order, parts
 from mithridate.defences._trained import PlainDefence
 from mithridate.defences.base import option
+from mithridate.defences.noisy_parts import WITHSTOOD, NoisyPartitioned, SmoothedMajorityRule, drawn_votes
 from mithridate.defences.registry import register
 from mithridate.errors import ConfigError
 from mithridate.training.config import ViewPlan
@@ -45,6 +46,8 @@ from mithridate.training.order import Facts
 
 # Up to so many labels, how often one is preferred to another is counted beside the votes, for a run-off election.
 _FEW_LABELS = 100
+# Noisy copies of every input, where models of parts vote on some.
+NOISE_DRAWS = 1000
 
 
 _PART_WORDS = Voters(
@@ -174,6 +177,34 @@ class Parts(ViewPlan):
     def check(self, num_train: int) -> None:
         """Require that it suits so many training examples."""
         _check_partitions(self.partitions, num_train)
+
+
+@dataclass(frozen=True)
+class NoisyParts(Parts):
+    """The same, and all models answer the same noisy copies of every input (`NoisyPartitioned`).
+
+    Args:
+        partitions: number of parts and of models, at least 1.
+        noise_draws: copies of every input, at least 1.
+    """
+
+    noise_draws: int = NOISE_DRAWS
+    type = "noisy-parts"
+    has_preferences = False
+    evidence_that_fits = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.positive_integer(noise_draws=self.noise_draws)
+
+    def mechanism(self, *, num_train: int, classes: int) -> Mechanism:
+        """What the models are, and who votes, as the certificates read it."""
+        return NoisyPartitioned(self.partitions)
+
+    def folded(self, answers: IndexArray) -> tuple[IndexArray, dict[str, IndexArray]]:
+        """The vote of every copy, and what copies withstand."""
+        counts, withstood = drawn_votes(answers, self.noise_draws, self.partitions)
+        return counts, {WITHSTOOD: withstood}
 
 
 @dataclass(frozen=True)
@@ -558,10 +589,13 @@ def _partitions_for(num_train: int, learner: Any) -> int:
 class DPA(PlainDefence):
     """Deep partition aggregation: a deterministic model for each part of the data; the majority wins.
 
-    Guarantee: that of `Certificate`, without any probability of failure: a changed example touches one part.
+    Guarantee: that of `Certificate`, without any probability of failure: a changed example touches one part. With
+    `input_noise` the majority is taken on many noisy copies of an input, whose votes are counted; see
+    `SmoothedMajorityRule`.
 
     Args:
         partitions: number of parts; None: about one for every 50 examples, from 10 to 250.
+        noise_draws: with `input_noise`, noisy copies of every input; None: 1,000.
 
     References: Levine, Feizi 2021 (arXiv 2006.14768).
     """
@@ -569,12 +603,29 @@ class DPA(PlainDefence):
     name = "dpa"
     weighs_votes = True
     summary = "A deterministic model for each part of the data; the majority wins."
-    mechanisms = (Partitioned,)
     takes_units = True
+    takes_input_noise = True
     sized = ("partitions",)
 
     partitions: int | None = option(None, "dpa, finite-aggregation and their run-offs: number of parts", int, "N")
     preferences: bool | None = None
+    noise_draws: int | None = option(
+        None, "dpa with --input-noise: noisy copies of every input that models vote on (1000)", int, "N"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise_draws is not None:
+            _validate.positive_integer(noise_draws=self.noise_draws)
+        if self.input_noise is None and self.noise_draws is not None:
+            raise ConfigError("noise_draws are copies of an input with noise; give input_noise, too, or leave it out.")
+        if self.input_noise is not None and self.class_weights is not None:
+            raise ConfigError("Votes on noisy copies of an input have no class_weights; leave one of both out.")
+
+    @property
+    def mechanisms(self) -> tuple[type[Mechanism], ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """By whether inputs get noise."""
+        return (Partitioned,) if self.input_noise is None else (NoisyPartitioned,)
 
     @property
     def title(self) -> str:
@@ -585,7 +636,7 @@ class DPA(PlainDefence):
         """The number of parts; and preferences, which a run-off election on the same models needs, where they fit."""
         return {
             "partitions": _partitions_for(facts.num_train, self.learner),
-            "preferences": facts.classes <= _FEW_LABELS,
+            "preferences": facts.classes <= _FEW_LABELS and self.input_noise is None,
         }
 
     @property
@@ -596,10 +647,14 @@ class DPA(PlainDefence):
     def plan(self) -> ViewPlan:
         """A part for each model."""
         assert self.partitions is not None
-        return Parts(self.partitions)
+        if self.input_noise is None:
+            return Parts(self.partitions)
+        return NoisyParts(self.partitions, self.noise_draws or NOISE_DRAWS)
 
     def rule(self) -> Rule:
-        """See `MajorityRule`."""
+        """See `MajorityRule` and `SmoothedMajorityRule`."""
+        if self.input_noise is not None:
+            return SmoothedMajorityRule()
         return MajorityRule(class_weights=self.class_weights)
 
 
@@ -615,6 +670,7 @@ class RunOffElection(DPA):
 
     name = "run-off-election"
     weighs_votes, weighs_losses = False, True
+    takes_input_noise = False
     summary = "DPA in two rounds: the two labels with most votes meet in a run-off."
 
     @property

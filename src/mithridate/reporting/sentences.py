@@ -15,7 +15,7 @@ from mithridate.core.conditions import before, conditions_of
 from mithridate.core.input_change import Frontier
 from mithridate.core.labels import Commonest, commonest, single_label
 from mithridate.core.mechanism import Threat
-from mithridate.core.rule import ExactRule
+from mithridate.core.rule import DrawnRule, ExactRule
 from mithridate.core.units import UnitWords
 from mithridate.core.votes import Votes
 
@@ -57,6 +57,10 @@ _NOT_ROWS = (
 _NOT_COVERED_BY_SAMPLES = (
     "An attacker who knows the randomness of training, such as its seeds.",
     "Inputs that somebody chose by what these very models answered to others. The claim is about each input by itself.",
+)
+_NOT_COVERED_BY_DRAWS = (
+    "An attacker who knows the noise on the inputs, such as its seed.",
+    *_NOT_COVERED_BY_SAMPLES[1:],
 )
 # What the narrower threats leave out.
 _NOT_COVERED_BY_THREAT = {
@@ -383,8 +387,11 @@ def precise_claim(certificate: Certificate) -> str:
     most = "more often than any other" if certificate.on == "votes" else "a larger score on average than any other"
     if certificate.method.choice:
         most = "so often that its share of all such models x class weight is larger than that of any other label"
+    who = "a model trained on this data gives"
+    if isinstance(certificate.method, DrawnRule):
+        who = "most of the models that were trained on this data give, on a noisy copy of the input,"
     return (
-        f"A radius r says: a model trained on this data gives this label {most}, and would also "
+        f"A radius r says: {who} this label {most}, and would also "
         f"if {changed}. The label of a prediction is {_chosen(certificate)}; a radius of 0 confirms it for this very "
         f"data and no change{_of_the_data(certificate)}.{_by_change(certificate)}"
     )
@@ -421,6 +428,8 @@ def _chosen(certificate: Certificate) -> str:
 def not_covered(certificate: Certificate) -> tuple[str, ...]:
     """What a certificate of this kind says nothing about, a sentence or two each."""
     samples = () if isinstance(certificate.method, ExactRule) else _NOT_COVERED_BY_SAMPLES
+    if isinstance(certificate.method, DrawnRule):
+        samples = _NOT_COVERED_BY_DRAWS
     many = certificate.votes.unit_words.many_in_full
     narrower = (each.format(many=many) for each in _NOT_COVERED_BY_THREAT.get(certificate.threat, ()))
     covered = (_NOT_CORRECTNESS, _not_of_inputs(certificate), _NOT_OTHER_LOOKS, _parties(certificate))
@@ -546,7 +555,7 @@ def _abstentions(certificate: Certificate) -> list[str]:
     are_not, their = ("is not", "its") if abstained == 1 else ("are not", "their")
     return [
         f"{capitalised(who)} {are_not} certified at all: {their} leading labels are too close for "
-        f"{instances:,} instances. More of them tell closer labels apart (train a new run with "
+        f"{certificate.votes.tally}. More of them tell closer labels apart (train a new run with "
         f"{_ask_for(certificate, _MORE * instances)}), and a more accurate model leaves fewer labels close."
     ]
 

@@ -310,6 +310,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
         has_preferences: whether it can be counted how often models prefer one label to another, for run-off elections.
         counts_examples: whether its mechanism speaks of the number of training examples.
         noise: standard deviation of the noise on inputs, 0 for none.
+        noise_draws: how many noisy copies of every input all models answer together; 0: each votes by itself.
     """
 
     type: ClassVar[str]
@@ -319,6 +320,7 @@ class ViewPlan(registry.Tagged, table=registry.views):
     has_preferences: ClassVar[bool] = False
     counts_examples: ClassVar[bool] = False
     noise: float = 0.0
+    noise_draws: int = 0
 
     @property
     def models(self) -> int:
@@ -375,6 +377,14 @@ class ViewPlan(registry.Tagged, table=registry.views):
 
     def check(self, num_train: int) -> None:
         """Require that it suits so many training examples; most suit any number."""
+
+    def folded(self, answers: IndexArray) -> tuple[IndexArray, dict[str, IndexArray]]:
+        """Votes and evidence of a plan with `noise_draws`.
+
+        Args:
+            answers: how many models give each label, (inputs x draws) x classes, the copies of an input side by side.
+        """
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain JSON values, without the number of instances."""

@@ -27,6 +27,7 @@ from mithridate.data.declarations import Table
 from mithridate.data.examples import Examples, Preparation, kind_of, pieces_of
 from mithridate.errors import ConfigError
 from mithridate.features.memory import passing
+from mithridate.training.config import ViewPlan
 from mithridate.training.randomness import Seeds
 from mithridate.training.run_directory import TallyArrays, added
 
@@ -36,6 +37,8 @@ Normals = Callable[[int, tuple[int, ...]], npt.NDArray[np.float64]]
 _PURPOSE = "input noise"
 # Noisy numbers are multiples of the deviation divided by about so many powers of two.
 _GRID_BITS = 12
+# Copies of inputs x classes, at most.
+_MOST_ANSWERS = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +58,13 @@ class NoisyInputs:
     x: Array
     preparation: Preparation
 
-    def seen_by(self, seeds: Seeds, instance: int) -> Array:
+    def streams(self, instances: Sequence[int]) -> list[int]:
+        """The instances whose seeds these instances need to train and to vote."""
+        return list(instances)
+
+    def seen_by(self, seeds: Seeds, instance: int, purpose: str = _PURPOSE) -> Array:
         """The inputs of the network, for one instance."""
-        generator = seeds.generator(instance, _PURPOSE)
+        generator = seeds.generator(instance, purpose)
         noisy = _with_noise(self.x, self.noise, lambda _, shape: generator.standard_normal(shape))
         with passing():
             return np.asarray(self.preparation(noisy, "test"))
@@ -68,6 +75,58 @@ class NoisyInputs:
             machine.tally(weights[at : at + 1], self.seen_by(seeds, instance)) for at, instance in enumerate(instances)
         )
         return functools.reduce(added, tallies)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyCopies(NoisyInputs):
+    """Inputs to vote on, in copies that all instances answer together.
+
+    Guarantee: a copy is a function of the input plus normal draws of the stated deviation, which are independent for
+    every copy and every input, and of everything that instances draw.
+
+    Attributes:
+        draws: copies of every input.
+        stream: the number after that of the last instance; its seed gives the noise.
+    """
+
+    draws: int
+    stream: int
+
+    def streams(self, instances: Sequence[int]) -> list[int]:
+        """Their own, and that of the noise."""
+        return [*instances, self.stream]
+
+    def votes(self, machine: Any, weights: Any, seeds: Seeds, instances: Sequence[int]) -> TallyArrays:
+        """How many of the instances give each label: (inputs x copies) x classes, the copies of an input together."""
+        counts: Array | None = None
+        for draw in range(self.draws):
+            found = machine.tally(weights, self.seen_by(seeds, self.stream, f"{_PURPOSE} {draw}"))["counts"]
+            if counts is None:
+                counts = np.empty((len(found), self.draws, found.shape[1]), np.min_scalar_type(self.stream))
+            counts[:, draw] = found
+        assert counts is not None
+        none = np.zeros(0)  # of scores, which are of no use here
+        return {"counts": counts.reshape(-1, counts.shape[2]), "score_sums": none, "score_squares": none}
+
+
+def noisy_inputs(
+    noise: InputNoise | None, x: Array, preparation: Preparation, plan: ViewPlan | None, classes: int
+) -> NoisyInputs | None:
+    """Inputs as instances see them, where there is noise.
+
+    Raises:
+        ConfigError: there are too many copies of inputs to keep what models answer.
+    """
+    if noise is None:
+        return None
+    if plan is None or not plan.noise_draws:
+        return NoisyInputs(noise, x, preparation)
+    if len(x) * plan.noise_draws * classes > _MOST_ANSWERS:
+        raise ConfigError(
+            f"The votes of {plan.models:,} models on {plan.noise_draws:,} noisy copies of {len(x):,} inputs are too "
+            "many to keep; use fewer noise_draws, or fewer inputs at a time."
+        )
+    return NoisyCopies(noise, x, preparation, plan.noise_draws, plan.models)
 
 
 def input_noise_of(recipe: Mapping[str, Any] | None) -> InputNoise | None:

@@ -151,7 +151,7 @@ def train_group(place: Sequence[Any], terms: Terms, group: range, seeds: Seeds) 
     global _bench
     try:
         bench = _bench if _bench is not None and _bench.terms == terms else _set_up(place, terms)
-        weights = bench.machine.train(seeds, group, None)
+        weights = bench.machine.train(bench.job.training_seeds(seeds), group, None)
         tally = bench.job.votes(bench.machine, weights, seeds, group)
         models = by_parameter(weights, bench.machine.shapes) if bench.job.keep_models else None
         return Trained(group, tally, models, shown(torch.device(terms.device), bench.computer))
@@ -337,16 +337,16 @@ class Crew:
         report = _Report(job, run, progress, self._sight)
         while groups := run.missing():
             report.start(groups)
-            trouble = self._round(run, groups, report)
+            trouble = self._round(run, job, groups, report)
             if trouble.too_many is not None:
                 halve(run, trouble.too_many)
 
-    def _round(self, run: RunDirectory, groups: Sequence[range], report: _Report) -> Trouble:
+    def _round(self, run: RunDirectory, job: Job, groups: Sequence[range], report: _Report) -> Trouble:
         """Train groups until all that can be are done, or, if something is in the way, until those under way are."""
         seeds, trouble = run.seeds, Trouble(self._backend.retries)
 
         def submit(group: range) -> Any:
-            return self._train.remote(self._place, self._terms, group, seeds.only(group))
+            return self._train.remote(self._place, self._terms, group, seeds.only(job.streams(group)))
 
         with contextlib.closing(carry_out(groups, submit, trouble, self._window)) as results:
             for group, trained in results:

@@ -22,7 +22,7 @@ from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate._torch import pick_device, usual_settings
 from mithridate.core.conditions import Size, to_plain
-from mithridate.core.mechanism import Deterministic
+from mithridate.core.mechanism import Deterministic, Drawn
 from mithridate.core.provenance import input_hashes
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Dataset, Examples, Preparation, as_examples
@@ -37,7 +37,7 @@ from mithridate.training.devices import (
 )
 from mithridate.training.earlier_models import EarlierModels
 from mithridate.training.engine import Engine
-from mithridate.training.input_noise import NoisyInputs, input_noise_of
+from mithridate.training.input_noise import NoisyCopies, NoisyInputs, input_noise_of, noisy_inputs
 from mithridate.training.known_models import KnownModels
 from mithridate.training.learners import LearnerMachine, learnt_again
 from mithridate.training.models import MODELS, Model, describe, pick_model
@@ -284,11 +284,10 @@ def prepare(order: Order, runtime: RuntimeOptions) -> Manifest:
             f"{runtime.run_dir} was handed out with the seeds of some shards, and is prepared; train there without "
             "--prepare."
         )
-    with (
-        _staffed(order, runtime) as work,
-        RunDirectory.open(runtime.run_dir, work.manifest, work.seed, may_replan=False) as run,
-    ):
-        return run.manifest
+    with _staffed(order, runtime) as work:
+        _check_has_shards(work.job)
+        with RunDirectory.open(runtime.run_dir, work.manifest, work.seed, may_replan=False) as run:
+            return run.manifest
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,10 +312,13 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     if runtime.keep_models and runtime.run_dir is None:
         raise ConfigError("keep_models needs a place for them; give a run_dir.")
     task = task_of(order, keep_models=runtime.keep_models)
-    if task.job.config.is_deterministic and order.root_seed is not None:
+    if runtime.shards is not None:
+        _check_has_shards(task.job)
+    if task.job.is_function and order.root_seed is not None:
         raise ConfigError("Models of parts are functions of their data, and take no root_seed; leave it out.")
     given = None if order.root_seed is None else check_root_seed(order.root_seed)
-    seed = PUBLIC_SEED if task.job.config.is_deterministic else given
+    # Where there is noise on inputs, the seed is that of the noise, which nobody may know.
+    seed = PUBLIC_SEED if task.job.is_function else given
     stored = _stored_in_flight(runtime.run_dir) if task.job.config.is_deterministic else None
     in_flight = runtime.in_flight or stored
     if runtime.backend is not None:
@@ -331,7 +333,7 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
         return
     target = pick_device(runtime.device)
     build = partial(task.job.trainer.machine, task.job, target, runtime.precision)
-    known = runtime.known if task.job.config.is_deterministic and target.type == "cpu" else None
+    known = runtime.known if task.job.is_function and target.type == "cpu" else None
     is_new = task.job.config.is_deterministic and stored is None and not (known is not None and known.is_rehearsed)
     asked = runtime.in_flight or (None if runtime.earlier is None else runtime.earlier.manifest.in_flight)
     machine = rehearsed(build, asked) if is_new else build(in_flight)
@@ -341,6 +343,19 @@ def _staffed(order: Order, runtime: RuntimeOptions) -> Iterator[_Work]:
     else:
         fill = partial(train_missing, machine, target) if known is None else partial(_train_unknown, machine, known)
     yield _Work(task.job, runtime.run_dir, seed, manifest, fill)
+
+
+def _check_has_shards(job: Job) -> None:
+    """Refuse shards of models that vote together.
+
+    Raises:
+        ConfigError: they do.
+    """
+    if isinstance(job.noisy, NoisyCopies):
+        raise ConfigError(
+            "All models of parts answer the same noisy inputs together, so their run has no shards; leave --shards and "
+            "--prepare out, or train on a Ray cluster."
+        )
 
 
 def _stored_in_flight(run_dir: PathLike | None) -> int | None:
@@ -494,8 +509,8 @@ def _instances(run: Run) -> int:
 def _train_group(machine: Engine | LearnerMachine, run: Run, group: range, job: Job, meter: Meter, device: str) -> bool:
     """Train one group, count and keep its votes; False where memory does not suffice."""
     try:
-        seeds = run.seeds.only(group)
-        weights: Any = machine.train(seeds, group, meter.advance)
+        seeds = run.seeds.only(job.streams(group))
+        weights: Any = machine.train(job.training_seeds(seeds), group, meter.advance)
         tally = job.votes(machine, weights, seeds, group)
         models = by_parameter(weights, machine.shapes) if run.manifest.keep_models else None
     except (RuntimeError, MemoryError) as error:
@@ -534,6 +549,10 @@ def votes_of(total: TallyArrays, manifest: Manifest, config: TrainingRecipe, inp
     """The votes of a run, by its recipe, on some inputs."""
     mechanism = config.mechanism
     evidence = {name: total[name] for name in EVIDENCE if name in total}
+    if isinstance(mechanism, Drawn):
+        assert config.plan is not None
+        counts, evidence = config.plan.folded(total["counts"])
+        total = {"counts": counts, **evidence}
     sums = {name: array for name, array in total.items() if name not in evidence}
     if isinstance(mechanism, Deterministic):  # a function of the data has counts, and no scores to average
         sums = {"counts": sums["counts"]}
@@ -557,7 +576,10 @@ def votes_of(total: TallyArrays, manifest: Manifest, config: TrainingRecipe, inp
 def _votes(inputs: Examples, run: Run, config: TrainingRecipe) -> Votes:
     manifest = run.manifest
     votes = votes_of(run.total(), manifest, config, inputs)
-    votes = replace(votes, data_fingerprint=manifest.data_fingerprint, devices=run.devices)
+    votes = replace(votes, data_fingerprint=manifest.data_fingerprint)
+    if isinstance(votes.mechanism, Drawn):  # whose votes are not those of single models
+        return votes
+    votes = replace(votes, devices=run.devices)
     if not isinstance(run, SharedRun):
         return votes
     # The number of instances in the recipe is that of all that voted, as in votes that were merged.
@@ -712,10 +734,12 @@ class KeptModels:
         check_evidence(_evidence(manifest), len(prepared), config.classes, manifest.instances)
         machine = self.machine or _asked(manifest, config, prepared, self.model, self.device)
         noise = input_noise_of(manifest.recipe)
-        noisy = None if noise is None else NoisyInputs(noise, new.x, self.preparation)
+        noisy = noisy_inputs(noise, new.x, self.preparation, config.plan, config.classes)
         groups = self._read(machine) if self.weights is None else self.weights
         total = _counted(machine, groups, prepared, noisy)
-        return replace(votes_of(total, manifest, config, new), devices=devices_of(self.path, manifest))
+        votes = votes_of(total, manifest, config, new)
+        # Whose votes are not those of single models.
+        return votes if isinstance(votes.mechanism, Drawn) else replace(votes, devices=devices_of(self.path, manifest))
 
     def _read(self, machine: Engine) -> Iterator[tuple[range, Tensor]]:
         """The weights of every group, a row for each model."""

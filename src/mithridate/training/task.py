@@ -30,11 +30,11 @@ from mithridate.training.devices import (
     enough_memory,
 )
 from mithridate.training.engine import Engine
-from mithridate.training.input_noise import NoisyInputs, noise_for, trained_on
+from mithridate.training.input_noise import NoisyInputs, noise_for, noisy_inputs, trained_on
 from mithridate.training.learners import Learner, LearnerMachine, LearnerTrainer, inputs_for
 from mithridate.training.models import Model, check_repeatable, describe, pick_model, scaling
 from mithridate.training.order import Order
-from mithridate.training.randomness import Seeds
+from mithridate.training.randomness import PUBLIC_SEED, Seeds
 from mithridate.training.run_directory import Manifest, Run, TallyArrays, plan_ranges
 
 if TYPE_CHECKING:
@@ -127,6 +127,19 @@ class Job:
         raw = 0 if self.noisy is None else self.noisy.x.nbytes
         return self.data.inputs.nbytes + self.data.labels.nbytes + self.test.nbytes + raw
 
+    @property
+    def is_function(self) -> bool:
+        """Whether votes are a function of the data: nothing is drawn, neither in training nor for the inputs."""
+        return self.config.is_deterministic and self.noisy is None
+
+    def training_seeds(self, seeds: Seeds) -> Seeds:
+        """What models are trained by: where they are functions of their data, a seed that everybody may know."""
+        return Seeds.of(PUBLIC_SEED) if self.config.is_deterministic else seeds
+
+    def streams(self, instances: Sequence[int]) -> Sequence[int]:
+        """The instances whose seeds are needed to train these and to let them vote."""
+        return instances if self.noisy is None else self.noisy.streams(instances)
+
     def votes(
         self, machine: Engine | LearnerMachine, weights: Any, seeds: Seeds, instances: Sequence[int]
     ) -> TallyArrays:
@@ -204,7 +217,7 @@ def task_of(order: Order, *, keep_models: bool = False) -> Task:
     arrays: list[npt.NDArray[Any]] = [np.asarray(each) for each in (inputs, test)]
     units = order.training.units
     data = Dataset(arrays[0], y, None if units is None else units.starts)
-    noisy = None if noise is None else NoisyInputs(noise, order.test.x, preparation)
+    noisy = noisy_inputs(noise, order.test.x, preparation, plan, classes)
     keeps = keep_models and trainer.keeps_weights
     job = Job(trainer, config, data, arrays[1], evidence, members, keeps, noisy=noisy)
     return Task(order, job, preparation, found)
@@ -340,7 +353,7 @@ def manifest_of(
         if device.type != "cpu":  # where models are trained alone, their number does not matter
             in_flight = None
             recipe["config"]["in_flight"] = machine.models_in_flight()
-    elif task.order.root_seed is not None:
+    if task.order.root_seed is not None:
         said.append(_SEED_GIVEN)
     instances = int(job.config.instances)
     at_once = int(min(instances, in_flight or machine.models_in_flight()))
