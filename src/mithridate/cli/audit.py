@@ -27,6 +27,7 @@ _AUDIT_EXAMPLES = f"""examples:
   mithridate audit flowers.toml                        trains, then attacks: 20 predictions, at most 10 minutes
   mithridate audit runs/flowers                        the votes of a finished run
   mithridate audit flowers.toml --method dpa --attacks crafted,delete --minutes 3
+  mithridate audit runs/noisy --input-change 0.1 0.25  triggers on the input, too, of so much length
   mithridate audit flowers.toml --budgets 1,2,5        only so many changes; 0.5x, 1x, 2x are multiples of the radius
 
 Each attack poisons the training data, the same method is trained on it from the start, and every prediction whose
@@ -62,6 +63,15 @@ def add_audit(command: _shared.NewCommand) -> None:
     )
     parser.add_argument("--attacks", type=_words, metavar="A,B,...", help="use these attacks only (all that fit)")
     parser.add_argument(
+        "--input-change",
+        type=_shared.changes_of,
+        nargs="+",
+        action=_Joined,
+        metavar="E",
+        help="attack claims about inputs that change, too, by triggers of Euclidean length up to E; what E counts is "
+        "what certify --input-change says (0.1 0.25 or 0.1,0.25)",
+    )
+    parser.add_argument(
         "--minutes",
         type=float,
         default=10,
@@ -81,6 +91,15 @@ def add_audit(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="where results go (CONFIG-audit-METHOD, or RUN_DIR-audit)"
     )
+
+
+class _Joined(argparse.Action):
+    """Takes several lists of numbers for one."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        """Keep them all, with those of earlier flags of the name."""
+        before = getattr(namespace, self.dest) or ()
+        setattr(namespace, self.dest, (*before, *(number for some in values for number in some)))
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -140,7 +159,7 @@ def _folder(source: Path, project: Project, *, is_run: bool) -> Path:
 def _wanted(arguments: argparse.Namespace) -> Mapping[str, Any]:
     return {
         name: getattr(arguments, name)
-        for name in ("targets", "budgets", "attacks", "minutes", "threat", "failure_prob")
+        for name in ("targets", "budgets", "attacks", "input_change", "minutes", "threat", "failure_prob")
     }
 
 
