@@ -53,6 +53,8 @@ IntArray = npt.NDArray[np.int64]
 _CLAIMS = "claims"
 # One trigger for so many targets.
 _A_TRIGGER = 4
+# So many inputs at least have copies with a trigger of bounded length.
+_LEAST_MOVED = 20
 # How many times too large controls are.
 _TOO_LARGE = (2, 4, 8, 16)
 
@@ -270,7 +272,8 @@ class _Clean:
         ruler = Ruler.of_method(self.order.defence, self.pipeline.training)
         longest = max(asked.input_change)
         lengths = (*asked.input_change, *(times * longest for times in _TOO_LARGE))
-        which = np.unique(np.linspace(0, len(self.test.x) - 1, asked.targets).astype(np.int64)).tolist()
+        count = max(asked.targets, _LEAST_MOVED)
+        which = np.unique(np.linspace(0, len(self.test.x) - 1, count).astype(np.int64)).tolist()
         copies, moved = moved_copies(self.pipeline.training, self.test, which, lengths, ruler)
         inputs = _followed_by(self.pipeline.inputs, copies, np.array([each.of for each in moved], dtype=np.int64))
         return replace(self._voting_on(inputs), moved=tuple(moved), changes_of=ruler.of)

@@ -399,7 +399,7 @@ class Audit:
     @property
     def control_words(self) -> str:
         """Whether the audit could have found anything."""
-        return " ".join(_control_words(each) for each in (self.control, self.moved_control) if each is not None)
+        return " ".join(words_of_control(each) for each in (self.control, self.moved_control) if each is not None)
 
     @property
     def meaning(self) -> str:
@@ -486,8 +486,8 @@ class Audit:
         return name
 
 
-def _control_words(control: Control) -> str:
-    """Whether the attacks break claims that are too large."""
+def words_of_control(control: Control) -> str:
+    """Whether the attacks break claims that are too large, in words."""
     if control.has_power:
         return (
             f"The same attacks break {counted(control.violations, 'claim')} of the control ({control.method}), so "

@@ -717,7 +717,7 @@ class AuditSearch:
         return tuple(
             AtChange(
                 change,
-                copies=sum(at == change and self.claims.radius[number] >= 0 for number, at in copies),
+                copies=sum(at == change and bool(self.claims.radius[number] >= 0) for number, at in copies),
                 claims=self._claims_at.get(change, 0),
                 violations=sum(each.move is not None and each.move.input_change == change for each in broken),
                 targets=tuple(each for each in attacked if each.move is not None and each.move.input_change == change),
