@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from mithridate.attacking.scene import Moved, dense, featured
 from mithridate.data.declarations import Table
 from mithridate.data.examples import Examples, pieces_of
 from mithridate.errors import ConfigError
+from mithridate.features.memory import passing
 from mithridate.training.input_noise import noise_for
 
 Array = npt.NDArray[Any]
@@ -27,8 +28,8 @@ Stamp = Callable[[Array], Array]
 
 # What is stamped on an input, as files and pages call it.
 PATCH, DRIFT = "patch", "drift"
-# How often the stretch between a strength that is short enough and one that is not is halved.
-_HALVINGS = 16
+# How often the stretch between a strength that is short enough and one that is not is halved; features take long.
+_HALVINGS = {"pixels": 16, "values": 16, "features": 10}
 # How much measured lengths are rounded up: more than arithmetic can lose.
 _ROUND_UP = {"pixels": 1e-15, "values": 1e-9, "features": 1e-6}
 
@@ -69,7 +70,8 @@ class Ruler:
     def lengths(self, x: Array, moved: Array) -> FloatArray:
         """The Euclidean length of every change, rounded up."""
         if self.of == "features":
-            before, after = (_unit_rows(featured(self.defence, each)) for each in (x, moved))
+            with passing():
+                before, after = (_unit_rows(featured(self.defence, each)) for each in (x, moved))
             return (np.linalg.norm(after - before, axis=1) + _ROUND_UP["features"]) * (1 + _ROUND_UP["features"])
         far = moved.reshape(len(x), -1).astype(np.float64) - x.reshape(len(x), -1)
         length = np.sqrt((far**2).sum(axis=1)) / (255 if self.of == "pixels" else 1)
@@ -107,33 +109,23 @@ def _is_scaled(training: Examples) -> bool:
     return training.kind in ("uint8", "float") and not isinstance(training.declaration, Table)
 
 
-@dataclass(frozen=True, eq=False)
-class _Means:
-    """The mean example of every label; inputs drift from one towards another.
+def _means(training: Examples) -> FloatArray:
+    """The mean example of every label that occurs; inputs drift from one towards another."""
+    x, y = training.x, training.y
+    assert y is not None
+    labels, place = np.unique(y, return_inverse=True)
+    sums = np.zeros((len(labels), int(np.prod(x.shape[1:]))))
+    for part in pieces_of(x):
+        piece, at = x[part].reshape(len(x[part]), -1), place[part]
+        for label in np.unique(at):
+            sums[label] += piece[at == label].sum(axis=0, dtype=np.float64)
+    return sums / np.bincount(place)[:, None]
 
-    Attributes:
-        training: the clean set.
-    """
 
-    training: Examples
-
-    @cached_property
-    def rows(self) -> FloatArray:
-        """One for every label that occurs."""
-        x, y = self.training.x, self.training.y
-        assert y is not None
-        labels, place = np.unique(y, return_inverse=True)
-        sums = np.zeros((len(labels), int(np.prod(x.shape[1:]))))
-        for part in pieces_of(x):
-            piece, at = x[part].reshape(len(x[part]), -1), place[part]
-            for label in np.unique(at):
-                sums[label] += piece[at == label].sum(axis=0, dtype=np.float64)
-        return sums / np.bincount(place)[:, None]
-
-    def away(self, x: Array) -> FloatArray:
-        """From the mean that is nearest to an input to the one that is second."""
-        first, second = np.argsort(((self.rows - x.reshape(-1)) ** 2).sum(axis=1), kind="stable")[:2]
-        return (self.rows[second] - self.rows[first]).reshape(x.shape)
+def _away(means: FloatArray, x: Array) -> FloatArray:
+    """From the mean that is nearest to an input to the one that is second."""
+    first, second = np.argsort(((means - x.reshape(-1)) ** 2).sum(axis=1), kind="stable")[:2]
+    return (means[second] - means[first]).reshape(x.shape)
 
 
 def _drifted(by: FloatArray, x: Array) -> Array:
@@ -155,53 +147,59 @@ def moved_copies(
 
     Where inputs know no strength (texts, tokens, tables), the trigger is there as a whole.
     """
-    means = _Means(training)
-    found = [
-        (copy, Moved(of, name, length, stamp))
-        for of in which
-        for name, stamp in _stamps(means, test.x[of : of + 1])
-        for copy, length in _copies(means.training, test.x[of : of + 1], stamp, lengths, ruler)
-    ]
-    copies = np.concatenate([copy for copy, _ in found]) if found else test.x[:0]
-    return copies, [moved for _, moved in found]
+    x = test.x[np.asarray(which, dtype=np.int64)]
+    found: list[tuple[int, str, float, Array, Moved]] = []
+    for name, stamps in _stamps(training, x):
+        longest = np.zeros(len(x))
+        for copies in _shortened(training, x, stamps, lengths, ruler):
+            real = ruler.lengths(x, copies)
+            for at in np.flatnonzero(real > longest).tolist():  # a trigger that cannot be any longer is there once
+                if not np.array_equal(copies[at], x[at]):
+                    moved = Moved(int(which[at]), name, float(real[at]), stamps[at])
+                    found.append((moved.of, name, moved.length, copies[at : at + 1], moved))
+                    longest[at] = real[at]
+    found.sort(key=lambda each: each[:3])
+    copies = np.concatenate([each[3] for each in found]) if found else x[:0]
+    return copies, [each[4] for each in found]
 
 
-def _stamps(means: _Means, x: Array) -> Iterator[tuple[str, Stamp]]:
-    """The triggers that suit an input."""
-    yield PATCH, partial(with_trigger, means.training)
-    if _is_scaled(means.training) and len(means.rows) > 1:
-        yield DRIFT, partial(_drifted, means.away(x[0]))
+def _stamps(training: Examples, x: Array) -> Iterator[tuple[str, list[Stamp]]]:
+    """The triggers that suit some inputs, for each input its own."""
+    yield PATCH, [partial(with_trigger, training)] * len(x)
+    means = _means(training) if _is_scaled(training) else np.zeros((0, 0))
+    if len(means) > 1:
+        yield DRIFT, [partial(_drifted, _away(means, each)) for each in x]
 
 
-def _copies(
-    training: Examples, x: Array, stamp: Stamp, lengths: Sequence[float], ruler: Ruler
-) -> Iterator[tuple[Array, float]]:
-    """An input with a trigger of each length, and how long it really is; each longer than the one before."""
-    goal = stamp(x)
+def _shortened(
+    training: Examples, x: Array, stamps: Sequence[Stamp], lengths: Sequence[float], ruler: Ruler
+) -> Iterator[Array]:
+    """Inputs with their triggers, as far as each of some lengths allows, the shortest first."""
+    goals = np.concatenate([stamp(x[at : at + 1]) for at, stamp in enumerate(stamps)])
     if not _is_scaled(training):
-        copies = [goal if goal.dtype.kind == "U" else goal.astype(x.dtype)]
-    else:
-        copies = [_shortened(x, goal.astype(x.dtype), most, ruler) for most in sorted(lengths)]
-    longest = 0.0
-    for copy in copies:
-        length = float(ruler.lengths(x, copy)[0])
-        if length > longest and not np.array_equal(copy, x):
-            yield copy, length
-            longest = length
+        yield goals if goals.dtype.kind == "U" else goals.astype(x.dtype)
+        return
+    step = goals.astype(np.float64) - x
+    for most in sorted(lengths):
+        yield _stretched(x, step, _strength(x, step, most, ruler))
 
 
-def _shortened(x: Array, goal: Array, most: float, ruler: Ruler) -> Array:
-    """An input on its way to one with the whole trigger, as far as the length allows; numbers may go beyond it."""
-    step = goal.astype(np.float64) - x
-    whole = float(ruler.lengths(x, goal)[0])
-    high = 2 * most / whole if ruler.of == "values" and 0 < whole < most else 1.0
-    low = 0.0
-    if float(ruler.lengths(x, _as_given(x + high * step, x.dtype))[0]) <= most:
-        return _as_given(x + high * step, x.dtype)
-    for _ in range(_HALVINGS):
+def _strength(x: Array, step: FloatArray, most: float, ruler: Ruler) -> FloatArray:
+    """How much of each step there may be; numbers may go beyond the whole of it, images and features may not."""
+
+    def is_short(share: FloatArray) -> npt.NDArray[np.bool_]:
+        return ruler.lengths(x, _stretched(x, step, share)) <= most
+
+    low, high = np.zeros(len(x)), np.ones(len(x))
+    if ruler.of == "values":
+        high = 2 * most / np.maximum(ruler.lengths(x, _stretched(x, step, high)), 1e-30)
+    low = np.where(is_short(high), high, low)
+    for _ in range(_HALVINGS[ruler.of]):
         middle = (low + high) / 2
-        if float(ruler.lengths(x, _as_given(x + middle * step, x.dtype))[0]) <= most:
-            low = middle
-        else:
-            high = middle
-    return _as_given(x + low * step, x.dtype)
+        fits = is_short(middle)
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    return low
+
+
+def _stretched(x: Array, step: FloatArray, share: FloatArray) -> Array:
+    return _as_given(x + share.reshape(-1, *[1] * (x.ndim - 1)) * step, x.dtype)
