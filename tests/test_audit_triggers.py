@@ -323,6 +323,7 @@ def test_where_nothing_is_certified_of_moves_nothing_follows() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     for name, data in zip(("train", "test"), rows(), strict=True):
+        assert data.y is not None
         np.savez(tmp_path / f"{name}.npz", x=data.x, y=data.y)
     (tmp_path / "moves.toml").write_text(
         'run_dir = "run"\n[data]\nkind = "arrays"\ntrain = "train.npz"\ntest = "test.npz"\n'

@@ -673,7 +673,12 @@ class AuditSearch:
             came = f"not flipped by {target.tried:,}"
         else:
             came = f"flipped by {target.flipped_at:,} ({target.attack})"
-        self.say(f"target {number} of {of}: input {target.input}, certified to {target.radius:,}, {came}")
+        move = target.move
+        if move is None or move.trigger is None:
+            name = f"input {target.input}"
+        else:
+            name = f"input {target.of} with a {move.trigger} of {move.length:.4g}"
+        self.say(f"target {number} of {of}: {name}, certified to {target.radius:,}, {came}")
 
     def _found(self, chosen: Sequence[int], moved: Sequence[int], targets: dict[int, Target], finished: bool) -> Audit:
         broken = self._broken()
