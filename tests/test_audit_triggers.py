@@ -18,14 +18,15 @@ from test_input_noise import images, numbers
 from mithridate import Audit, audit, certify
 from mithridate.attacking import judging, search
 from mithridate.attacking.judging import Claims
+from mithridate.attacking.retraining import Pipeline
 from mithridate.attacking.scene import Moved
 from mithridate.attacking.triggers import DRIFT, PATCH, Ruler, moved_copies
 from mithridate.core.mechanism import Threat
 from mithridate.data.examples import Examples
 from mithridate.defences import defence
-from mithridate.errors import ConfigError
+from mithridate.errors import ConfigError, UnsupportedMechanismError
 from mithridate.training.input_noise import NoisyInputs
-from mithridate.training.order import compose
+from mithridate.training.order import RuntimeOptions, compose
 
 NEAREST: dict[str, Any] = {"neighbours": 15, "moving_inputs": True}
 # Quick to train; every constant is declared.
@@ -229,17 +230,24 @@ def test_a_certificate_that_forgets_the_input_is_found_out(monkeypatch: pytest.M
     assert f"{one['triggered_copy_of']} with a " in page(audited).text
 
 
+def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer instances, and fewer tries against controls."""
+    less = {"_SEARCHING": 32, "_JUDGING": 128, "_CONTROL_TARGETS": 1, "_BUDGETS_OF_CONTROLS": 1}
+    for name, value in less.items():
+        monkeypatch.setattr(search, name, value)
+
+
 def quickly(monkeypatch: pytest.MonkeyPatch, change: float, **constants: Any) -> Audit:
     """One target, one budget, one attack, and few instances."""
-    monkeypatch.setattr(search, "_SEARCHING", 32)
-    monkeypatch.setattr(search, "_JUDGING", 128)
+    fewer(monkeypatch)
     asked: dict[str, Any] = {"attacks": ["backdoor"], "budgets": ["1"], "targets": 1}
     return found("fdp", {**PRIVATE, **constants}, rows(), input_change=change, **asked)
 
 
+@pytest.mark.more
 def test_a_random_method_that_forgets_the_input_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     forgetful(monkeypatch)
-    audited = quickly(monkeypatch, 4.0)
+    audited = quickly(monkeypatch, 4.0, noise_multiplier=1.0, steps=10)
     assert audited.exit_status == 1
     assert {each.move.input_change for each in audited.violations if each.move is not None} == {4.0}
     assert all(each.p <= audited.failure_prob for each in audited.violations)
@@ -255,16 +263,39 @@ def test_noise_that_is_not_added_at_voting_is_found_out(monkeypatch: pytest.Monk
     assert {each.move.input_change for each in audited.violations if each.move is not None} == {2.0}
 
 
+# Two classes that lie far apart, and models that agree: something is claimed at every one of these changes.
+_APART = {**PRIVATE, "noise_multiplier": 4.0, "steps": 10, "input_noise": 0.7}
+_BAGS = {"instances": 100, "draws": 20, "steps": 10, "input_noise": 0.7}
+
+
 @pytest.mark.more
-@pytest.mark.parametrize("name", ["fdp", "bagging"])
-def test_a_random_method_keeps_what_it_claims_of_inputs_that_move(name: str) -> None:
-    constants = PRIVATE if name == "fdp" else {"instances": 100, "draws": 20, "steps": 5, "input_noise": 1.5}
-    audited = found(name, constants, rows(), targets=1, input_change=[0.3, 0.8], attacks=["copies", "backdoor"])
+@pytest.mark.parametrize(("name", "constants"), [("fdp", _APART), ("bagging", _BAGS)])
+def test_a_random_method_keeps_what_it_claims_of_inputs_that_move(
+    name: str, constants: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer(monkeypatch)
+    asked: dict[str, Any] = {"attacks": ["copies", "backdoor"], "budgets": ["1"], "targets": 1}
+    audited = found(name, constants, (numbers(200, 1), numbers(20, 2)), input_change=[0.2, 0.5], **asked)
     assert audited.violations == ()
-    assert audited.exit_status == 0
     assert all(each.claims > 0 for each in audited.frontier)
     assert audited.moved_control is not None
-    assert audited.moved_control.has_power
+    assert audited.moved_control.has_power  # 16 times 0.5 is farther than any input is from the other side
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("keep", [False, True])
+def test_runs_on_noisy_images_are_audited(tmp_path: Path, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims about inputs that move are those of the inputs, so that no models need be asked."""
+    fewer(monkeypatch)
+    data, run_dir = (images(200, 1), images(20, 2)), tmp_path / "run"
+    method = defence("fdp", **{**_APART, "noise_multiplier": 2.0, "input_noise": 0.5})
+    compose(method, *data).run(RuntimeOptions(run_dir=run_dir, keep_models=keep))
+    asked: dict[str, Any] = {"attacks": ["backdoor"], "budgets": ["1"], "targets": 1, "minutes": None}
+    audited = audit(method, *data, run_dir=run_dir, input_change=0.1, **asked)
+    assert (audited.violations, audited.changes_of) == ((), "pixels")
+    assert audited.frontier[0].claims > 0
+    assert len(audited.triggered) == keep
+    assert any("keeps no models" in note for note in audited.notes) != keep
 
 
 # --- what is asked, and what is left ----------------------------------------------------------------------------------
@@ -308,6 +339,15 @@ def test_it_resumes_to_the_same(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_is_refused(constants: dict[str, Any], change: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         found("nearest-neighbours", constants, rows(), input_change=change)
+
+
+@pytest.mark.parametrize("name", ["rdp", "dpa", "ridge"])
+def test_methods_that_know_nothing_of_moves_are_refused_before_they_train(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pipeline, "clean", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(UnsupportedMechanismError, match="leave input_change out"):
+        found(name, PRIVATE if name == "rdp" else {}, rows(), input_change=0.1)
 
 
 def test_where_nothing_is_certified_of_moves_nothing_follows() -> None:

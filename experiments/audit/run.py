@@ -72,7 +72,6 @@ SETS = {
         {
             "nearest-neighbours": ({"moving_inputs": True}, (0.02, 0.05)),
             "fdp": ({"input_noise": 0.25}, (0.1, 0.25)),
-            "bagging": ({"input_noise": 0.25}, (0.1, 0.25)),
         },
     ),
     "adult": Data("adult", "real", 10_000, 2_000, _FEW),

@@ -36,7 +36,7 @@ from mithridate.comparing.result import make_folder
 from mithridate.core.input_change import checked_changes
 from mithridate.core.mechanism import Private, Threat
 from mithridate.core.provenance import fingerprint, input_hashes
-from mithridate.core.rule import ExactRule, Rule
+from mithridate.core.rule import ExactRule, Method, Rule, certifies_no_input_change
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, as_examples
 from mithridate.defences import defence as defence_of
@@ -268,7 +268,13 @@ class _Clean:
 
         Raises:
             ConfigError: nothing is certified of inputs that move.
+            UnsupportedMechanismError: its rule knows nothing of them.
         """
+        rule = self.order.defence.rule()
+        kind = ExactRule if isinstance(rule, ExactRule) else Method
+        name = "decide_moved" if kind is ExactRule else "accountant_moved"
+        if getattr(type(rule), name) is getattr(kind, name):
+            raise certifies_no_input_change(rule)
         ruler = Ruler.of_method(self.order.defence, self.pipeline.training)
         longest = max(asked.input_change)
         lengths = (*asked.input_change, *(times * longest for times in _TOO_LARGE))
@@ -394,7 +400,8 @@ def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float |
     started = began - journal.seconds
     votes, notes = kept or clean.votes(folder), list[str]()
     if is_random(clean.order) and clean.run_dir is not None and len(clean.marked) and len(votes) == 1:
-        notes.append("The run keeps no models that could be asked about inputs with a trigger: no backdoor was tried.")
+        left = "only triggers whose length is certified were tried" if clean.moved else "no backdoor was tried"
+        notes.append(f"The run keeps no models that could be asked about inputs with a trigger: {left}.")
         clean = clean.without_triggers()
     order, pipeline = clean.order, clean.pipeline
     claimed = _Claimed.of(votes, asked, getattr(order.defence, "on", "votes"), clean.moved, clean.claiming)

@@ -335,7 +335,7 @@ class AuditSearch:
 
     def _voted(self, poison: Poison, target: int, cost: int, covered: IntArray) -> dict[str, Any]:
         """Train on the poisoned set, and compare with all claims."""
-        chosen = np.union1d(covered, [target]) if is_instant(self.clean) else None
+        chosen = self._asked_about(target, cost, covered) if is_instant(self.clean) else None
         try:
             votes = self.pipeline.poisoned(
                 self.clean, poison, chosen, _SEARCHING, self.journal.seed, pinned=not len(covered)
@@ -354,6 +354,11 @@ class AuditSearch:
             "controls": [np.intersect1d(changed, each).tolist() for each in claimed],
             "control_claims": [len(each) for each in claimed],
         }
+
+    def _asked_about(self, target: int, cost: int, covered: IntArray) -> IntArray:
+        """The inputs that matter: the target, what claims cover, and of those that have moved what controls do."""
+        beyond = [self._covered(claims, cost) for _, claims in self.moved_controls[-1:]]
+        return functools.reduce(np.union1d, [covered, *beyond], np.array([target], dtype=np.int64))
 
     def _check_time(self) -> None:
         """End where another poisoned set, if it takes as long as the last one, would be too late."""

@@ -30,6 +30,8 @@ Stamp = Callable[[Array], Array]
 PATCH, DRIFT = "patch", "drift"
 # How often the stretch between a strength that is short enough and one that is not is halved; features take long.
 _HALVINGS = {"pixels": 16, "values": 16, "features": 10}
+# How many times as far as a trigger goes an input may go on along the same way.
+_FARTHEST = 8.0
 # How much measured lengths are rounded up: more than arithmetic can lose.
 _ROUND_UP = {"pixels": 1e-15, "values": 1e-9, "features": 1e-6}
 
@@ -185,14 +187,15 @@ def _shortened(
 
 
 def _strength(x: Array, step: FloatArray, most: float, ruler: Ruler) -> FloatArray:
-    """How much of each step there may be; numbers may go beyond the whole of it, images and features may not."""
+    """How much of each step there may be: up to a few times the whole of it, and for numbers as much as is wanted."""
 
     def is_short(share: FloatArray) -> npt.NDArray[np.bool_]:
         return ruler.lengths(x, _stretched(x, step, share)) <= most
 
     low, high = np.zeros(len(x)), np.ones(len(x))
-    if ruler.of == "values":
-        high = 2 * most / np.maximum(ruler.lengths(x, _stretched(x, step, high)), 1e-30)
+    low = np.where(is_short(high), 1.0, low)
+    whole = np.maximum(ruler.lengths(x, _stretched(x, step, high)), 1e-30) if ruler.of == "values" else most
+    high = np.where(low > 0, np.maximum(_FARTHEST, 2 * most / whole), high)
     low = np.where(is_short(high), high, low)
     for _ in range(_HALVINGS[ruler.of]):
         middle = (low + high) / 2
