@@ -30,7 +30,7 @@ HOLDS, BROKEN, NO_POWER = 0, 1, 3
 
 
 @dataclass(frozen=True)
-class Move:
+class InputMove:
     """How far an input has moved, in an audit of claims that cover that.
 
     Attributes:
@@ -80,7 +80,7 @@ class Broken:
     poison: Poison
     of: int | None = None
     file: str | None = None
-    move: Move | None = None
+    move: InputMove | None = None
     input_file: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Target:
     poison: Poison | None = None
     of: int | None = None
     unanimous: bool | None = None
-    move: Move | None = None
+    move: InputMove | None = None
 
     @property
     def ratio(self) -> float | None:

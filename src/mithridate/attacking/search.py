@@ -25,7 +25,7 @@ from mithridate.attacking.attacks import ATTACKS, BOUNDARY, BOUNDARY_KNOWS, BOUN
 from mithridate.attacking.journal import Journal
 from mithridate.attacking.judging import Claims, labels_of, p_value
 from mithridate.attacking.poison import NOTHING, Poison
-from mithridate.attacking.result import AtChange, Audit, Broken, Control, Move, Shown, Target, Used
+from mithridate.attacking.result import AtChange, Audit, Broken, Control, InputMove, Shown, Target, Used
 from mithridate.attacking.retraining import Pipeline, is_instant, is_random
 from mithridate.attacking.scene import Scene
 from mithridate.core.mechanism import Threat
@@ -568,12 +568,12 @@ class AuditSearch:
             None if self.unanimous is None else bool(self.unanimous[target]), self._move_of(target),
         )  # fmt: skip
 
-    def _move_of(self, number: int) -> Move | None:
+    def _move_of(self, number: int) -> InputMove | None:
         """How far an input has moved, where claims cover that."""
         if not self.asked.input_change:
             return None
         moved = self.scene.moved.get(number)
-        return Move(0.0) if moved is None else Move(moved.input_change or 0.0, moved.length, moved.trigger)
+        return InputMove(0.0) if moved is None else InputMove(moved.input_change or 0.0, moved.length, moved.trigger)
 
     def _try_budgets(self, target: int, names: Sequence[str], best: _Best) -> None:
         """Only the budgets asked for, up to the first at which an attack flips the label."""

@@ -19,7 +19,7 @@ from mithridate._io.pieces import taken
 from mithridate._text import capitalised, counted, listed, percent, shortened
 from mithridate._version import VERSION
 from mithridate.attacking.poison import Poison
-from mithridate.attacking.result import Audit, Broken, Control, Move, Target, words_of_control
+from mithridate.attacking.result import Audit, Broken, Control, InputMove, Target, words_of_control
 from mithridate.core.certificate import round_ticks
 from mithridate.core.conditions import conditions_of, explained
 from mithridate.core.input_change import in_words_of
@@ -656,12 +656,12 @@ def _input(number: int, audit: Audit) -> str:
     return f"{number:,} (with a trigger)" if of is None else f"{of:,} with a trigger"
 
 
-def _moved_input(of: int | None, move: Move) -> str:
+def _moved_input(of: int | None, move: InputMove) -> str:
     """An input that has moved, by the number that it had, and by how much."""
     return f"{0 if of is None else of:,} with a {move.trigger} of {move.length:.4g}"
 
 
-def _has_moved(move: Move | None) -> TypeGuard[Move]:
+def _has_moved(move: InputMove | None) -> TypeGuard[InputMove]:
     return move is not None and move.trigger is not None
 
 
