@@ -203,7 +203,7 @@ class AuditSearch:
                 self._say_target(targets[target], number + 1, len(every))
                 if number == 0:
                     self._check_all(chosen)
-            for target in self.scene.triggered.keys() - self.scene.moved.keys():
+            for target in sorted(self.scene.triggered.keys() - self.scene.moved.keys()):
                 targets[target] = self._attacked(target)
         except _OutOfTimeError:
             finished = False
@@ -499,7 +499,9 @@ class AuditSearch:
         for attack in names[:2]:
             # The most that it claims first: where that changes nothing, less will not.
             most = int(tally.claims.radius[target])
-            ladder = self._ladder(target, most) or [most] * (most > 0)
+            ladder = self._ladder(target, most)
+            if not ladder and most > 0 and target in self.scene.moved:  # whose radius may well be 0
+                ladder = [most]
             for budget in ladder[: -1 - _BUDGETS_OF_CONTROLS : -1]:
                 seen = self._tried(attack, target, budget)
                 if seen is None or not seen.controls[number]:
