@@ -25,11 +25,12 @@ from mithridate.training.input_noise import noise_for
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 Stamp = Callable[[Array], Array]
+Measure = Callable[[Array], FloatArray]
 
 # What is stamped on an input, as files and pages call it.
 PATCH, DRIFT = "patch", "drift"
 # How often the stretch between a strength that is short enough and one that is not is halved; features take long.
-_HALVINGS = {"pixels": 16, "values": 16, "features": 10}
+_HALVINGS = {"pixels": 16, "values": 16, "features": 8}
 # How many times as far as a trigger goes an input may go on along the same way.
 _FARTHEST = 8.0
 # How much measured lengths are rounded up: more than arithmetic can lose.
@@ -69,20 +70,27 @@ class Ruler:
             "input_change out."
         )
 
-    def lengths(self, x: Array, moved: Array) -> FloatArray:
-        """The Euclidean length of every change, rounded up."""
+    def from_here(self, x: Array) -> Measure:
+        """Gives the Euclidean length of the change from these inputs to others, rounded up."""
         if self.of == "features":
-            with passing():
-                before, after = (_unit_rows(featured(self.defence, each)) for each in (x, moved))
-            return (np.linalg.norm(after - before, axis=1) + _ROUND_UP["features"]) * (1 + _ROUND_UP["features"])
-        far = moved.reshape(len(x), -1).astype(np.float64) - x.reshape(len(x), -1)
-        length = np.sqrt((far**2).sum(axis=1)) / (255 if self.of == "pixels" else 1)
-        return length * (1 + _ROUND_UP[self.of])
+            before = self._unit_rows(x)
+            return lambda moved: self._rounded_up(np.linalg.norm(self._unit_rows(moved) - before, axis=1))
+        return lambda moved: self._rounded_up(_lengths(x, moved) / (255 if self.of == "pixels" else 1))
+
+    def _rounded_up(self, lengths: FloatArray) -> FloatArray:
+        more = _ROUND_UP[self.of]
+        return (lengths + more) * (1 + more) if self.of == "features" else lengths * (1 + more)
+
+    def _unit_rows(self, x: Array) -> FloatArray:
+        """Features scaled to norm 1, before they are rounded."""
+        with passing():
+            rows = np.asarray(dense(featured(self.defence, x)), dtype=np.float64)
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
 
 
-def _unit_rows(rows: Any) -> FloatArray:
-    whole = np.asarray(dense(rows), dtype=np.float64)
-    return whole / np.maximum(np.linalg.norm(whole, axis=1, keepdims=True), 1e-30)
+def _lengths(x: Array, moved: Array) -> FloatArray:
+    far = moved.reshape(len(x), -1).astype(np.float64) - x.reshape(len(x), -1)
+    return np.sqrt((far**2).sum(axis=1))
 
 
 # --- what is stamped --------------------------------------------------------------------------------------------------
@@ -150,11 +158,12 @@ def moved_copies(
     Where inputs know no strength (texts, tokens, tables), the trigger is there as a whole.
     """
     x = test.x[np.asarray(which, dtype=np.int64)]
+    measure = ruler.from_here(x)
     found: list[tuple[int, str, float, Array, Moved]] = []
     for name, stamps in _stamps(training, x):
         longest = np.zeros(len(x))
-        for copies in _shortened(training, x, stamps, lengths, ruler):
-            real = ruler.lengths(x, copies)
+        for copies in _shortened(training, x, stamps, lengths, ruler.of, measure):
+            real = measure(copies)
             for at in np.flatnonzero(real > longest).tolist():  # a trigger that cannot be any longer is there once
                 if not np.array_equal(copies[at], x[at]):
                     moved = Moved(int(which[at]), name, float(real[at]), stamps[at])
@@ -174,7 +183,7 @@ def _stamps(training: Examples, x: Array) -> Iterator[tuple[str, list[Stamp]]]:
 
 
 def _shortened(
-    training: Examples, x: Array, stamps: Sequence[Stamp], lengths: Sequence[float], ruler: Ruler
+    training: Examples, x: Array, stamps: Sequence[Stamp], lengths: Sequence[float], of: str, measure: Measure
 ) -> Iterator[Array]:
     """Inputs with their triggers, as far as each of some lengths allows, the shortest first."""
     goals = np.concatenate([stamp(x[at : at + 1]) for at, stamp in enumerate(stamps)])
@@ -183,21 +192,21 @@ def _shortened(
         return
     step = goals.astype(np.float64) - x
     for most in sorted(lengths):
-        yield _stretched(x, step, _strength(x, step, most, ruler))
+        yield _stretched(x, step, _strength(x, step, most, of, measure))
 
 
-def _strength(x: Array, step: FloatArray, most: float, ruler: Ruler) -> FloatArray:
+def _strength(x: Array, step: FloatArray, most: float, of: str, measure: Measure) -> FloatArray:
     """How much of each step there may be: up to a few times the whole of it, and for numbers as much as is wanted."""
 
     def is_short(share: FloatArray) -> npt.NDArray[np.bool_]:
-        return ruler.lengths(x, _stretched(x, step, share)) <= most
+        return measure(_stretched(x, step, share)) <= most
 
     low, high = np.zeros(len(x)), np.ones(len(x))
     low = np.where(is_short(high), 1.0, low)
-    whole = np.maximum(ruler.lengths(x, _stretched(x, step, high)), 1e-30) if ruler.of == "values" else most
+    whole = np.maximum(measure(_stretched(x, step, high)), 1e-30) if of == "values" else most
     high = np.where(low > 0, np.maximum(_FARTHEST, 2 * most / whole), high)
     low = np.where(is_short(high), high, low)
-    for _ in range(_HALVINGS[ruler.of]):
+    for _ in range(_HALVINGS[of]):
         middle = (low + high) / 2
         fits = is_short(middle)
         low, high = np.where(fits, middle, low), np.where(fits, high, middle)
