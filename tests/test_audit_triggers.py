@@ -385,6 +385,18 @@ def test_the_command_attacks_before_and_beyond_the_frontier(
     assert "Inputs that have moved" in (project.parent / "moves-audit-nearest-neighbours" / "audit.html").read_text()
 
 
+@pytest.mark.more
+def test_digits_that_are_built_in_are_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    method = '[train]\nmethod = "nearest-neighbours"\nmoving_inputs = true\n'
+    (tmp_path / "digits.toml").write_text(f'run_dir = "run"\n[data]\nname = "digits"\n{method}')
+    asked = ("--targets", "1", "--attacks", "copies", "--budgets", "1x", "--json", "--input-change", "0.02")
+    outcome = run(capsys, "audit", tmp_path / "digits.toml", *asked)
+    assert outcome.code == 0, outcome.err
+    said = json.loads(outcome.out)
+    assert (said["input_change"], said["violations"]) == ([0.02], [])
+    assert said["frontier"][0]["claims"] > 20
+
+
 def test_a_run_is_audited_where_inputs_move(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "train", project, "--run-dir", project.parent / "run").code == 0
     outcome = run(capsys, "audit", project.parent / "run", "--targets", "1", "--input-change", "0.1")
