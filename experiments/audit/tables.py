@@ -84,9 +84,9 @@ def _of_moving(found: Sequence[dict[str, Any]]) -> str:
     broken = sum(len(said["violations"]) for said in found)
     verdict = "None is broken" if not broken else f"{broken:,} claims are broken"
     words = (
-        f"In all, {claims:,} claims about inputs that move were checked under {sets:,} poisoned data sets. {verdict}.\n"
+        f"In all, {claims:,} claims about inputs that move were checked under {sets:,} poisoned data sets. {verdict}."
     )
-    return table(_MOVING_HEAD, lines, _MOVING_WORDS) + "\n" + words
+    return f"{table(_MOVING_HEAD, lines, _MOVING_WORDS)}\n{words}{_unfinished(found)}\n"
 
 
 def _moving_line(said: dict[str, Any], row: dict[str, Any]) -> list[str]:
@@ -159,9 +159,12 @@ def _words(found: Sequence[dict[str, Any]]) -> str:
     """All audits together."""
     claims, sets = (sum(each[name] for each in found) for name in ("claims", "retrainings"))
     broken = sum(len(each["violations"]) for each in found)
-    unfinished = [f"{TITLES[each['data']]} with {METHODS[each['method']]}" for each in found if not each["finished"]]
     verdict = "None is broken." if not broken else f"{broken:,} are broken."
     said = f"In all, {claims:,} certified claims were checked under {sets:,} poisoned data sets. {verdict}"
-    if unfinished:
-        said += f" The time was over before all was tried for {listed(unfinished)}."
-    return said + "\n"
+    return f"{said}{_unfinished(found)}\n"
+
+
+def _unfinished(found: Sequence[dict[str, Any]]) -> str:
+    """Where the time was over, as a sentence with a space before it."""
+    names = [f"{TITLES[each['data']]} with {METHODS[each['method']]}" for each in found if not each["finished"]]
+    return f" The time was over before all was tried for {listed(names)}." if names else ""
