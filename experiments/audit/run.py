@@ -3,8 +3,9 @@
     python experiments/audit/run.py --data-dir DIR --folder PACKAGES      (everything that is not there yet)
     python experiments/audit/run.py --only mnist/fdp --minutes 20
 
-Each becomes `results/DATA-METHOD.json`, what `mithridate audit --json` says. What is there already is not run again,
-and an audit that was interrupted resumes in its folder below `--work`.
+Each becomes `results/DATA-METHOD.json`, what `mithridate audit --json` says; where inputs move, too, it is in
+`results/moving`. What is there already is not run again, and an audit that was interrupted resumes in its folder below
+`--work`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,6 +43,7 @@ class Data:
         train: how many training examples; 0: all.
         inputs: how many inputs are predicted; 0: all.
         methods: constants of every method that is audited on it.
+        moving: the same of audits in which inputs move, too, with how far they do.
     """
 
     title: str
@@ -48,6 +51,16 @@ class Data:
     train: int
     inputs: int
     methods: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    moving: dict[str, tuple[dict[str, Any], tuple[float, ...]]] = field(
+        default_factory=dict[str, tuple[dict[str, Any], tuple[float, ...]]]
+    )
+
+    def audits(self, name: str) -> Iterator[tuple[str, Path, dict[str, Any], tuple[float, ...]]]:
+        """The method of every audit, where its result is, the constants, and how far inputs move."""
+        for method, constants in self.methods.items():
+            yield method, RESULTS / f"{name}-{method}.json", constants, ()
+        for method, (constants, changes) in self.moving.items():
+            yield method, RESULTS / "moving" / f"{name}-{method}.json", constants, changes
 
 
 _FEW: dict[str, dict[str, Any]] = {"nearest-neighbours": {}, "kernel-vote": {}, "dpa": {}, "fdp": {}}
@@ -56,10 +69,16 @@ SETS = {
     "digits": Data(
         "digits", "named", 0, 0,
         {**_FEW, "ridge": {}, "run-off-election": {}, "finite-aggregation": {}, "bagging": {}, "label-smoothing": {}},
+        {
+            "nearest-neighbours": ({"moving_inputs": True}, (0.02, 0.05)),
+            "fdp": ({"input_noise": 0.25}, (0.1, 0.25)),
+        },
     ),
     "adult": Data("adult", "real", 10_000, 2_000, _FEW),
     "reuters": Data("Reuters", "real", 5_000, 1_000, {"nearest-neighbours": {}, "dpa": {}, "fdp": {}}),
-    "mnist": Data("MNIST", "named", 0, 2_000, _FEW),
+    "mnist": Data(
+        "MNIST", "named", 0, 2_000, _FEW, {"nearest-neighbours": ({"moving_inputs": True}, (0.02, 0.05))}
+    ),
     "fashion-mnist": Data("Fashion-MNIST", "named", 0, 2_000, {"nearest-neighbours": {}, "fdp": {}}),
     "cifar10": Data(
         "CIFAR-10", "named", 4_000, 1_000, {"nearest-neighbours": _LITE, "kernel-vote": _LITE, "fdp": _LITE}
@@ -97,9 +116,8 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=20)
     arguments = parser.parse_args()
     for name, data in SETS.items():
-        for method, constants in data.methods.items():
+        for method, path, constants, changes in data.audits(name):
             wanted = arguments.only is None or name in arguments.only or f"{name}/{method}" in arguments.only
-            path = RESULTS / f"{name}-{method}.json"
             if not wanted or path.exists():
                 continue
             train, test = examples(name, arguments.data_dir, arguments.folder)
@@ -108,8 +126,9 @@ def main() -> None:
                 train,
                 test,
                 targets=arguments.targets,
+                input_change=changes or None,
                 minutes=arguments.minutes,
-                out=arguments.work / path.stem,
+                out=arguments.work / path.relative_to(RESULTS).with_suffix(""),
                 progress=lambda line, at=path.stem: print(f"{at}: {line}", flush=True),
             )
             said = {"data": name, "examples": len(train.x), **found.to_dict()}

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from mithridate.attacking.poison import Poison
 from mithridate.attacking.scene import Scene, dense
+from mithridate.attacking.triggers import with_trigger
 from mithridate.core.mechanism import Threat
 from mithridate.data.declarations import Table
-from mithridate.data.examples import Examples
 from mithridate.data.partition import content_hashes, name_hashes
 
 Array = npt.NDArray[Any]
@@ -275,8 +275,8 @@ class Sources(Attack):
 class Backdoor(Attack):
     """Insert examples of other labels that carry a trigger, with one label; the input carries the trigger, too.
 
-    The certificate is that of the input with the trigger, which the clean run predicts like any other: it speaks of
-    changed training data, and not of changed inputs.
+    Where a certificate speaks of changed training data alone, it is that of the input with the trigger, which the clean
+    run predicts like any other. One of inputs that move is that of the input without it (`triggers`).
     """
 
     name = "backdoor"
@@ -293,25 +293,9 @@ class Backdoor(Attack):
         others = np.flatnonzero(scene.labels != label)
         drawn = np.random.default_rng(target).permutation(others)
         which = np.resize(drawn, budget)
-        return _placed(scene, target, with_trigger(scene.training, scene.training.x[which]), label, budget)
-
-
-def with_trigger(training: Examples, x: Array) -> Array:
-    """Inputs with a trigger: a corner of an image, two columns of a table, a word behind a text."""
-    if training.kind == "text":
-        return np.array([f"{text} zqtrigger zqtrigger" for text in x.tolist()])
-    marked = np.array(x, order="C")  # so that what is flat is a view
-    if training.kind == "uint8" and marked.ndim >= 3:
-        size = max(2, marked.shape[-1] // 8)
-        marked[..., -size:, -size:] = 255
-        marked[..., -size::2, -size::2] = 0
-        return marked
-    declared = training.declaration
-    width = sum(column.width for column in declared.columns[:2]) if isinstance(declared, Table) else 2
-    flat, known = marked.reshape(len(marked), -1), training.x.reshape(len(training.x), -1)
-    giver = int(np.argmax(np.abs(known[:, :width]).sum(axis=1)))
-    flat[:, :width] = known[giver, :width]
-    return marked
+        x = scene.training.x[which]
+        marked = scene.moved[target].stamp(x) if target in scene.moved else with_trigger(scene.training, x)
+        return _placed(scene, target, marked, label, budget)
 
 
 class Move(Attack):

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,20 @@ from mithridate._io.pieces import joined as joined_arrays
 from mithridate._text import did_you_mean, shown
 from mithridate._version import VERSION
 from mithridate.accounting import RDP
-from mithridate.attacking.attacks import NAMES, with_trigger
+from mithridate.attacking.attacks import NAMES
 from mithridate.attacking.journal import Journal
 from mithridate.attacking.judging import Claims
 from mithridate.attacking.result import Audit
 from mithridate.attacking.retraining import Pipeline, is_random
-from mithridate.attacking.scene import Scene
+from mithridate.attacking.scene import Moved, Scene
 from mithridate.attacking.search import AuditSearch, Question, Say
+from mithridate.attacking.triggers import Ruler, moved_copies, with_trigger
 from mithridate.certifying.certification import certify, default_threat, own_rule
 from mithridate.comparing.result import make_folder
+from mithridate.core.input_change import checked_changes
 from mithridate.core.mechanism import Drawn, Private, Threat
 from mithridate.core.provenance import fingerprint, input_hashes
-from mithridate.core.rule import ExactRule, Rule
+from mithridate.core.rule import ExactRule, Method, Rule, certifies_no_input_change
 from mithridate.core.votes import Votes
 from mithridate.data.examples import Examples, as_examples
 from mithridate.defences import defence as defence_of
@@ -50,6 +53,8 @@ IntArray = npt.NDArray[np.int64]
 _CLAIMS = "claims"
 # One trigger for so many targets.
 _A_TRIGGER = 4
+# So many inputs at least have copies with a trigger of bounded length.
+_LEAST_MOVED = 20
 # How many times too large controls are.
 _TOO_LARGE = (2, 4, 8, 16)
 
@@ -65,6 +70,7 @@ def audit(
     targets: int = 20,
     budgets: Sequence[int | str] | None = None,
     attacks: Sequence[str] | None = None,
+    input_change: float | Sequence[float] | None = None,
     minutes: float | None = 10,
     out: PathLike | None = None,
     device: str = "auto",
@@ -86,6 +92,8 @@ def audit(
         budgets: how many changes to try: whole numbers, or multiples of the radius such as `"2x"`; None: as many as it
             takes.
         attacks: their names, of `attacking.attacks.NAMES`; None: all that fit.
+        input_change: how far the input may move, too, in Euclidean length, one or several: claims at each of them are
+            attacked by triggers that are no longer; for methods with `input_noise` or `moving_inputs`.
         minutes: how long it may take in all; None: as long as it takes.
         out: where it is kept, so that the same call resumes after an interruption, and where the page is written.
         device: where models are trained.
@@ -101,7 +109,7 @@ def audit(
     ...
     mithridate.errors.ConfigError: Expected targets to be a whole number of at least 1, got 0.
     """
-    asked = _asked(targets, budgets, attacks, failure_prob, threat, minutes)
+    asked = _asked(targets, budgets, attacks, failure_prob, threat, minutes, input_change)
     method = defence_of(defence) if isinstance(defence, str) else defence
     training = as_examples(training_set, "training", need_labels=True, classes=method.classes)
     test = as_examples(test_set, "test", need_labels=False)
@@ -156,6 +164,7 @@ def _asked(
     failure_prob: float,
     threat: Threat | str | None,
     minutes: float | None,
+    input_change: float | Sequence[float] | None,
 ) -> Question:
     _validate.positive_integer(targets=targets)
     _validate.number_in(0, 1, low_open=True, high_open=True, failure_prob=failure_prob)
@@ -164,7 +173,11 @@ def _asked(
     if threat is not None:
         _validate.one_of(tuple(Threat), threat=threat)
     wanted = None if threat is None else Threat(threat)
-    return Question(targets, _checked_budgets(budgets), _checked_attacks(attacks), failure_prob, wanted)
+    changes = () if input_change is None else checked_changes(input_change)
+    if input_change is not None and not any(changes):
+        raise ConfigError("Expected an input_change above 0: inputs that stay as they are are audited in any case.")
+    moves = tuple(each for each in changes if each)
+    return Question(targets, _checked_budgets(budgets), _checked_attacks(attacks), failure_prob, wanted, moves)
 
 
 def _checked_budgets(budgets: Sequence[int | str] | None) -> tuple[str, ...] | None:
@@ -211,6 +224,8 @@ class _Clean:
         test: the inputs that are predicted.
         marked: the numbers of those of which copies with a trigger stand behind them.
         run_dir: the finished run that is audited, if there is one.
+        moved: of the copies behind these, what each carries; their triggers are of bounded length.
+        changes_of: in what that is measured.
     """
 
     pipeline: Pipeline
@@ -218,6 +233,8 @@ class _Clean:
     test: Examples
     marked: IntArray
     run_dir: PathLike | None
+    moved: tuple[Moved, ...] = ()
+    changes_of: str | None = None
 
     @classmethod
     def of(
@@ -235,6 +252,8 @@ class _Clean:
         marked = marked if carries else marked[:0]
         pipeline = Pipeline(method, training, _with_triggered(training, test, marked), device, assumptions)
         order = pipeline.order(training, pipeline.inputs)
+        if asked.input_change and order.defence.per_prediction:
+            return cls(pipeline, order, test, marked, run_dir)._with_moved(asked)
         if not order.defence.per_prediction:
             raise ConfigError(
                 f"{order.defence.name} claims nothing about single predictions, so there is nothing to attack; audit "
@@ -247,11 +266,42 @@ class _Clean:
             )
         return cls(pipeline, order, test, marked, run_dir)
 
+    def _with_moved(self, asked: Question) -> _Clean:
+        """The same with copies that carry triggers of bounded length behind all others.
+
+        Some are as long as a certified change, and some are longer, for controls.
+
+        Raises:
+            ConfigError: nothing is certified of inputs that move.
+            UnsupportedMechanismError: its rule knows nothing of them.
+        """
+        rule = self.order.defence.rule()
+        kind = ExactRule if isinstance(rule, ExactRule) else Method
+        name = "decide_moved" if kind is ExactRule else "accountant_moved"
+        if getattr(type(rule), name) is getattr(kind, name):
+            raise certifies_no_input_change(rule)
+        ruler = Ruler.of_method(self.order.defence, self.pipeline.training)
+        longest = max(asked.input_change)
+        lengths = (*asked.input_change, *(times * longest for times in _TOO_LARGE))
+        count = max(asked.targets, _LEAST_MOVED)
+        which = np.unique(np.linspace(0, len(self.test.x) - 1, count).astype(np.int64)).tolist()
+        copies, moved = moved_copies(self.pipeline.training, self.test, which, lengths, ruler)
+        inputs = _followed_by(self.pipeline.inputs, copies, np.array([each.of for each in moved], dtype=np.int64))
+        return replace(self._voting_on(inputs), moved=tuple(moved), changes_of=ruler.of)
+
     def without_triggers(self) -> _Clean:
-        """The same for the inputs alone."""
-        pipeline = replace(self.pipeline, inputs=replace(self.test, units=None))
-        order = pipeline.order(pipeline.training, pipeline.inputs)
-        return replace(self, pipeline=pipeline, order=order, marked=self.marked[:0])
+        """The same without the copies whose own votes would be needed."""
+        kept = np.setdiff1d(np.arange(len(self.pipeline.inputs.x)), len(self.test.x) + np.arange(len(self.marked)))
+        return replace(self._voting_on(self.pipeline.inputs.part(kept)), marked=self.marked[:0])
+
+    def _voting_on(self, inputs: Examples) -> _Clean:
+        pipeline = replace(self.pipeline, inputs=inputs)
+        return replace(self, pipeline=pipeline, order=pipeline.order(pipeline.training, inputs))
+
+    @property
+    def claiming(self) -> int:
+        """How many inputs make claims by their own votes; what has moved makes those of the input that it was."""
+        return len(self.test.x) + len(self.marked)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -285,7 +335,7 @@ class _Clean:
             return [self._confirmed(votes)]
         if not len(self.marked):
             return [votes]
-        triggered = self.pipeline.inputs.part(np.arange(len(self.test.x), len(self.pipeline.inputs.x)))
+        triggered = self.pipeline.inputs.part(np.arange(len(self.test.x), self.claiming))
         try:
             return [votes, predict(run_dir, triggered)]
         except (MithridateError, ModuleNotFoundError):
@@ -330,12 +380,17 @@ def _plain(values: Any) -> Any:
 
 def _with_triggered(training: Examples, test: Examples, marked: IntArray) -> Examples:
     """The inputs, and behind them some that carry a trigger."""
-    if not len(marked):
-        return replace(test, units=None)
-    x = with_trigger(training, test.x[marked])
-    y = None if test.y is None else np.concatenate([test.y, test.y[marked]])
-    more = x if x.dtype.kind == "U" else x.astype(test.x.dtype)
-    return replace(test, x=joined_arrays(test.x, more), y=y, ids=None, units=None)
+    alone = replace(test, units=None)
+    return _followed_by(alone, with_trigger(training, test.x[marked]), marked) if len(marked) else alone
+
+
+def _followed_by(inputs: Examples, copies: npt.NDArray[Any], of: IntArray) -> Examples:
+    """Inputs, and behind them changed copies of some of them."""
+    if not len(copies):
+        return inputs
+    more = copies if copies.dtype.kind == "U" else copies.astype(inputs.x.dtype)
+    y = None if inputs.y is None else np.concatenate([inputs.y, inputs.y[of]])
+    return replace(inputs, x=joined_arrays(inputs.x, more), y=y, ids=None)
 
 
 # --- what is claimed --------------------------------------------------------------------------------------------------
@@ -350,13 +405,17 @@ def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float |
     started = began - journal.seconds
     votes, notes = kept or clean.votes(folder), list[str]()
     if is_random(clean.order) and clean.run_dir is not None and len(clean.marked) and len(votes) == 1:
-        notes.append("The run keeps no models that could be asked about inputs with a trigger: no backdoor was tried.")
+        left = "only triggers whose length is certified were tried" if clean.moved else "no backdoor was tried"
+        notes.append(f"The run keeps no models that could be asked about inputs with a trigger: {left}.")
         clean = clean.without_triggers()
     order, pipeline = clean.order, clean.pipeline
-    claimed = _Claimed.of(votes, asked, getattr(order.defence, "on", "votes"))
-    claims = claimed.own
+    claimed = _Claimed.of(votes, asked, getattr(order.defence, "on", "votes"), clean.moved, clean.claiming)
+    claims, moved = claimed.own, claimed.moved_by_number
     counts = np.concatenate([_scored(each, claimed.on) for each in votes])
+    if len(counts) < len(pipeline.inputs.x):  # a finished run was not asked about inputs that have moved
+        counts = np.concatenate([counts, counts[[each.of for each in clean.moved]]])
     triggered = {len(clean.test.x) + at: int(of) for at, of in enumerate(clean.marked)}
+    triggered |= {number: each.of for number, each in moved.items()}
     is_parts = order.defence.needs_torch and not is_random(order)
     scene = Scene(
         pipeline.training,
@@ -368,10 +427,12 @@ def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float |
         counts,
         is_parts=is_parts,
         model_votes=pipeline.known.said if is_parts else None,
+        moved=moved,
     )
     controls, rules = claimed.controls(), claimed.all_rules()
+    moved_controls = claimed.moved_controls()
     unanimous = (counts == counts.sum(axis=1, keepdims=True)).any(axis=1) if is_random(order) else None
-    _check_claims(journal, [claims, *(each for _, each in controls)])
+    _check_claims(journal, [claims, *(each for _, each in [*controls, *moved_controls])])
     return AuditSearch(
         asked=asked,
         pipeline=pipeline,
@@ -379,6 +440,7 @@ def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float |
         scene=scene,
         claims=claims,
         controls=controls,
+        moved_controls=moved_controls,
         rules=rules,
         guide="fdp" if "fdp" in rules else claimed.name,  # the tightest that holds
         unanimous=unanimous,
@@ -390,6 +452,7 @@ def _begun(clean: _Clean, asked: Question, folder: Path | None, minutes: float |
         assumptions=claimed.assumptions,
         class_names=votes[0].shown_class_names,
         notes=notes,
+        changes_of=clean.changes_of,
     )
 
 
@@ -425,6 +488,9 @@ class _Claimed:
         threat: what may be changed.
         failure_prob: with which a claim may fail.
         on: `votes` or `scores`.
+        changes: how far inputs may move, where claims cover that, too.
+        moved: the inputs that have moved, which stand behind all others.
+        claiming: how many others there are.
     """
 
     votes: Sequence[Votes]
@@ -432,16 +498,41 @@ class _Claimed:
     threat: Threat
     failure_prob: float
     on: str
+    changes: tuple[float, ...]
+    moved: tuple[Moved, ...]
+    claiming: int
 
     @classmethod
-    def of(cls, votes: Sequence[Votes], asked: Question, on: str) -> _Claimed:
+    def of(cls, votes: Sequence[Votes], asked: Question, on: str, moved: tuple[Moved, ...], claiming: int) -> _Claimed:
         """What is claimed under the threat that is asked about."""
-        return cls(votes, own_rule(votes[0]), asked.threat or default_threat(votes[0]), asked.failure_prob, on)
+        threat = asked.threat or default_threat(votes[0])
+        return cls(votes, own_rule(votes[0]), threat, asked.failure_prob, on, asked.input_change, moved, claiming)
 
-    @property
+    @cached_property
     def own(self) -> Claims:
         """The claims that are audited."""
-        return self._by(self.rule, self.votes)
+        return self._whole(self._first, self.rule, self.votes).joined(self._of_moved(self._first))
+
+    @cached_property
+    def _first(self) -> Claims:
+        """Those of the first votes, which are on the inputs as they were given, and on these where they move."""
+        return self._claims(self.rule, self.votes[0], self.changes)
+
+    @cached_property
+    def _first_freed(self) -> Claims:
+        """The same without the limit that the size sets."""
+        return self._first if self.votes[0].size is None else self._claims(self.rule, self._freed[0], self.changes)
+
+    @property
+    def moved_by_number(self) -> dict[int, Moved]:
+        """The inputs that have moved, each with the change whose claim covers it."""
+        covered = (replace(each, input_change=self._first.covering_change(each.length)) for each in self.moved)
+        return dict(enumerate(covered, self.claiming))
+
+    def _of_moved(self, claims: Claims, times: int = 1) -> Claims:
+        """Claims about the inputs that have moved."""
+        of = np.array([each.of for each in self.moved], dtype=np.int64)
+        return claims.of_moved(of, [each.length for each in self.moved], times)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -466,10 +557,21 @@ class _Claimed:
         found = list[tuple[str, Claims]]()
         if self._is_private and self.name != "rdp-paper":
             paper = RDP("paper", class_weights=getattr(self.rule, "class_weights", None))
-            found.append(("rdp-paper", self._by(paper, self._freed)))
-        own = self._by(self.rule, self._freed)
+            found.append(("rdp-paper", self._with_none_moved(self._claims(paper, self._freed[0]), paper)))
+        own = self._with_none_moved(self._first_freed, self.rule)
         name = f"{self.name} with {{}} times its radii, and one more"
         return found + [(name.format(times), own.times(times)) for times in _TOO_LARGE]
+
+    def moved_controls(self) -> list[tuple[str, Claims]]:
+        """Claims about inputs that have moved, which are too large: in radius, and in how far the input may move."""
+        if not self.moved:
+            return []
+        name = f"{self.name} with {{0}} times its radii, and one more, and {{0}} times its changes of the input"
+        nothing = self._whole(self._first, self.rule, self.votes).withdrawn()
+        return [
+            (name.format(times), nothing.joined(self._of_moved(self._first_freed, times).times(times)))
+            for times in _TOO_LARGE
+        ]
 
     @property
     def name(self) -> str:
@@ -492,11 +594,21 @@ class _Claimed:
                 found[name] = self._certificate(dataclasses.replace(method, class_weights=weights), freed).radius
             except MithridateError:  # one that does not know this threat
                 continue
-        return found
+        return {name: radius[: self.claiming] for name, radius in found.items()}
 
-    def _by(self, rule: Rule, votes: Sequence[Votes]) -> Claims:
-        claims = [Claims.of(each, rule, self.threat, self.failure_prob, self.on, len(votes)) for each in votes]
-        return claims[0] if len(claims) == 1 else claims[0].joined(claims[1])
+    def _claims(self, rule: Rule, votes: Votes, changes: tuple[float, ...] = ()) -> Claims:
+        return Claims.of(votes, rule, self.threat, self.failure_prob, self.on, len(self.votes), changes)
+
+    def _whole(self, first: Claims, rule: Rule, votes: Sequence[Votes]) -> Claims:
+        """Claims of all votes, about all inputs that have not moved."""
+        found = first
+        for each in votes[1:]:
+            found = found.joined(self._claims(rule, each))
+        return found.first(self.claiming)
+
+    def _with_none_moved(self, first: Claims, rule: Rule) -> Claims:
+        """Claims of all votes without the limit of the size; about inputs that have moved none."""
+        return self._whole(first, rule, self._freed).joined(self._of_moved(self._first).withdrawn())
 
     def _certificate(self, rule: Rule, votes: Votes) -> Any:
         kind: dict[str, Any] = {} if isinstance(rule, ExactRule) else {"on": self.on}

@@ -17,12 +17,18 @@ all predictions together* makes it, too; such a certificate of the same votes ha
 count only if they are too many: a sound certificate is wrong about at most failure_prob x inputs on average, so by
 Markov's inequality about 20 times as many with probability 1/20 at most.
 
+*Inputs that carry a trigger.* Where a certificate also covers changes of the input, it claims that the label of the
+input without the trigger has the largest score on the input with it, under every poisoned set within the radius at the
+smallest certified change that is no shorter than the trigger. That is a claim like any other, about another input. All
+radii of a prediction hold or fail together, so both certificates above are asked for their radii at every change.
+
 *Deterministic methods* are wrong about none: one label that changes within its radius is a bug.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +37,7 @@ from scipy import stats
 
 from mithridate.certifying.certification import certify, own_rule, predicted
 from mithridate.core.certificate import Certificate, Scope
+from mithridate.core.input_change import Frontier
 from mithridate.core.mechanism import Threat
 from mithridate.core.rule import ExactRule, Rule, Weighted
 from mithridate.core.votes import Votes
@@ -52,6 +59,9 @@ class Claims:
         failure_prob: with which a claim may fail; 0 of deterministic methods.
         on: `votes` or `scores`.
         weights: of the labels.
+        changes: how far an input may move, ascending, where claims cover that, too.
+        frontier: the radius for each of these changes, changes x inputs.
+        strict_frontier: likewise.
     """
 
     label: IntArray
@@ -60,23 +70,73 @@ class Claims:
     failure_prob: float
     on: str
     weights: IntArray
+    changes: tuple[float, ...] = ()
+    frontier: IntArray | None = None
+    strict_frontier: IntArray | None = None
 
     @classmethod
-    def of(cls, votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str, sets: int = 1) -> Claims:
+    def of(
+        cls,
+        votes: Votes,
+        rule: Rule,
+        threat: Threat,
+        failure_prob: float,
+        on: str,
+        sets: int = 1,
+        changes: tuple[float, ...] = (),
+    ) -> Claims:
         """Those of a certificate of each prediction by itself; `sets` such sets of votes are strict together."""
-        own = _certified(votes, rule, threat, failure_prob, on, Scope.PREDICTION)
-        strict = own
+        own, own_moved = _certified(votes, rule, threat, failure_prob, on, Scope.PREDICTION, changes)
+        strict, strict_moved = own, own_moved
         if not isinstance(rule, ExactRule):
-            strict = _certified(votes, rule, threat, failure_prob / sets, on, Scope.ALL)
+            strict, strict_moved = _certified(votes, rule, threat, failure_prob / sets, on, Scope.ALL, changes)
         weights = rule.weights(votes.classes) if isinstance(rule, Weighted) else np.ones(votes.classes, np.int64)
         radii = np.minimum(strict.radius, own.radius)
-        return cls(own.label, own.radius, radii, own.failure_prob, on, weights)
+        found = cls(own.label, own.radius, radii, own.failure_prob, on, weights)
+        if own_moved is None or strict_moved is None:
+            return found
+        lower = np.minimum(strict_moved.radius, own_moved.radius)
+        return replace(found, changes=changes, frontier=own_moved.radius, strict_frontier=lower)
+
+    def first(self, count: int) -> Claims:
+        """Those about the first so many inputs."""
+        arrays = {name: getattr(self, name)[:count] for name in ("label", "radius", "strict")}
+        radii = {name: getattr(self, name) for name in ("frontier", "strict_frontier")}
+        moved = {name: None if each is None else each[:, :count] for name, each in radii.items()}
+        return replace(self, **arrays, **moved)
 
     def joined(self, more: Claims) -> Claims:
         """With those about other inputs behind them."""
         pairs = [(getattr(self, name), getattr(more, name)) for name in ("label", "radius", "strict")]
         label, radius, strict = (np.concatenate(pair) for pair in pairs)
         return Claims(label, radius, strict, self.failure_prob, self.on, self.weights)
+
+    def covering_change(self, length: float, times: int = 1) -> float | None:
+        """The smallest certified change that is so long, or times as long; None where none is."""
+        return next((each for each in self.changes if length <= times * each), None)
+
+    def of_moved(self, of: IntArray, lengths: Sequence[float], times: int = 1) -> Claims:
+        """The claims about inputs that have moved: the label of the input as it was, and the radius for the move.
+
+        Args:
+            of: the number of each input as it was.
+            lengths: how far each has moved, rounded up.
+            times: how much farther each change is said to reach; above 1 such claims are too large.
+        """
+        if self.frontier is None or self.strict_frontier is None:
+            return self.withdrawn().first(0)
+        covering = [self.covering_change(length, times) for length in lengths]
+        at = [None if each is None else self.changes.index(each) for each in covering]
+        radius, strict = (
+            np.array([-1 if row is None else radii[row, n] for row, n in zip(at, of.tolist(), strict=True)], np.int64)
+            for radii in (self.frontier, self.strict_frontier)
+        )
+        return Claims(self.label[of], radius, strict, self.failure_prob, self.on, self.weights)
+
+    def withdrawn(self) -> Claims:
+        """The same labels, of which nothing is claimed."""
+        nothing = np.full_like(self.radius, -1)
+        return Claims(self.label, nothing, nothing, self.failure_prob, self.on, self.weights)
 
     def covering(self, cost: int) -> IntArray:
         """The inputs that are claimed to withstand so many changes."""
@@ -93,9 +153,20 @@ class Claims:
         return self.failure_prob > 0 and broken * _MARKOV <= expected
 
 
-def _certified(votes: Votes, rule: Rule, threat: Threat, failure_prob: float, on: str, scope: Scope) -> Certificate:
+def _certified(
+    votes: Votes,
+    rule: Rule,
+    threat: Threat,
+    failure_prob: float,
+    on: str,
+    scope: Scope,
+    changes: tuple[float, ...],
+) -> tuple[Certificate, Frontier | None]:
+    """The certificate of inputs as they are, and the radii where they move."""
     kind: dict[str, Any] = {} if isinstance(rule, ExactRule) else {"on": on, "scope": scope}
-    return certify(votes, method=rule, threat=threat, failure_prob=failure_prob, **kind)
+    kind |= {"method": rule, "threat": threat, "failure_prob": failure_prob}
+    moved = certify(votes, input_change=changes, **kind).frontier if changes else None
+    return certify(votes, **kind), moved
 
 
 def labels_of(votes: Votes, threat: Threat, on: str) -> IntArray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mithridate._io.artifacts import write_npz
 from mithridate._io.files import PathLike, write_atomically
 from mithridate._text import counted
 from mithridate._version import VERSION
@@ -26,6 +27,26 @@ SCHEMA = "mithridate.audit/1"
 PAGE, RECORD = "audit.html", "audit.json"
 # Status of the command.
 HOLDS, BROKEN, NO_POWER = 0, 1, 3
+
+
+@dataclass(frozen=True)
+class InputMove:
+    """How far an input has moved, in an audit of claims that cover that.
+
+    Attributes:
+        input_change: the certified change of the input whose claim is meant; 0: the input is as it was given.
+        length: how long the change really is, rounded up.
+        trigger: what did it: `patch` or `drift`; None: nothing.
+    """
+
+    input_change: float
+    length: float = 0.0
+    trigger: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        said: dict[str, Any] = {"input_change": self.input_change}
+        return said if self.trigger is None else {**said, "input_moved_by": self.length, "trigger": self.trigger}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +65,8 @@ class Broken:
         poison: what was changed.
         of: of an input with a trigger, the input without it.
         file: where what was changed is kept, below the folder of the audit.
+        move: how far the input has moved, where claims cover that.
+        input_file: where the input is kept that has moved, likewise.
     """
 
     input: int
@@ -57,11 +80,15 @@ class Broken:
     poison: Poison
     of: int | None = None
     file: str | None = None
+    move: InputMove | None = None
+    input_file: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
         names = ("input", "label", "radius", "budget", "attack", "seed", "p", "file")
-        more = {} if self.of is None else {"triggered_copy_of": self.of}
+        more: dict[str, Any] = {} if self.of is None else {"triggered_copy_of": self.of}
+        more |= {} if self.move is None else self.move.to_dict()
+        more |= {} if self.input_file is None else {"input_file": self.input_file}
         return {**{name: getattr(self, name) for name in names}, "votes": list(self.votes), **more}
 
 
@@ -81,6 +108,7 @@ class Target:
         of: of an input with a trigger, the input without it.
         unanimous: whether all instances of the clean run agree, so that their number limits the radius; None: votes are
             no random draws.
+        move: how far the input has moved, where claims cover that.
     """
 
     input: int
@@ -93,6 +121,7 @@ class Target:
     poison: Poison | None = None
     of: int | None = None
     unanimous: bool | None = None
+    move: InputMove | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -104,7 +133,49 @@ class Target:
         names = ("input", "label", "rival", "radius", "flipped_at", "attack", "tried")
         said = {name: getattr(self, name) for name in names}
         more = {"triggered_copy_of": self.of, "unanimous": self.unanimous}
+        more |= {} if self.move is None else self.move.to_dict()
         return {**said, **{name: value for name, value in more.items() if value is not None}}
+
+
+@dataclass(frozen=True, eq=False)
+class AtChange:
+    """What was claimed and tried at one change of the input.
+
+    Attributes:
+        input_change: Euclidean length up to which inputs were moved by triggers.
+        copies: how many of the inputs with a trigger something is claimed about.
+        claims: how many claims about them were checked, over all poisoned data sets.
+        violations: how many of these are refuted.
+        targets: those that were attacked.
+    """
+
+    input_change: float
+    copies: int
+    claims: int
+    violations: int
+    targets: tuple[Target, ...]
+
+    @property
+    def flipped(self) -> int:
+        """How many of those that were attacked flip by some number of changes."""
+        return sum(each.flipped_at is not None for each in self.targets)
+
+    @property
+    def median_radius(self) -> int | None:
+        """That of those that were attacked; of an even number the lower of the two in the middle."""
+        return None if not self.targets else sorted(each.radius for each in self.targets)[(len(self.targets) - 1) // 2]
+
+    @property
+    def median_flipped_at(self) -> int | None:
+        """The changes of the training data by which half of those that were attacked flip; None: fewer do."""
+        found = sorted(each.flipped_at for each in self.targets if each.flipped_at is not None)
+        half = (len(self.targets) + 1) // 2
+        return None if not self.targets or len(found) < half else found[half - 1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        names = ("input_change", "copies", "claims", "violations", "flipped", "median_radius", "median_flipped_at")
+        return {**{name: getattr(self, name) for name in names}, "targets": len(self.targets)}
 
 
 @dataclass(frozen=True)
@@ -207,6 +278,10 @@ class Audit:
         assumptions: what the certificate takes for granted.
         label_names: what classes are called.
         pictures: what a page shows of examples.
+        moved: those of inputs with a trigger that is no longer than a certified change of the input.
+        frontier: what was tried at every change of the input; empty where claims are about inputs as they are.
+        changes_of: in what these are measured: `pixels`, `values` or `features`.
+        moved_control: claims about inputs with such a trigger that are known to be too large.
     """
 
     method: str
@@ -232,6 +307,10 @@ class Audit:
     assumptions: tuple[str, ...] = ()
     label_names: tuple[str, ...] = ()
     pictures: Shown | None = field(default=None, repr=False)
+    moved: tuple[Target, ...] = ()
+    frontier: tuple[AtChange, ...] = ()
+    changes_of: str | None = None
+    moved_control: Control | None = None
 
     def __repr__(self) -> str:
         return f"Audit of {self.method}\n{self.headline}"
@@ -255,7 +334,16 @@ class Audit:
             return BROKEN
         if self.unjudged:
             return NO_POWER
-        return HOLDS if self.control.has_power and self.claims and self.targets else NO_POWER
+        has_power = self.control.has_power and self.claims and self.targets and self._has_power_where_inputs_move
+        return HOLDS if has_power else NO_POWER
+
+    @property
+    def _has_power_where_inputs_move(self) -> bool:
+        """Whether claims about inputs that move were tried, and larger ones are refuted; true where there are none."""
+        if not self.frontier:
+            return True
+        has_power = self.moved_control is not None and self.moved_control.has_power
+        return has_power and any(each.claims for each in self.frontier)
 
     @cached_property
     def median_ratio(self) -> float | None:
@@ -277,9 +365,19 @@ class Audit:
         said = f"{self.claims:,} certified claims were checked under {counted(self.retrainings, 'poisoned data set')}"
         if self.violations:
             inputs = len({each.input for each in self.violations})
-            return f"{said}: {len(self.violations):,} are broken, on {counted(inputs, 'input')}. {self._ratio_words}"
+            said += f": {len(self.violations):,} are broken, on {counted(inputs, 'input')}."
+            return " ".join(filter(None, [said, self._moved_words, self._ratio_words]))
         said += f": none is broken{self._unjudged_words}."
-        return " ".join([said, self._ratio_words, self.control_words])
+        return " ".join(filter(None, [said, self._moved_words, self._ratio_words, self.control_words]))
+
+    @property
+    def _moved_words(self) -> str:
+        """How many of the claims are about inputs with a trigger, where some may be."""
+        if not self.frontier:
+            return ""
+        longest = max(each.input_change for each in self.frontier)
+        claims = sum(each.claims for each in self.frontier)
+        return f"{claims:,} of them are about inputs that carry a trigger of length {longest:g} or less."
 
     @property
     def _unjudged_words(self) -> str:
@@ -301,18 +399,7 @@ class Audit:
     @property
     def control_words(self) -> str:
         """Whether the audit could have found anything."""
-        control = self.control
-        if control.has_power:
-            return (
-                f"The same attacks break {counted(control.violations, 'claim')} of the control ({control.method}), so "
-                "they do find claims that are as false as that."
-            )
-        if not control.claims:
-            return "No control was tried, so nothing follows: allow more minutes, targets or attacks."
-        return (
-            f"The same attacks break no claim of the control ({control.method}): this audit has no power, and shows "
-            "nothing. Allow more attacks, targets or minutes."
-        )
+        return " ".join(words_of_control(each) for each in (self.control, self.moved_control) if each is not None)
 
     @property
     def meaning(self) -> str:
@@ -341,7 +428,7 @@ class Audit:
             "within_failure_prob": [each.to_dict() for each in self.excused],
             "outside_conditions": [each.to_dict() for each in self.conditional],
             "control": self.control.to_dict(),
-            "targets": [each.to_dict() for each in self.targets],
+            "targets": [each.to_dict() for each in self.targets + self.moved],
             "triggered": [each.to_dict() for each in self.triggered],
             "median_ratio": self.median_ratio,
             "attacks": [each.to_dict() for each in self.used],
@@ -350,6 +437,18 @@ class Audit:
             "seconds": round(self.seconds, 1),
             "notes": list(self.notes),
             **in_json(self.assumptions, self.threat),
+            **self._moves(),
+        }
+
+    def _moves(self) -> dict[str, Any]:
+        """What was tried where inputs move, if claims cover that."""
+        if not self.frontier:
+            return {}
+        return {
+            "input_change": [each.input_change for each in self.frontier],
+            "input_change_of": self.changes_of,
+            "frontier": [each.to_dict() for each in self.frontier],
+            "input_change_control": None if self.moved_control is None else self.moved_control.to_dict(),
         }
 
     def write(self, folder: PathLike) -> Audit:
@@ -374,5 +473,29 @@ class Audit:
             file = f"broken/{each.attack}-{each.budget}-{each.poison.digest()}.npz"
             make_folder(folder / "broken")
             each.poison.save(folder / file, {"attack": each.attack, "budget": each.budget})
-            found.append(replace(each, file=file))
+            found.append(replace(each, file=file, input_file=self._input_file(each, folder)))
         return tuple(found)
+
+    def _input_file(self, broken: Broken, folder: Path) -> str | None:
+        """Where the input of a broken claim is written, if it has moved."""
+        if broken.move is None or broken.move.trigger is None or self.pictures is None:
+            return None
+        name = f"broken/input-{broken.input}.npz"
+        with write_atomically(folder / name) as file:
+            write_npz(file, {"x": self.pictures.inputs.x[broken.input : broken.input + 1]})
+        return name
+
+
+def words_of_control(control: Control) -> str:
+    """Whether the attacks break claims that are too large, in words."""
+    if control.has_power:
+        return (
+            f"The same attacks break {counted(control.violations, 'claim')} of the control ({control.method}), so "
+            "they do find claims that are as false as that."
+        )
+    if not control.claims:
+        return "No control was tried, so nothing follows: allow more minutes, targets or attacks."
+    return (
+        f"The same attacks break no claim of the control ({control.method}): this audit has no power, and shows "
+        "nothing. Allow more attacks, targets or minutes."
+    )

@@ -5,7 +5,7 @@ Of the randomness of training nothing is known, which certificates assume.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,25 @@ FloatArray = npt.NDArray[np.float32]
 _COPIES = 64
 
 
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """An input that carries a trigger of bounded length.
+
+    Attributes:
+        of: the number of the input without it.
+        trigger: what it carries: a `patch`, or a `drift` towards another label.
+        length: how far it has moved, rounded up.
+        stamp: puts the trigger on examples at its full strength, as poison has it.
+        input_change: the change of the input whose claim covers it; None: it has moved beyond all of them.
+    """
+
+    of: int
+    trigger: str
+    length: float
+    stamp: Callable[[Array], Array]
+    input_change: float | None = None
+
+
 @dataclass(eq=False)
 class Scene:
     """What attacks are made from.
@@ -35,6 +54,7 @@ class Scene:
         training: the clean training set, as it was given.
         inputs: the inputs that are predicted, and behind them those that carry a trigger.
         triggered: for each input with a trigger, that without; empty where there is none.
+        moved: those of them that have moved no farther than a trigger was allowed to; claims cover some of them.
         defence: the method that was trained, with nothing left open.
         threat: what may be changed.
         label: what the clean run predicts.
@@ -52,6 +72,7 @@ class Scene:
     counts: npt.NDArray[Any]
     is_parts: bool = False
     model_votes: IntArray | None = None
+    moved: dict[int, Moved] = field(default_factory=dict[int, Moved])
     _nearest: dict[int, IntArray] = field(default_factory=dict[int, IntArray])
 
     # --- what is predicted -------------------------------------------------------------------------------------------
@@ -87,14 +108,7 @@ class Scene:
 
     def featured(self, x: Array) -> FloatArray | csr_array:
         """Inputs as the method sees them, a row each: sparse where it compares sparse ones."""
-        encoder = self.defence.encoder
-        x = np.ascontiguousarray(x)
-        if encoder is None:
-            rows = x.reshape(len(x), -1).astype(np.float32)
-            return rows / np.float32(255) if x.dtype == np.uint8 else rows
-        sparse = getattr(self.defence, "sparse_rows", False)
-        rows = encoded(encoder, x, compared=sparse)
-        return rows if isinstance(rows, csr_array) else np.asarray(rows, dtype=np.float32).reshape(len(rows), -1)
+        return featured(self.defence, x)
 
     def _products(self, target: int) -> FloatArray:
         """Inner products of the features of an input with those of every training example."""
@@ -200,6 +214,18 @@ class Scene:
                 giver = near[int(random.integers(min(len(near), 20 + number)))]
                 cells = slice(ends[column] - widths[column], ends[column])
                 row[cells] = other[giver, cells]
+
+
+def featured(defence: Any, x: Array) -> FloatArray | csr_array:
+    """Inputs as a method sees them, a row each: sparse where it compares sparse ones."""
+    encoder = defence.encoder
+    x = np.ascontiguousarray(x)
+    if encoder is None:
+        rows = x.reshape(len(x), -1).astype(np.float32)
+        return rows / np.float32(255) if x.dtype == np.uint8 else rows
+    sparse = getattr(defence, "sparse_rows", False)
+    rows = encoded(encoder, x, compared=sparse)
+    return rows if isinstance(rows, csr_array) else np.asarray(rows, dtype=np.float32).reshape(len(rows), -1)
 
 
 def dense(rows: Any) -> Any:

@@ -7,6 +7,9 @@ deterministic methods by training everything once more.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +24,8 @@ from mithridate.attacking import attacks as known_attacks
 from mithridate.attacking.attacks import ATTACKS, BOUNDARY, BOUNDARY_KNOWS, BOUNDARY_TITLE
 from mithridate.attacking.journal import Journal
 from mithridate.attacking.judging import Claims, labels_of, p_value
-from mithridate.attacking.poison import Poison
-from mithridate.attacking.result import Audit, Broken, Control, Shown, Target, Used
+from mithridate.attacking.poison import NOTHING, Poison
+from mithridate.attacking.result import AtChange, Audit, Broken, Control, InputMove, Shown, Target, Used
 from mithridate.attacking.retraining import Pipeline, is_instant, is_random
 from mithridate.attacking.scene import Scene
 from mithridate.core.mechanism import Threat
@@ -47,6 +50,8 @@ _AT_LEAST = 0.01
 _BUDGETS_OF_CONTROLS = 2
 # Share of the time that is left for controls.
 _FOR_CONTROLS = 0.4
+# One input with a trigger of bounded length is attacked for so many targets, and by what.
+_A_MOVED_TARGET, _ON_MOVED = 2, ("copies", "backdoor")
 # Targets against whose predictions each control is tried before anything else.
 _CONTROL_TARGETS = 3
 
@@ -65,6 +70,7 @@ class Question:
         attacks: names of attacks; None: all that fit.
         failure_prob: with which a claim may fail.
         threat: what may be changed; None: what `certify` assumes.
+        input_change: how far inputs may move, too; none where claims are about inputs as they are.
     """
 
     targets: int
@@ -72,11 +78,14 @@ class Question:
     attacks: tuple[str, ...] | None
     failure_prob: float
     threat: Threat | None
+    input_change: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values."""
+        moves = {"input_change": list(self.input_change)} if self.input_change else {}
         return {
-            **vars(self),
+            **{name: value for name, value in vars(self).items() if name != "input_change"},
+            **moves,
             "budgets": None if self.budgets is None else list(self.budgets),
             "attacks": None if self.attacks is None else list(self.attacks),
             "threat": None if self.threat is None else self.threat.value,
@@ -134,6 +143,7 @@ class AuditSearch:
         scene: what attacks are made from.
         claims: what is audited.
         controls: claims that are too large, by the name of each, the smallest first.
+        moved_controls: the same of claims about inputs that have moved.
         rules: the radii of every way to certify the same votes, without limits of size; the own one first.
         guide: which of these radii the search starts from.
         unanimous: on which inputs all instances of the clean run agree; None where votes are no random draws.
@@ -145,6 +155,7 @@ class AuditSearch:
         assumptions: what the certificate takes for granted.
         class_names: what labels are called.
         notes: sentences for the reader.
+        changes_of: in what moves of inputs are measured; None: they do not move.
     """
 
     asked: Question
@@ -153,6 +164,7 @@ class AuditSearch:
     scene: Scene
     claims: Claims
     controls: Sequence[tuple[str, Claims]]
+    moved_controls: Sequence[tuple[str, Claims]]
     rules: dict[str, IntArray]
     guide: str
     unanimous: npt.NDArray[np.bool_] | None
@@ -164,7 +176,9 @@ class AuditSearch:
     assumptions: tuple[str, ...]
     class_names: tuple[str, ...]
     notes: list[str]
+    changes_of: str | None = None
     _claims_checked: int = 0
+    _claims_at: dict[float, int] = field(default_factory=dict[float, int])
     _retrainings: int = 0
     _used: dict[str, int] = field(default_factory=dict[str, int])
     _judged: dict[str, list[tuple[Broken, int]]] = field(default_factory=dict[str, list[tuple[Broken, int]]])
@@ -175,24 +189,25 @@ class AuditSearch:
     _last_took: float = 0.0
 
     def __post_init__(self) -> None:
-        self._tallies = [_ControlTally(name, claims) for name, claims in self.controls]
+        self._tallies = [_ControlTally(name, claims) for name, claims in [*self.controls, *self.moved_controls]]
 
     def carried_out(self) -> Audit:
         """All that was asked for, or as much as there is time for."""
         targets: dict[int, Target] = {}
         finished = True
-        chosen = self._targets()
+        chosen, moved = self._targets(), self._moved_targets()
+        every = _taking_turns(chosen, moved)
         try:
-            for number, target in enumerate(chosen):
+            for number, target in enumerate(every):
                 targets[target] = self._attacked(target)
-                self._say_target(targets[target], number + 1, len(chosen))
+                self._say_target(targets[target], number + 1, len(every))
                 if number == 0:
                     self._check_all(chosen)
-            for target in self.scene.triggered:
+            for target in sorted(self.scene.triggered.keys() - self.scene.moved.keys()):
                 targets[target] = self._attacked(target)
         except _OutOfTimeError:
             finished = False
-        return self._found(chosen, targets, finished)
+        return self._found(chosen, moved, targets, finished)
 
     def _check_all(self, chosen: Sequence[int]) -> None:
         """What is not about one target: the search itself, boundaries of constants, and controls for some of the time.
@@ -200,14 +215,25 @@ class AuditSearch:
         After the first target: where there is time for little, its claims have been attacked.
         """
         self._check_search(chosen[0])
+        if self.scene.moved:
+            self._stamp_triggers()
         if self._wanted(BOUNDARY):
             self._cross_boundaries(chosen[0])
-        deadline = self.deadline
-        if deadline is not None:
-            self.deadline = time.monotonic() + _FOR_CONTROLS * (deadline - time.monotonic())
-        with contextlib.suppress(_OutOfTimeError):
-            self._break_controls(chosen)
-        self.deadline = deadline
+        deadline, plain = self.deadline, len(self.controls)
+        groups = [(range(plain), chosen), (range(plain, len(self._tallies)), list(self.scene.moved))]
+        groups = [each for each in groups if each[0]]
+        for numbers, targets in groups:
+            if deadline is not None:
+                share = _FOR_CONTROLS / len(groups)
+                self.deadline = time.monotonic() + share * (deadline - time.monotonic())
+            with contextlib.suppress(_OutOfTimeError):
+                self._break_controls(numbers, targets)
+            self.deadline = deadline
+
+    def _stamp_triggers(self) -> None:
+        """Triggers on inputs, and nothing else: what is certified to 0 changes has to withstand that."""
+        nothing = Poison.deleting(self.pipeline.training, NOTHING)
+        self._seen("backdoor", next(iter(self.scene.moved)), 0, nothing)
 
     def _wanted(self, name: str) -> bool:
         return self.asked.attacks is None or name in self.asked.attacks
@@ -220,10 +246,24 @@ class AuditSearch:
         places = np.unique(np.linspace(0, len(ordered) - 1, min(self.asked.targets, len(ordered))).astype(np.int64))
         return [int(ordered[places[at]]) for at in _spread(len(places))]
 
+    def _moved_targets(self) -> list[int]:
+        """Inputs with a trigger to attack: for each change of the input a few, of all radii that are claimed there."""
+        found: list[list[int]] = []
+        for change in self.asked.input_change:
+            there = [number for number, each in self.scene.moved.items() if each.input_change == change]
+            known = [number for number in there if self.claims.radius[number] >= 0 and self._attacks(number)]
+            ordered = sorted(known, key=lambda number: int(self.claims.radius[number]))
+            few = min(len(ordered), math.ceil(self.asked.targets / _A_MOVED_TARGET / len(self.asked.input_change)))
+            places = np.unique(np.linspace(0, len(ordered) - 1, few).astype(np.int64)) if few else []
+            found.append([ordered[places[at]] for at in _spread(len(places))])
+        return functools.reduce(_taking_turns, found, list[int]())
+
     def _attacks(self, target: int) -> list[str]:
-        """Those that fit, in the order in which they are tried; an input with a trigger is there for one alone."""
+        """Those that fit, in the order in which they are tried; an input with a trigger is there for few."""
         wanted = [name for name in ATTACKS if self._wanted(name)]
-        if target in self.scene.triggered:
+        if target in self.scene.moved:
+            wanted = [name for name in wanted if name in _ON_MOVED]
+        elif target in self.scene.triggered:
             wanted = [name for name in wanted if name == "backdoor"]
         return [name for name in wanted if ATTACKS[name].fits(self.scene, target)]
 
@@ -241,7 +281,7 @@ class AuditSearch:
         cost = self._cost(poison)
         if cost is None:
             return None
-        covered = self.claims.covering(cost)
+        covered = self._covered(self.claims, cost)
         known = self.journal.find(key)
         if known is None:
             self._check_time()
@@ -254,11 +294,16 @@ class AuditSearch:
             return None
         condition = condition or known["condition"]
         seen = _Seen(cost, known["flipped"], tuple(known["suspects"]), tuple(map(tuple, known["controls"])))
-        self._count(key, attack, known, seen, len(covered), is_covered=condition is None)
+        self._count(key, attack, known, seen, covered, is_covered=condition is None)
         if seen.suspects:
             self._judge(key, attack, cost, poison, seen.suspects, condition)
         is_luck = is_random(self.clean) and target in seen.suspects and not self._is_broken(target, cost, poison)
         return replace(seen, flipped=seen.flipped and not is_luck)
+
+    def _covered(self, claims: Claims, cost: int) -> IntArray:
+        """The inputs about which something is claimed; where no example is changed, only those that have moved."""
+        covered = claims.covering(cost)
+        return covered if cost else covered[np.isin(covered, list(self.scene.moved))]
 
     def _is_broken(self, target: int, cost: int, poison: Poison) -> bool:
         """Whether what the search saw within a radius was confirmed."""
@@ -269,7 +314,7 @@ class AuditSearch:
         )
 
     def _count(
-        self, key: str, attack: str, known: dict[str, Any], seen: _Seen, claims: int, *, is_covered: bool
+        self, key: str, attack: str, known: dict[str, Any], seen: _Seen, covered: IntArray, *, is_covered: bool
     ) -> None:
         """Count a poisoned set and the claims that it checks, once however often it is asked about."""
         if key in self._counted:
@@ -279,7 +324,10 @@ class AuditSearch:
         self._used[attack] = self._used.get(attack, 0) + 1
         if not is_covered:  # which no certificate claims anything about
             return
-        self._claims_checked += claims
+        self._claims_checked += len(covered)
+        for change in (self.scene.moved[each].input_change for each in covered.tolist() if each in self.scene.moved):
+            if change is not None:
+                self._claims_at[change] = self._claims_at.get(change, 0) + 1
         for tally, checked, changed in zip(self._tallies, known["control_claims"], seen.controls, strict=True):
             tally.checked += checked
             if not is_random(self.clean):  # a label that changed is a fact
@@ -287,7 +335,7 @@ class AuditSearch:
 
     def _voted(self, poison: Poison, target: int, cost: int, covered: IntArray) -> dict[str, Any]:
         """Train on the poisoned set, and compare with all claims."""
-        chosen = np.union1d(covered, [target]) if is_instant(self.clean) else None
+        chosen = self._asked_about(target, cost, covered) if is_instant(self.clean) else None
         try:
             votes = self.pipeline.poisoned(
                 self.clean, poison, chosen, _SEARCHING, self.journal.seed, pinned=not len(covered)
@@ -298,7 +346,7 @@ class AuditSearch:
         asked = np.arange(len(self.claims.label)) if chosen is None else chosen
         changed = asked[labels != self.claims.label[asked]]
         condition = None if votes.classes == self.scene.classes else "class-list"
-        claimed = [np.intersect1d(asked, claims.covering(cost)) for _, claims in self.controls]
+        claimed = [np.intersect1d(asked, self._covered(tally.claims, cost)) for tally in self._tallies]
         return {
             "flipped": bool(target in changed),
             "suspects": np.intersect1d(changed, covered).tolist(),
@@ -306,6 +354,11 @@ class AuditSearch:
             "controls": [np.intersect1d(changed, each).tolist() for each in claimed],
             "control_claims": [len(each) for each in claimed],
         }
+
+    def _asked_about(self, target: int, cost: int, covered: IntArray) -> IntArray:
+        """The inputs that matter: the target, what claims cover, and of those that have moved what controls do."""
+        beyond = [self._covered(claims, cost) for _, claims in self.moved_controls[-1:]]
+        return functools.reduce(np.union1d, [covered, *beyond], np.array([target], dtype=np.int64))
 
     def _check_time(self) -> None:
         """End where another poisoned set, if it takes as long as the last one, would be too late."""
@@ -373,7 +426,8 @@ class AuditSearch:
         for number, votes, tail in zip(suspects, said["votes"], said["tails"], strict=True):
             label, radius = int(self.claims.label[number]), int(self.claims.radius[number])
             one = Broken(
-                number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison, of.get(number)
+                number, label, radius, cost, attack, said["seed"], tuple(votes), tail, poison, of.get(number),
+                move=self._move_of(number),
             )  # fmt: skip
             found.append((one, int(self.claims.strict[number])))
         self._judged[name] = found
@@ -410,50 +464,69 @@ class AuditSearch:
 
     # --- the controls ------------------------------------------------------------------------------------------------
 
-    def _break_controls(self, targets: Sequence[int]) -> None:
+    def _break_controls(self, numbers: Sequence[int], targets: Sequence[int]) -> None:
         """Find changes at which a control is wrong: the smallest claims first, until those of one are refuted."""
-        for number, tally in enumerate(self._tallies):
+        for number in numbers:
+            tally = self._tallies[number]
+            if number >= len(self.controls) and self._breaks_by_triggers(number, tally):
+                return
             for target in self._overclaimed(tally.claims, targets):
                 if self._breaks(number, tally, target):
                     return
 
+    def _breaks_by_triggers(self, number: int, tally: _ControlTally) -> bool:
+        """Whether triggers alone refute claims of a control."""
+        target, nothing = next(iter(self.scene.moved)), Poison.deleting(self.pipeline.training, NOTHING)
+        seen = self._seen("backdoor", target, 0, nothing)
+        if seen is None or not seen.controls[number]:
+            return False
+        return self._is_refuted(number, tally, f"backdoor {target} 0", nothing, seen)
+
     def _overclaimed(self, claims: Claims, targets: Sequence[int]) -> list[int]:
         """A few targets: those first about which most is claimed, beside what a sound rule claims."""
-        return sorted(targets, key=lambda at: -(claims.radius[at] + 1) / (self._guide(at) + 1))[:_CONTROL_TARGETS]
+        ordered = sorted(targets, key=lambda at: -(claims.radius[at] + 1) / (self._guide(at) + 1))
+        # Of many copies of an input one is enough.
+        firsts = {self._base(at): at for at in reversed(ordered)}
+        return [at for at in ordered if firsts[self._base(at)] == at][:_CONTROL_TARGETS]
+
+    def _base(self, target: int) -> int:
+        """The input without a trigger."""
+        return self.scene.triggered.get(target, target)
 
     def _breaks(self, number: int, tally: _ControlTally, target: int) -> bool:
         """Whether an attack on one prediction refutes claims of a control."""
         names = [name for name in self._attacks(target) if name != "delete"] or self._attacks(target)
         for attack in names[:2]:
             # The most that it claims first: where that changes nothing, less will not.
-            for budget in self._ladder(target, most=int(tally.claims.radius[target]))[: -1 - _BUDGETS_OF_CONTROLS : -1]:
+            most = int(tally.claims.radius[target])
+            ladder = self._ladder(target, most)
+            if not ladder and most > 0 and target in self.scene.moved:  # whose radius may well be 0
+                ladder = [most]
+            for budget in ladder[: -1 - _BUDGETS_OF_CONTROLS : -1]:
                 seen = self._tried(attack, target, budget)
-                if (
-                    seen is not None
-                    and seen.controls[number]
-                    and self._is_refuted(number, tally, attack, target, budget, seen)
-                ):
+                if seen is None or not seen.controls[number]:
+                    continue
+                poison = ATTACKS[attack].poison(self.scene, target, budget)
+                assert poison is not None
+                if self._is_refuted(number, tally, f"{attack} {target} {budget}", poison, seen):
                     return True
         return False
 
-    def _is_refuted(
-        self, number: int, tally: _ControlTally, attack: str, target: int, budget: int, seen: _Seen
-    ) -> bool:
+    def _is_refuted(self, number: int, tally: _ControlTally, key: str, poison: Poison, seen: _Seen) -> bool:
         """Judge claims of a control that the search saw broken; whether one of them is false."""
         if is_random(self.clean):
             if tally.judged >= _MOST_CONTROLS:
                 return False
             tally.judged += 1
-            poison = ATTACKS[attack].poison(self.scene, target, budget)
-            assert poison is not None
-            key = f"control {number} {attack} {target} {budget}"
             # Its claims know no limit of size: they are about the constants of the clean set.
-            tally.tails += self._verdict(key, poison, seen.controls[number], tally.claims, pinned=True)["tails"]
+            tally.tails += self._verdict(
+                f"control {number} {key}", poison, seen.controls[number], tally.claims, pinned=True
+            )["tails"]
         return tally.broken(self._level) > 0
 
-    def _control(self) -> Control:
+    def _control(self, tallies: Sequence[_ControlTally]) -> Control:
         """The control with the smallest claims of which one is refuted; else that with the largest."""
-        best = next((each for each in self._tallies if each.broken(self._level)), self._tallies[-1])
+        best = next((each for each in tallies if each.broken(self._level)), tallies[-1])
         return Control(best.name, best.checked, best.broken(self._level))
 
     # --- one target --------------------------------------------------------------------------------------------------
@@ -494,8 +567,15 @@ class AuditSearch:
         return Target(
             target, int(self.claims.label[target]), self.scene.rival(target), radius, cost,
             best.attack if cost is not None else None, best.tried, shown, self.scene.triggered.get(target),
-            None if self.unanimous is None else bool(self.unanimous[target]),
+            None if self.unanimous is None else bool(self.unanimous[target]), self._move_of(target),
         )  # fmt: skip
+
+    def _move_of(self, number: int) -> InputMove | None:
+        """How far an input has moved, where claims cover that."""
+        if not self.asked.input_change:
+            return None
+        moved = self.scene.moved.get(number)
+        return InputMove(0.0) if moved is None else InputMove(moved.input_change or 0.0, moved.length, moved.trigger)
 
     def _try_budgets(self, target: int, names: Sequence[str], best: _Best) -> None:
         """Only the budgets asked for, up to the first at which an attack flips the label."""
@@ -600,12 +680,18 @@ class AuditSearch:
             came = f"not flipped by {target.tried:,}"
         else:
             came = f"flipped by {target.flipped_at:,} ({target.attack})"
-        self.say(f"target {number} of {of}: input {target.input}, certified to {target.radius:,}, {came}")
+        move = target.move
+        if move is None or move.trigger is None:
+            name = f"input {target.input}"
+        else:
+            name = f"input {target.of} with a {move.trigger} of {move.length:.4g}"
+        self.say(f"target {number} of {of}: {name}, certified to {target.radius:,}, {came}")
 
-    def _found(self, chosen: Sequence[int], targets: dict[int, Target], finished: bool) -> Audit:
+    def _found(self, chosen: Sequence[int], moved: Sequence[int], targets: dict[int, Target], finished: bool) -> Audit:
         broken = self._broken()
-        attacked = tuple(targets[each] for each in chosen if each in targets)
-        triggered = tuple(targets[each] for each in self.scene.triggered if each in targets)
+        attacked, moving = (tuple(targets[each] for each in some if each in targets) for some in (chosen, moved))
+        plain = (each for each in self.scene.triggered if each not in self.scene.moved)
+        triggered = tuple(targets[each] for each in plain if each in targets)
         defence = self.clean.defence
         return Audit(
             method=defence.name,
@@ -619,10 +705,10 @@ class AuditSearch:
             violations=broken["violations"],
             excused=broken["excused"],
             conditional=broken["conditional"],
-            control=self._control(),
+            control=self._control(self._tallies[: len(self.controls)]),
             targets=attacked,
             triggered=triggered,
-            used=self._attacks_used(attacked + triggered),
+            used=self._attacks_used(attacked + triggered + moving),
             rules={name: tuple(int(radii[each.input]) for each in attacked) for name, radii in self.rules.items()},
             finished=finished,
             seconds=time.monotonic() - self.started,
@@ -631,6 +717,24 @@ class AuditSearch:
             assumptions=self.assumptions,
             label_names=self.class_names,
             pictures=Shown(self.pipeline.training, self.pipeline.inputs),
+            moved=moving,
+            frontier=self._frontier(moving, broken["violations"]),
+            changes_of=self.changes_of,
+            moved_control=self._control(self._tallies[len(self.controls) :]) if self.moved_controls else None,
+        )
+
+    def _frontier(self, attacked: Sequence[Target], broken: Sequence[Broken]) -> tuple[AtChange, ...]:
+        """What was claimed and tried at every change of the input."""
+        copies = [(number, each.input_change) for number, each in self.scene.moved.items()]
+        return tuple(
+            AtChange(
+                change,
+                copies=sum(at == change and bool(self.claims.radius[number] >= 0) for number, at in copies),
+                claims=self._claims_at.get(change, 0),
+                violations=sum(each.move is not None and each.move.input_change == change for each in broken),
+                targets=tuple(each for each in attacked if each.move is not None and each.move.input_change == change),
+            )
+            for change in self.asked.input_change
         )
 
     def _more_notes(self, attacked: Sequence[Target]) -> Iterator[str]:
@@ -639,6 +743,12 @@ class AuditSearch:
                 f"No attack that was asked for fits {self.clean.defence.name} on this data under the threat "
                 f"{self.scene.threat.value}, so nothing was tried."
             )
+        for change in self.asked.input_change if not self.scene.moved else ():
+            yield f"No trigger of length {change:g} fits these inputs, so no claim about inputs that move was tried."
+        at = {each.input_change for number, each in self.scene.moved.items() if self.claims.radius[number] >= 0}
+        for change in self.asked.input_change if self.scene.moved else ():
+            if change not in at:
+                yield f"Of the inputs with a trigger of length {change:g} nothing is certified, so nothing was tried."
         if self._refused:
             reason = next(iter(self._refused.values()))
             yield (
@@ -742,6 +852,12 @@ class _Best:
             self.tried, self.attack = budget, self.attack if self.flipped is not None else name
         if seen.flipped and (self.flipped is None or budget < self.flipped):
             self.flipped, self.attack = budget, name
+
+
+def _taking_turns(some: Sequence[int], others: Sequence[int]) -> list[int]:
+    """One of each in turn; what is left of the longer ones comes last."""
+    pairs = itertools.zip_longest(some, others)
+    return [each for pair in pairs for each in pair if each is not None]
 
 
 def _slack(budget: int) -> int:

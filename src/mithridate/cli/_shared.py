@@ -24,7 +24,8 @@ from mithridate._version import VERSION
 from mithridate.cli import _ending
 from mithridate.cli._flags import Parser, as_typed
 from mithridate.core.conditions import in_words
-from mithridate.errors import ArtifactError, MithridateError
+from mithridate.core.input_change import checked_changes
+from mithridate.errors import ArtifactError, ConfigError, MithridateError
 
 # `add_parser` of argparse for one command; its flag --json and what runs it are added to all alike.
 NewCommand = Callable[..., argparse.ArgumentParser]
@@ -129,6 +130,14 @@ def new_parser(words: list[str] | None = None) -> Parser:
         command.add_argument("--json", action="store_true", help="print one JSON object instead of text")
         command.set_defaults(run=getattr(module, f"run_{name}"))
     return parser
+
+
+def changes_of(text: str) -> tuple[float, ...]:
+    """Changes of an input from a list with commas, for a flag."""
+    try:
+        return checked_changes([float(part) for part in text.split(",")])
+    except (ValueError, ConfigError) as error:
+        raise argparse.ArgumentTypeError(f"expected numbers of 0 or more such as 0.1,0.25, got {text!r}") from error
 
 
 def add_units(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ from mithridate.attacking.auditing import audit
 from mithridate.attacking.result import BROKEN, NO_POWER, PAGE, RECORD, Audit
 from mithridate.cli import _ending, _shared
 from mithridate.cli._flags import CONFIG
+from mithridate.core.input_change import in_words_of
 from mithridate.core.mechanism import Threat
 from mithridate.defences.registry import names
 from mithridate.errors import ConfigError
@@ -27,6 +28,7 @@ _AUDIT_EXAMPLES = f"""examples:
   mithridate audit flowers.toml                        trains, then attacks: 20 predictions, at most 10 minutes
   mithridate audit runs/flowers                        the votes of a finished run
   mithridate audit flowers.toml --method dpa --attacks crafted,delete --minutes 3
+  mithridate audit runs/noisy --input-change 0.1 0.25  triggers on the input, too, of so much length
   mithridate audit flowers.toml --budgets 1,2,5        only so many changes; 0.5x, 1x, 2x are multiples of the radius
 
 Each attack poisons the training data, the same method is trained on it from the start, and every prediction whose
@@ -62,6 +64,15 @@ def add_audit(command: _shared.NewCommand) -> None:
     )
     parser.add_argument("--attacks", type=_words, metavar="A,B,...", help="use these attacks only (all that fit)")
     parser.add_argument(
+        "--input-change",
+        type=_shared.changes_of,
+        nargs="+",
+        action=_Joined,
+        metavar="E",
+        help="attack claims about inputs that change, too, by triggers of Euclidean length up to E; what E counts is "
+        "what certify --input-change says (0.1 0.25 or 0.1,0.25)",
+    )
+    parser.add_argument(
         "--minutes",
         type=float,
         default=10,
@@ -81,6 +92,15 @@ def add_audit(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="where results go (CONFIG-audit-METHOD, or RUN_DIR-audit)"
     )
+
+
+class _Joined(argparse.Action):
+    """Takes several lists of numbers for one."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        """Keep them all, with those of earlier flags of the name."""
+        before = getattr(namespace, self.dest) or ()
+        setattr(namespace, self.dest, (*before, *(number for some in values for number in some)))
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -140,7 +160,7 @@ def _folder(source: Path, project: Project, *, is_run: bool) -> Path:
 def _wanted(arguments: argparse.Namespace) -> Mapping[str, Any]:
     return {
         name: getattr(arguments, name)
-        for name in ("targets", "budgets", "attacks", "minutes", "threat", "failure_prob")
+        for name in ("targets", "budgets", "attacks", "input_change", "minutes", "threat", "failure_prob")
     }
 
 
@@ -152,16 +172,11 @@ def _say(line: str) -> None:
 
 
 def _print(console: Console, found: Audit, out: Path) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name, side in (("input", "right"), ("label", "left"), ("certified to", "right"), ("flipped by", "right")):
-        table.add_column(name, justify=side, no_wrap=True)  # pyright: ignore[reportArgumentType]
-    table.add_column("attack", no_wrap=True)
-    for target in found.targets[:_TABLE_TARGETS]:
-        flipped = f"> {target.tried:,}" if target.flipped_at is None else f"{target.flipped_at:,}"
-        label = printable(shortened(found.name_of(target.label), 30))
-        table.add_row(str(target.input), label, f"{target.radius:,}", flipped, target.attack or "")
     if found.targets:
-        console.print(table)
+        console.print(_targets_table(found))
+    if found.frontier and found.changes_of:
+        console.print(f"Triggers on the input, {in_words_of(found.changes_of)}:")
+        console.print(_frontier_table(found))
     console.print(printable(found.headline))
     console.print(found.meaning)
     for sentence in found.notes:
@@ -174,6 +189,31 @@ def _print(console: Console, found: Audit, out: Path) -> None:
         console.print("Exit status 3: nothing follows from this audit.")
     console.print(f"The report is in {out.absolute() / PAGE}; open it in a browser.", soft_wrap=True)
     _shared.print_conditions(console, found.assumptions)
+
+
+def _targets_table(found: Audit) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, side in (("input", "right"), ("label", "left"), ("certified to", "right"), ("flipped by", "right")):
+        table.add_column(name, justify=side, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    table.add_column("attack", no_wrap=True)
+    for target in found.targets[:_TABLE_TARGETS]:
+        flipped = f"> {target.tried:,}" if target.flipped_at is None else f"{target.flipped_at:,}"
+        label = printable(shortened(found.name_of(target.label), 30))
+        table.add_row(str(target.input), label, f"{target.radius:,}", flipped, target.attack or "")
+    return table
+
+
+def _frontier_table(found: Audit) -> Table:
+    """What was tried at every change of the input, and where the attacks begin to succeed."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in ("length", "claims", "broken", "attacked", "certified to", "flipped by"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in found.frontier:
+        radius = "" if each.median_radius is None else f"{each.median_radius:,}"
+        flipped = "" if each.median_flipped_at is None else f"{each.median_flipped_at:,}"
+        broken, attacked = f"{each.violations:,}", f"{len(each.targets):,}"
+        table.add_row(f"{each.input_change:g}", f"{each.claims:,}", broken, attacked, radius, flipped)
+    return table
 
 
 def _words(text: str) -> list[str]:

@@ -29,7 +29,6 @@ from mithridate.cli.train import accuracy, accuracy_sentence, accuracy_summary
 from mithridate.core.bounds import SCORE_BOUNDS, VOTE_BOUNDS
 from mithridate.core.certificate import Certificate, Scope, Status, confidence, is_correct
 from mithridate.core.conditions import in_json
-from mithridate.core.input_change import checked_changes
 from mithridate.core.mechanism import Private, SampledGaussian, Subsampled, Threat
 from mithridate.core.provenance import in_digits
 from mithridate.core.rule import Rule, Weighted
@@ -181,7 +180,7 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--input-change",
-        type=changes_of,
+        type=_shared.changes_of,
         metavar="E,E,...",
         help="together with any change of the input of Euclidean length up to E: for votes on noisy inputs (train "
         "--input-noise; pixels count from 0 to 1), and for neighbours and kernels (their features); several give a "
@@ -198,14 +197,6 @@ def radii_of(text: str) -> list[int]:
     if min(radii) < 0:
         raise argparse.ArgumentTypeError(f"expected whole numbers of 0 or more such as 0,50,100, got {text!r}")
     return radii
-
-
-def changes_of(text: str) -> tuple[float, ...]:
-    """Changes of an input from a list with commas, for a flag."""
-    try:
-        return checked_changes([float(part) for part in text.split(",")])
-    except (ValueError, ConfigError) as error:
-        raise argparse.ArgumentTypeError(f"expected numbers of 0 or more such as 0.1,0.25, got {text!r}") from error
 
 
 def _certified(votes: Votes, method: Rule | None, arguments: argparse.Namespace, **more: Any) -> Certificate:

@@ -91,7 +91,7 @@ class Frontier:
     @property
     def in_words(self) -> str:
         """How its changes are measured, such as `in pixel values divided by 255`."""
-        return _IN_WORDS[self.of]
+        return in_words_of(self.of)
 
     def to_list(self) -> list[dict[str, Any]]:
         """As plain JSON values, an entry for every change."""
@@ -107,6 +107,15 @@ class Frontier:
         )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+def in_words_of(measure: str) -> str:
+    """How changes of an input are measured, as the end of a sentence.
+
+    >>> in_words_of("values")
+    'in the numbers of an input as they were given'
+    """
+    return _IN_WORDS[measure]
 
 
 def checked_changes(changes: Any) -> tuple[float, ...]:

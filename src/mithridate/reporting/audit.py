@@ -10,7 +10,7 @@ import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,10 @@ from mithridate._io.pieces import taken
 from mithridate._text import capitalised, counted, listed, percent, shortened
 from mithridate._version import VERSION
 from mithridate.attacking.poison import Poison
-from mithridate.attacking.result import Audit, Broken, Target
+from mithridate.attacking.result import Audit, Broken, Control, InputMove, Target, words_of_control
 from mithridate.core.certificate import round_ticks
 from mithridate.core.conditions import conditions_of, explained
+from mithridate.core.input_change import in_words_of
 from mithridate.data.columns import Column, cells_in_words
 from mithridate.data.declarations import Table
 from mithridate.errors import ConfigError
@@ -80,12 +81,13 @@ class AuditReport:
             radius_title=audit.unit_words.radius("certified to"),
             targets=[_row(target, audit, album) for target in _hardest_last(audit.targets)],
             triggered=[_row(target, audit, album) for target in _hardest_last(audit.triggered)],
+            **_moved(audit, album),
             targets_note=_targets_note(album),
             knowledge=_knowledge(audit),
             attacks=[
                 [each.name, each.title, each.knows, f"{each.retrainings:,}", f"{each.best_on:,}"] for each in audit.used
             ],
-            control=_control(audit),
+            controls=[_control(each) for each in _controls(audit)],
             notes=audit.notes,
             assumptions=audit.assumptions,
             footer=f"Written by mithridate {VERSION}. audit.json, beside this page, holds the same numbers.",
@@ -103,6 +105,7 @@ def _sections(audit: Audit, broken: Sequence[Any]) -> list[tuple[str, str]]:
     """Where the links at the top of the page lead."""
     there = [("broken", "Broken claims")] if broken else []
     there += [("radii", "Radius and attack"), ("flipped", "Share flipped"), ("targets", "Targets")]
+    there += [("moved", "Moved inputs")] if audit.frontier else []
     there += [("triggered", "Triggers")] if audit.triggered else []
     return [*there, ("attacks", "Attacks"), ("control", "Control"), ("notes", "Notes")]
 
@@ -116,6 +119,8 @@ def _is_exact(audit: Audit) -> bool:
 
 def _lead(audit: Audit) -> str:
     attacked = f"attacks were aimed at {len(audit.targets):,} of them"
+    if audit.moved:
+        attacked += f", at {counted(len(audit.moved), 'input')} that {'has' if len(audit.moved) == 1 else 'have'} moved"
     if audit.triggered:
         attacked += f", and at {counted(len(audit.triggered), 'input')} with a trigger"
     sure = (
@@ -139,8 +144,7 @@ def _warnings(audit: Audit) -> list[str]:
             f"{'is' if len(audit.violations) == 1 else 'are'} false: the rule, the code or an assumption is wrong. "
             "Do not rely on its certificates until this is explained."
         )
-    if not audit.control.has_power:
-        said.append(audit.control_words)
+    said += [words_of_control(each) for each in _controls(audit) if not each.has_power]
     if not audit.finished:
         said.append(
             "The audit did not finish: time was over before everything was tried. The same call, with the same folder, "
@@ -160,8 +164,12 @@ def _knowledge(audit: Audit) -> str:
     return f"Every attacker knows the training data, the method with all its constants, and how it votes. {limit}"
 
 
-def _control(audit: Audit) -> dict[str, Any]:
-    control = audit.control
+def _controls(audit: Audit) -> list[Control]:
+    """That of claims about inputs as they are, and where inputs move that of claims about these."""
+    return [each for each in (audit.control, audit.moved_control) if each is not None]
+
+
+def _control(control: Control) -> dict[str, Any]:
     known = (
         "the published rule for groups, which is known to be unsound"
         if control.method == "rdp-paper"
@@ -172,7 +180,7 @@ def _control(audit: Audit) -> dict[str, Any]:
         ("claims checked", f"{control.claims:,}"),
         ("claims broken", f"{control.violations:,}"),
     ]
-    return {"facts": facts, "said": audit.control_words}
+    return {"facts": facts, "said": words_of_control(control)}
 
 
 # --- broken claims ----------------------------------------------------------------------------------------------------
@@ -211,7 +219,7 @@ def _broken_tables(audit: Audit) -> list[dict[str, Any]]:
 
 def _broken_row(each: Broken, audit: Audit) -> list[str]:
     return [
-        _input(each.input, audit),
+        _moved_input(each.of, each.move) if _has_moved(each.move) else _input(each.input, audit),
         _label(each.label, audit),
         f"{each.radius:,}",
         f"{each.budget:,}",
@@ -233,7 +241,8 @@ def _reproduce(audit: Audit) -> tuple[str, ...]:
         "Each file, in the folder of this page, is a .npz file that NumPy reads: deleted (numbers of training "
         "examples, from 0), x and y (inputs and labels to insert).",
         "Delete and insert them; where there are as many of both, and radii count examples, each inserted one takes "
-        "the place of the deleted one. Train on that with the same constants, and predict the input.",
+        "the place of the deleted one. Train on that with the same constants, and predict the input; where it has "
+        "moved, audit.json names the file that holds it.",
     )
     if _is_exact(audit):
         return (*steps, "The label is another one each time.")
@@ -647,6 +656,15 @@ def _input(number: int, audit: Audit) -> str:
     return f"{number:,} (with a trigger)" if of is None else f"{of:,} with a trigger"
 
 
+def _moved_input(of: int | None, move: InputMove) -> str:
+    """An input that has moved, by the number that it had, and by how much."""
+    return f"{0 if of is None else of:,} with a {move.trigger} of {move.length:.4g}"
+
+
+def _has_moved(move: InputMove | None) -> TypeGuard[InputMove]:
+    return move is not None and move.trigger is not None
+
+
 def _hardest_last(targets: Sequence[Target]) -> list[Target]:
     """Those first that took least beyond their radius."""
     return sorted(targets, key=lambda each: (math.inf if each.ratio is None else each.ratio, each.radius, each.input))
@@ -670,7 +688,9 @@ def _targets_note(album: _Album) -> str:
 
 def _row(target: Target, audit: Audit, album: _Album) -> dict[str, Any]:
     return {
-        "input": f"{target.input if target.of is None else target.of:,}",
+        "input": _moved_input(target.of, target.move)
+        if _has_moved(target.move)
+        else f"{target.input if target.of is None else target.of:,}",
         "shown": album.input(target.input),
         "label": _label(target.label, audit),
         "rival": _label(target.rival, audit),
@@ -682,6 +702,39 @@ def _row(target: Target, audit: Audit, album: _Album) -> dict[str, Any]:
         "poison": "" if target.poison is None else _changes(target.poison, audit),
         "examples": [] if target.poison is None else album.changed(target.poison),
     }
+
+
+def _moved(audit: Audit, album: _Album) -> dict[str, Any]:
+    """What was tried where inputs move, too."""
+    if not audit.frontier or audit.changes_of is None:
+        return {"moved_rows": []}
+    changes = audit.unit_words.changes
+    rows = [
+        [
+            f"{each.input_change:g}",
+            f"{each.copies:,}",
+            f"{each.claims:,}",
+            f"{each.violations:,}",
+            f"{each.flipped:,} of {len(each.targets):,}",
+            "" if each.median_radius is None else f"{each.median_radius:,}",
+            "" if each.median_flipped_at is None else f"{each.median_flipped_at:,}",
+        ]
+        for each in audit.frontier
+    ]
+    return {
+        "moved_lead": (
+            "These inputs carry a trigger that is no longer than a certified change of the input, measured "
+            f"{in_words_of(audit.changes_of)}, after rounding: a patch, or a drift from the mean of the nearest label "
+            "towards that of the second. The claim is that of the input without it. Poison carries the trigger at its "
+            "full strength, or is a copy of the input with it."
+        ),
+        "moved_header": [
+            "change of the input", "inputs with a trigger", "claims checked", "broken", "flipped",
+            f"median radius ({changes})", "median attack",
+        ],
+        "moved_rows": rows,
+        "moved": [_row(target, audit, album) for target in _hardest_last(audit.moved)],
+    }  # fmt: skip
 
 
 def _flipped_at(target: Target) -> str:
