@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from test_cli import run
 
-from mithridate import ArtifactError, ConfigError, Votes, update, updating
+from mithridate import ArtifactError, ConfigError, SampledGaussian, Votes, update, updating
 from mithridate._io.files import exchange, recover
 from mithridate.cli import main
+from mithridate.core.mechanism import Mechanism
+from mithridate.defences.bagging import Bagged
 from mithridate.training.earlier_models import EarlierModels
 from mithridate.training.engine import Engine
 
@@ -355,13 +357,24 @@ def test_removing_all_of_two_classes_is_refused(csv_run: Path, capsys: pytest.Ca
     assert "training needs two" in run(capsys, "update", csv_run, "--remove", "gone.csv").err
 
 
-@pytest.mark.parametrize("method", ["bagging", "fdp"])
-def test_random_methods_are_refused(folder: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "mechanism"), [("bagging", Bagged(num_train=9, draws=2)), ("fdp", SampledGaussian(3.0, 0.1, 10))]
+)
+def test_random_methods_are_refused(folder: Path, method: str, mechanism: Mechanism) -> None:
     place = folder / "run"
     place.mkdir()
     (place / "run.json").write_text(json.dumps({"recipe": {"defence": {"name": method}}}))
+    Votes.from_counts([[3, 0]], mechanism=mechanism).save(place / "votes.npz")
     with pytest.raises(ConfigError, match="a random draw that depends on all examples"):
         update(place, "new.csv")
+
+
+def test_parts_on_noisy_inputs_are_refused(folder: Path) -> None:
+    np.savez("run.npz", **drawn(np.random.default_rng(3), 60, units=False))
+    words = ["--method", "dpa", "--partitions", "3", "--model", "linear", "--input-noise", "0.1", "--noise-draws", "3"]
+    assert main(["train", "--train", "run.npz", "--test", "run.npz", "--run-dir", "run", *words]) == 0
+    with pytest.raises(ConfigError, match="draws of noise, which would all be drawn anew"):
+        update("run", "run.npz")
 
 
 def test_classes_that_are_counted_neither_come_nor_go(folder: Path) -> None:

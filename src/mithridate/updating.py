@@ -20,7 +20,7 @@ from mithridate._io.files import PathLike, exchange, parse_json, read_file, reco
 from mithridate._text import counted
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate
-from mithridate.core.mechanism import Deterministic
+from mithridate.core.mechanism import Deterministic, Drawn
 from mithridate.core.provenance import input_hashes
 from mithridate.core.units import unit_in_json
 from mithridate.core.votes import Votes
@@ -30,7 +30,6 @@ from mithridate.data.kept_examples import save_examples
 from mithridate.data.sources import read
 from mithridate.defences.base import kind_of_device
 from mithridate.defences.prediction import method_of
-from mithridate.defences.registry import kind_of
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.projects import INPUTS, RUN_PROJECT, TRAINING, Project, project_of_run, run_toml
 from mithridate.training.order import Order, Progress, RuntimeOptions, compose
@@ -207,16 +206,21 @@ def _check_run(place: Path, shown: PathLike) -> None:
         ArtifactError: there is no finished run.
     """
     method = method_of(shown)
-    kind = None if method is None else kind_of(method)
-    if kind is None or not all(issubclass(each, Deterministic) for each in kind.mechanisms):
-        what = "models that a call of train decided by hand" if method is None else method
+    what = "models that a call of train decided by hand" if method is None else method
+    if not (place / "votes.npz").exists() or is_handed_out(place):
+        raise ArtifactError(f"The run in {shown} is not finished; run its `mithridate train` again first.")
+    mechanism = Votes.load(place / "votes.npz").mechanism
+    if isinstance(mechanism, Drawn):
+        raise ConfigError(
+            f"{shown} is a run of {what} with input_noise: its votes are draws of noise, which would all be "
+            "drawn anew. Train it again."
+        )
+    if method is None or not isinstance(mechanism, Deterministic):
         raise ConfigError(
             f"{shown} is a run of {what}: each of its models is a random draw that depends on all examples, so one "
             "example more or less would change all of them. Train it again; or use neighbours, kernels or parts "
             "(nearest-neighbours, kernel-vote, dpa), which can be updated."
         )
-    if not (place / "votes.npz").exists() or is_handed_out(place):
-        raise ArtifactError(f"The run in {shown} is not finished; run its `mithridate train` again first.")
 
 
 @dataclass(frozen=True, eq=False)
