@@ -53,9 +53,9 @@ RUNS: dict[str, tuple[str, int, str, dict[str, Any], list[float]]] = {
     ),
     "mnist-dpa": (
         "mnist",
-        2000,
+        1000,
         "dpa",
-        {"model": "linear", "features": NOISY_DIGITS, "partitions": 500, "noise_draws": 500, "input_noise": 0.35},
+        {"model": "linear", "features": NOISY_DIGITS, "partitions": 500, "noise_draws": 200, "input_noise": 0.35},
         PIXELS,
     ),
     "mnist-neighbours": ("mnist", 2000, "nearest-neighbours", {"neighbours": 400, "moving_inputs": True}, FEATURES),
