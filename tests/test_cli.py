@@ -25,8 +25,7 @@ COUNTS = [[200, 0, 0], [30, 160, 10], [90, 80, 30]]
 COMMANDS = (
     *("certify", "compare", "demo", "fingerprint", "init", "merge", "plan", "predict", "report", "train", "tune"),
     "verify",
-    "audit",
-    "serve",
+    *("audit", "evidence", "gate", "serve", "update"),
 )
 
 

@@ -32,7 +32,6 @@ from mithridate.data.examples import as_examples
 from mithridate.data.proposing import propose
 from mithridate.data.reading import LONGEST_TEXT
 from mithridate.defences import _nearness, _search, _whole_rows
-from mithridate.defences import neighbours as neighbours_file
 from mithridate.defences._nearness import StoredExamples
 from mithridate.defences.kernel import Exponential, KernelRule, kernel_votes
 from mithridate.defences.neighbours import NeighbourRule, neighbour_votes
@@ -338,7 +337,7 @@ def test_votes_of_sparse_and_dense_rows_are_equal(seed: int, monkeypatch: pytest
     # Equally near examples follow a hash of what is written; here one that both have.
     hashes = [hashlib.blake2b(f"{text} {label}".encode()).digest() for text, label in zip(texts, labels, strict=True)]
     ranks = np.argsort(sorted(range(60), key=hashes.__getitem__)).astype(np.uint32)
-    monkeypatch.setattr(neighbours_file, "ranks_of", lambda rows, labels: ranks)
+    monkeypatch.setattr(_nearness, "ranks_of", lambda rows, labels: ranks)
     first, second = (neighbour_votes(each, asked, neighbours=7) for each in (sparse, dense))
     assert (first.evidence["order"] == second.evidence["order"]).all()
     assert (first.counts == second.counts).all()
