@@ -15,7 +15,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ _PURPOSE = "input noise"
 _GRID_BITS = 12
 # Copies of inputs x classes, at most.
 _MOST_ANSWERS = 1 << 27
+# Bytes of noisy copies that are kept for the next group of models.
+_MOST_KEPT = 1 << 29
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,8 @@ class NoisyCopies(NoisyInputs):
 
     draws: int
     stream: int
+    # Copies as the network sees them, by what their noise begins with: every group of models asks for all of them.
+    _kept: dict[bytes, Array] = field(default_factory=dict[bytes, Array], repr=False)
 
     def streams(self, instances: Sequence[int]) -> list[int]:
         """Their own, and that of the noise."""
@@ -100,13 +104,23 @@ class NoisyCopies(NoisyInputs):
         """How many of the instances give each label: (inputs x copies) x classes, the copies of an input together."""
         counts: Array | None = None
         for draw in range(self.draws):
-            found = machine.tally(weights, self.seen_by(seeds, self.stream, f"{_PURPOSE} {draw}"))["counts"]
+            found = machine.tally(weights, self._copy(seeds, draw))["counts"]
             if counts is None:
                 counts = np.empty((len(found), self.draws, found.shape[1]), np.min_scalar_type(self.stream))
             counts[:, draw] = found
         assert counts is not None
         none = np.zeros(0)  # of scores, which are of no use here
         return {"counts": counts.reshape(-1, counts.shape[2]), "score_sums": none, "score_squares": none}
+
+    def _copy(self, seeds: Seeds, draw: int) -> Array:
+        purpose = f"{_PURPOSE} {draw}"
+        key = seeds.generator(self.stream, purpose).bytes(16)
+        if key in self._kept:
+            return self._kept[key]
+        made = self.seen_by(seeds, self.stream, purpose)
+        if made.nbytes * (len(self._kept) + 1) <= _MOST_KEPT:
+            self._kept[key] = made
+        return made
 
 
 def noisy_inputs(
