@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rival_votes import RIVALS
-from test_cli import COUNTS, GAUSSIAN, run, run_json
+from test_cli import COUNTS, GAUSSIAN, refused, run, run_json
 
 from mithridate import Certificate, Votes, certify
 from mithridate._io.artifacts import read_hashed, write_hashed
@@ -375,7 +375,7 @@ def test_votes_of_another_run_are_found(packed_run: Path, tmp_path: Path) -> Non
 
 def test_other_true_labels_are_found(packed_run: Path, tmp_path: Path) -> None:
     replace(votes(), labels=np.array([0, 1, 0])).save(tmp_path / "other.npz")
-    assert failed(forged(packed_run, {VOTES: (tmp_path / "other.npz").read_bytes()})) == {"true labels"}
+    assert failed(forged(packed_run, {VOTES: (tmp_path / "other.npz").read_bytes()})) == {"source"}
 
 
 def test_another_version_is_no_way_round(
@@ -698,3 +698,14 @@ def test_of_a_run_from_train_to_verify(
             secret = seed.read_bytes().strip()
             assert secret not in Path("e.zip").read_bytes()
             assert secret.hex().encode() not in Path("e.zip").read_bytes()
+
+
+def test_what_was_unpacked_is_not_taken_for_an_archive(
+    packed_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "unpacked"
+    place.mkdir()
+    for name, content in unpacked(packed_run).items():
+        (place / name).write_bytes(content)
+    assert "that was unpacked" in refused(capsys, "verify", place)
+    assert "No such file" in refused(capsys, "verify", tmp_path / "gone.zip", "--public-key", tmp_path / "k.pem")

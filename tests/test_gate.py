@@ -117,7 +117,7 @@ def test_several_shares_are_all_wanted() -> None:
     assert gate(found, certified_accuracy=[0.75, 0.5], at=[1, 9]).passed
     outcome = gate(found, certified_accuracy=["0.75", "0.51"], at=[1, 9])
     assert names_of_failed(outcome) == ["certified accuracy at 9"]
-    assert repr(outcome) == "Gate of 4 checks: not passed: certified accuracy at 9"
+    assert repr(outcome) == "Gate of 5 checks: not passed: certified accuracy at 9"
 
 
 def test_inputs_that_move() -> None:
@@ -180,7 +180,7 @@ def test_what_is_no_guarantee_fails(claim: dict[str, Any]) -> None:
     found = certify(Votes.from_counts([[200, 0]], mechanism=GAUSSIAN, labels=[0]), **claim)
     outcome = gate(found, certified_accuracy=1, at=0)
     assert names_of_failed(outcome) == ["guarantee"]
-    assert "for a guarantee" in outcome.checks[-1].detail
+    assert "for a guarantee" in next(each.detail for each in outcome.checks if not each.passed)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -308,6 +308,7 @@ def test_the_object_and_the_exit_status(capsys: pytest.CaptureFixture[str], here
             {"name": "certified accuracy at 2", "wanted": float(share), "got": 0.75, "passed": passed},
             {"name": "conditions", "wanted": [], "got": [], "passed": True},
             {"name": "guarantee", "wanted": True, "got": True, "passed": True},
+            {"name": "failure probability", "wanted": 0.05, "got": 0.001, "passed": True},
         ]
         people = run(capsys, "gate", "c.json", "--certified-accuracy", share, "--at", "2")
         assert people.code == outcome.code
@@ -342,10 +343,10 @@ def test_junit_is_what_parsers_take(capsys: pytest.CaptureFixture[str], here: Pa
     assert root.tag == "testsuites"
     (suite,) = root
     for each in (root, suite):
-        assert (each.get("tests"), each.get("failures"), each.get("errors")) == ("4", "1", "0")
+        assert (each.get("tests"), each.get("failures"), each.get("errors")) == ("5", "1", "0")
         assert float(each.get("time", "")) >= 0
-    assert [case.tag for case in suite] == ["testcase"] * 4
-    assert [len(case.findall("failure")) for case in suite] == [0, 1, 0, 0]
+    assert [case.tag for case in suite] == ["testcase"] * 5
+    assert [len(case.findall("failure")) for case in suite] == [0, 1, 0, 0, 0]
     assert all(case.get("name") and case.get("classname") for case in suite)
     failure = suite[1].find("failure")
     assert failure is not None
@@ -406,3 +407,40 @@ def test_the_page_shows_the_workflow_as_it_is() -> None:
     page = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert shown == WORKFLOW.read_text(encoding="utf-8")
+
+
+# --- what a weaker claim looks like -----------------------------------------------------------------------------------
+
+
+def test_a_claim_that_may_well_fail_does_not_pass() -> None:
+    votes = Votes.from_counts([[60, 40]], mechanism=GAUSSIAN, labels=[0])
+    found = certify(votes, failure_prob=0.5)
+    assert found.radius[0] >= 1  # which 60 of 100 votes are not worth at the usual probability
+    assert names_of_failed(gate(found, certified_accuracy=1, at=1)) == ["failure probability"]
+    assert gate(found, certified_accuracy=1, at=1, max_failure_prob=0.5).passed
+    with pytest.raises(ConfigError, match="max_failure_prob"):
+        gate(found, certified_accuracy=1, at=1, max_failure_prob=2)
+
+
+def test_the_threat_is_said_and_can_be_wanted() -> None:
+    votes = Votes.from_counts([[200, 0]], mechanism=GAUSSIAN, labels=[0])
+    found = certify(votes, threat="add")
+    outcome = gate(found, certified_accuracy=1, at=0)
+    assert (outcome.passed, outcome.to_dict()["threat"], outcome.to_dict()["failure_prob"]) == (True, "add", 0.001)
+    refused_by = gate(found, certified_accuracy=1, at=0, threat="symmetric-difference")
+    assert names_of_failed(refused_by) == ["threat"]
+    assert gate(found, certified_accuracy=1, at=0, threat="add").passed
+    with pytest.raises(ConfigError, match="threat"):
+        gate(found, certified_accuracy=1, at=0, threat="all")
+
+
+@pytest.mark.parametrize("later", [[1, 1], None])
+def test_a_certificate_with_true_labels_that_the_run_no_longer_has_is_refused(tmp_path: Path, later: Any) -> None:
+    votes = Votes.from_counts([[200, 0], [0, 200]], mechanism=GAUSSIAN, labels=[0, 1])
+    certify(votes).save(tmp_path / "certificate.json")
+    replace(votes, labels=None if later is None else np.array(later)).save(tmp_path / "votes.npz")
+    with pytest.raises(ArtifactError, match="not of the votes beside it"):
+        gate(tmp_path, certified_accuracy=0.5, at=0)
+    (tmp_path / "votes.npz").unlink()
+    with pytest.raises(ArtifactError, match=r"There is no votes\.npz"):
+        gate(tmp_path, certified_accuracy=0.5, at=0)

@@ -374,6 +374,9 @@ def test_from_training_to_the_report(
     outcome = run(capsys, *flags, "--run-dir", "other", "--input-noise", "0.5", "--prepare")
     assert outcome.code == 2
     assert "no shards" in outcome.err
+    assert "cannot be split" in refused(capsys, "split", "run", "--into", "2", "-o", "parts")
+    for more in ([], ["--input-change", "0.3"]):
+        assert "draws of the noise" in refused(capsys, "audit", "run", *more)
     # A forged radius.
     saved = Certificate.load("run/certificate.json")
     forged = saved.votes.to_parts()

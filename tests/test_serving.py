@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -34,6 +35,7 @@ from mithridate.data.plain import MOST_PIXELS, read_plain
 from mithridate.data.sources import read
 from mithridate.data.units import Units
 from mithridate.defences.neighbours import NearestNeighbours
+from mithridate.defences.partitions import DPA
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.serving.app import app
 from mithridate.serving.claims import FILE, ClaimBudget, ClaimsSpentError
@@ -290,6 +292,32 @@ def test_radii_count_the_units_that_were_declared(tmp_path: Path) -> None:
     assert (answer["unit"], answer["threat"]) == ("vendor", "edit")
     expected = certify(predict(tmp_path / "vendors", x[:4]))
     assert [each["radius"] for each in answer["predictions"]] == expected.radius.tolist()
+
+
+def test_a_run_that_was_updated_meanwhile_answers_no_more(tmp_path: Path, near: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(near, place)
+    service, rows = Service(place), rows_of(near.parent / "new.csv")
+    before = service.answer(rows[:3])
+    shutil.copytree(place, tmp_path / "next")
+    place.rename(tmp_path / "old")
+    (tmp_path / "next").rename(place)
+    with pytest.raises(ArtifactError, match="start the server again"):
+        service.answer(rows[:3])
+    assert Service(place).answer(rows[:3]) == before  # it is the same run after all
+
+
+def test_noise_that_is_drawn_for_every_question_needs_no_condition(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    y = np.arange(60) % 2
+    x = (y[:, None] * 3 + rng.normal(0, 0.5, (60, 2))).astype(np.float32)
+    made = {"model": "linear", "features": "none", "classes": 2, "num_train": 60, "steps": 3}
+    noisy = DPA(partitions=5, input_noise=0.5, noise_draws=60, **made)  # pyright: ignore[reportArgumentType]
+    noisy.train((x, y), x[:4], run_dir=tmp_path / "run", keep_models=True, device="cpu")
+    answer = Service(tmp_path / "run", Claiming(claims=20)).answer(x[:4].astype(float).tolist())
+    assert "fresh noise" in answer["certificate"]["questions"]
+    assert answer["certificate"]["claims"]["left"] == 16
+    assert "adaptive-questions" not in [each["id"] for each in answer["conditions"]]
 
 
 def test_a_run_that_is_not_finished_is_refused(near: Path, tmp_path: Path) -> None:

@@ -472,3 +472,62 @@ def test_killed_at_any_moment_the_run_is_the_old_one_or_the_new_one(csv_run: Pat
         assert main(["certify", str(csv_run), "--json"]) == 0
         (csv_run / "certificate.json").unlink()
     assert update(csv_run, "new.csv").added == 1
+
+
+def test_what_the_user_put_there_stays_and_what_is_of_the_old_votes_is_renamed(folder: Path) -> None:
+    rows = drawn(np.random.default_rng(21), 60, units=False)
+    np.savez("run.npz", **rows)
+    words = ["--train", "run.npz", "--test", "run.npz", "--method", "dpa", "--partitions", "6", "--run-dir", "run"]
+    assert main(["train", *words, *LINEAR]) == 0
+    kept = {"data/mine.npz": "1", "parts/notes.txt": "2", "shards/mine.txt": "3", "x.tmp": "4", "certificate.json": "5"}
+    for name, text in kept.items():
+        (folder / "run" / name).parent.mkdir(exist_ok=True)
+        (folder / "run" / name).write_text(text)
+    np.savez("gone.npz", **some(rows, [0]))
+    update("run", remove="gone.npz")
+    for name, text in kept.items():
+        now = name.replace("certificate.json", "certificate.before-update.json")
+        assert (folder / "run" / now).read_text() == text
+    assert not (folder / "run" / "certificate.json").exists()
+
+
+def test_a_folder_in_the_way_of_the_examples_is_refused(folder: Path) -> None:
+    np.savez("run.npz", **drawn(np.random.default_rng(22), 60, units=False))
+    words = ["--train", "run.npz", "--test", "run.npz", "--method", "kernel-vote", "--run-dir", "run"]
+    assert main(["train", *words]) == 0
+    (folder / "run" / "updated-data").mkdir()
+    with pytest.raises(ConfigError, match="which is there already; rename it"):
+        update("run", "run.npz")
+
+
+def test_a_class_that_was_read_off_and_goes_is_refused(folder: Path) -> None:
+    lines = [f"{number},{('ant', 'bee', 'cow')[number % 3]}" for number in range(60)]
+    Path("t.csv").write_text("\n".join(["size,kind", *lines]) + "\n")
+    Path("bees.csv").write_text("\n".join(["size,kind", *(line for line in lines if "bee" in line)]) + "\n")
+    Path("p.toml").write_text(
+        '[data]\ntrain = "t.csv"\ntest = "t.csv"\nkind = "table"\nlabel = "kind"\n'
+        'columns = [{ name = "size", kind = "number", low = 0.0, high = 60.0 }]\n'
+    )
+    assert main(["train", "p.toml", "--method", "nearest-neighbours", "--neighbours", "3", "--run-dir", "run"]) == 0
+    with pytest.raises(ConfigError, match="No example of the class 'bee' would be left"):
+        update("run", remove="bees.csv")
+
+
+def test_what_is_neither_trained_on_nor_held_out_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [f"{number},{('ant', 'bee')[number % 2]},v{number % 40}" for number in range(200)]
+    Path("t.csv").write_text("\n".join(["size,kind,vendor", *lines]) + "\n")
+    Path("p.toml").write_text(
+        '[data]\ntrain = "t.csv"\nholdout = 0.3\nkind = "table"\nlabel = "kind"\nclasses = ["ant", "bee"]\n'
+        'unit = "vendor"\ncolumns = [{ name = "size", kind = "number", low = 0.0, high = 999.0 }]\n'
+    )
+    assert main(["train", "p.toml", "--method", "nearest-neighbours", "--neighbours", "3", "--run-dir", "run"]) == 0
+    capsys.readouterr()
+    for number in range(20):  # 3 of 10 such names are held out by their hash
+        Path("gone.txt").write_text(f"nobody{number}\n")
+        assert "No training example is of the vendor" in run(capsys, "update", "run", "--remove", "gone.txt").err
+        Path("gone.csv").write_text(f"size,kind,vendor\n{500 + number},ant,v{number}\n")
+        assert "is not in the training data" in run(capsys, "update", "run", "--remove", "gone.csv").err
+    Path("gone.txt").write_text("\n".join(f"v{number}" for number in range(30)) + "\n")
+    said = json.loads(run(capsys, "update", "run", "--remove", "gone.txt", "--json").out)
+    assert said["removed"] + said["held_out"] == 150
+    assert said["held_out"] > 0

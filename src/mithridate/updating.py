@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from mithridate._io.files import PathLike, exchange, parse_json, read_file, reco
 from mithridate._text import counted
 from mithridate.certifying.certification import certify
 from mithridate.core.certificate import Certificate
+from mithridate.core.conditions import Statement
 from mithridate.core.mechanism import Deterministic, Drawn
 from mithridate.core.provenance import input_hashes
 from mithridate.core.units import unit_in_json
@@ -39,9 +41,12 @@ IntArray = npt.NDArray[np.int64]
 
 HISTORY = "updates.json"
 _SCHEMA = "mithridate.updates/1"
-_DATA = "data"
+_DATA = "updated-data"
 # What a run writes itself: of the earlier run, all that is not among these is carried over.
-_OF_A_RUN = ("lock", "claims", "run.json", "seed", "seeds", "votes.npz", "examples.npz", "shards", "models", "parts")
+_OF_A_RUN = ("lock", "claims", "run.json", "seed", "seeds", "votes.npz", "examples.npz")
+_OF_GROUPS = re.compile(r"(shards|models|parts)/\d+-\d+\.(npz|safetensors)")
+# What speaks of the earlier votes; it stays under another name.
+_OF_EARLIER_VOTES = ("certificate.json", "report.html")
 
 
 # --- what an update did -----------------------------------------------------------------------------------------------
@@ -245,6 +250,8 @@ class _Earlier:
                 "one in its runs. Train the run by that command."
             )
         project, votes = project_of_run(place), Votes.load(place / "votes.npz")
+        if os.path.lexists(place / _DATA) and project.updated is None:
+            raise ConfigError(f"An update keeps examples in {place / _DATA}, which is there already; rename it.")
         training, test = project.examples()
         order = _order_of(project, training, test)
         found, said = order.training_data(), votes.training
@@ -272,7 +279,12 @@ def _updated(earlier: _Earlier, shown: Path, new: Any, remove: Any, progress: Pr
     gone = None if remove is None else _gone(remove, before.given, project)
     holdout = project.holdout if project.test is None and project.data_name is None else 0.0
     classes = project.options.get("classes")
-    change = changed(before.given, more, gone, holdout=holdout, classes=classes)
+    read_off = any(each.id == "class-list" for each in before.statements if isinstance(each, Statement))
+    # An update drops those new examples that a hash holds out, so from then on nobody knows all of these.
+    kept_out = before.test if holdout and project.updated is None else None
+    change = changed(
+        before.given, more, gone, holdout=holdout, classes=classes, names_read_off=read_off, inputs=kept_out
+    )
     after = _order_of(project, change.training, before.test)
     if after.defence.name != before.defence.name:
         raise ConfigError(
@@ -430,16 +442,20 @@ def _history(place: Path) -> list[Any]:
 
 
 def _carry_over(place: Path, stage: Path) -> None:
-    """What else lies in the directory of the run stays there, such as a report that somebody wrote."""
+    """What else lies in the directory of the run stays there; what speaks of the earlier votes under another name."""
     own = {*_OF_A_RUN, *_mapped(place)}
-    for each in place.iterdir():
-        target = stage / each.name
-        if each.name in own or each.name.endswith(".tmp") or os.path.lexists(target):
-            continue
-        if each.is_dir() and not each.is_symlink():
-            shutil.copytree(each, target, symlinks=True)
-        else:
-            shutil.copy2(each, target, follow_symlinks=False)
+    for folder, _, names in os.walk(place):
+        for name in names:
+            source = Path(folder) / name
+            relative = source.relative_to(place)
+            if str(relative) in own or _OF_GROUPS.fullmatch(relative.as_posix()):
+                continue
+            if str(relative) in _OF_EARLIER_VOTES:
+                relative = relative.with_stem(f"{relative.stem}.before-update")
+            target = stage / relative
+            if not os.path.lexists(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _mapped(place: Path) -> list[str]:

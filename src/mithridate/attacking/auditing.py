@@ -252,8 +252,6 @@ class _Clean:
         marked = marked if carries else marked[:0]
         pipeline = Pipeline(method, training, _with_triggered(training, test, marked), device, assumptions)
         order = pipeline.order(training, pipeline.inputs)
-        if asked.input_change and order.defence.per_prediction:
-            return cls(pipeline, order, test, marked, run_dir)._with_moved(asked)
         if not order.defence.per_prediction:
             raise ConfigError(
                 f"{order.defence.name} claims nothing about single predictions, so there is nothing to attack; audit "
@@ -264,7 +262,8 @@ class _Clean:
                 f"With input_noise the votes of {order.defence.name} are draws of the noise on inputs, which an audit "
                 "does not know; audit it without input_noise."
             )
-        return cls(pipeline, order, test, marked, run_dir)
+        found = cls(pipeline, order, test, marked, run_dir)
+        return found._with_moved(asked) if asked.input_change else found
 
     def _with_moved(self, asked: Question) -> _Clean:
         """The same with copies that carry triggers of bounded length behind all others.

@@ -38,7 +38,6 @@ from mithridate.attesting.contents import KnownVersions, as_json, derived, envir
 from mithridate.auditing.routes import Progress
 from mithridate.auditing.verification import Check, Verification, differences_from_source, verify
 from mithridate.core.certificate import Certificate
-from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, MithridateError, TamperedError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def write_evidence(
     folder = Path(run_dir)
     content, claimed = _read_certificate(Path(certificate))
     votes = folder / VOTES
-    differences = differences_from_source(claimed.votes, folder) or _differences_of_labels(claimed, votes)
+    differences = differences_from_source(claimed.votes, folder)
     if differences:
         raise ArtifactError(
             f"{certificate} is not of the run in {run_dir} ({differences}). Certify the run again: mithridate certify "
@@ -137,7 +136,6 @@ def verify_evidence(
             if not found.valid:
                 return replace(found, checks=tuple(checks))
             certificate = Certificate.load(folder / CERTIFICATE)
-            checks.extend(_check_votes(certificate, folder / VOTES))
         except ArtifactError as error:
             raise ArtifactError(str(error).replace(f"{folder}/", f"{path}: ")) from error
     if run is not None:
@@ -206,20 +204,6 @@ def _check_signature(files: Mapping[str, bytes], wanted: bytes | None) -> Check:
     if wanted != files[KEY]:
         return Check("signature", False, f"{key}, and not by the required {signing.fingerprint_of(wanted)}")
     return Check("signature", True, f"{key}, as required")
-
-
-def _check_votes(certificate: Certificate, votes: Path) -> Iterator[Check]:
-    """That true labels, which no radius depends on, are those of the votes, too."""
-    if differences := _differences_of_labels(certificate, votes):
-        yield Check("true labels", False, differences)
-
-
-def _differences_of_labels(certificate: Certificate, votes: Path) -> str:
-    """In what the true labels are others than those of a votes file; empty where they are the same."""
-    stated = Votes.load(votes).labels
-    if stated is None or certificate.votes.labels is None or np.array_equal(stated, certificate.votes.labels):
-        return ""
-    return f"the true labels of the certificate are not those of {votes.name}"
 
 
 def _check_derived(

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate._text import counted, did_you_mean, listed, one_line, shown
 from mithridate.core.certificate import Certificate, Status, cautions, check_claims, is_correct, is_guarantee
 from mithridate.core.conditions import IDS, Statement, explained, in_json, listed_ids
 from mithridate.core.labels import balanced_share
-from mithridate.core.mechanism import SEARCH_LIMIT
+from mithridate.core.mechanism import SEARCH_LIMIT, Threat
 from mithridate.core.units import Unit, unit_in_json
 from mithridate.errors import ConfigError
 
+# Whoever may fail more often than one time in twenty claims too little.
+MAX_FAILURE_PROB = 0.05
 # More decimals than any share has; a number such as 1e-999999999 would never be read to its end.
 _MOST_DECIMALS = 30
 # With so many decimals, rounded down, a share that is below one of as many decimals looks like it.
@@ -36,15 +39,15 @@ class Requirement:
 
     Attributes:
         name: what is required.
-        wanted: the least share, the conditions that are allowed, or that there is a guarantee.
+        wanted: the least share, the conditions that are allowed, that there is a guarantee, and so on.
         got: what the certificate has of it.
         passed: whether that is enough.
         detail: the same in words; where it is not enough, with what to do.
     """
 
     name: str
-    wanted: float | bool | tuple[str, ...]
-    got: float | bool | tuple[str, ...]
+    wanted: float | bool | str | tuple[str, ...]
+    got: float | bool | str | tuple[str, ...]
     passed: bool
     detail: str
 
@@ -61,11 +64,15 @@ class Gate:
 
     Attributes:
         checks: one for every requirement, each with `name`, `wanted`, `got`, `passed` and a `detail` in words.
+        threat: what the certificate is against.
+        failure_prob: the probability with which a claim may fail.
         conditions: what the claims are conditional on, allowed or not.
         unit: what radii count, where that is not single examples.
     """
 
     checks: tuple[Requirement, ...]
+    threat: str
+    failure_prob: float
     conditions: tuple[Statement, ...] = ()
     unit: Unit | None = None
 
@@ -84,6 +91,8 @@ class Gate:
         return {
             "schema": "mithridate.gate/1",
             "passed": self.passed,
+            "threat": self.threat,
+            "failure_prob": self.failure_prob,
             **unit_in_json(self.unit),
             **in_json(self.conditions),
             "checks": [check.to_dict() for check in self.checks],
@@ -120,12 +129,15 @@ def gate(
     balanced: bool = False,
     allow_conditional: Iterable[str] = (),
     input_change: float | None = None,
+    threat: str | None = None,
+    max_failure_prob: float = MAX_FAILURE_PROB,
 ) -> Gate:
     """Whether enough test inputs are correct and certified, under no condition but those that are allowed.
 
     Guarantee: it is passed only if the share of test inputs whose label is correct and whose radius is at least `at` is
     at least `certified_accuracy`, compared in whole numbers, without rounding; if the certificate is conditional on
-    nothing else than what is allowed; and if its method and its bounds guarantee what they claim.
+    nothing else than what is allowed; if its method and its bounds guarantee what they claim; if a claim fails with a
+    probability of at most `max_failure_prob`; and if it is against `threat`, where that is given.
 
     Assumes: what the certificate claims, which is for `verify` to confirm.
 
@@ -139,6 +151,8 @@ def gate(
         allow_conditional: ids of conditions that the certificate may have (docs/certificate.md lists them).
         input_change: how far inputs may move beside the changes that radii count, one of the distances of the
             certificate's frontier; by default the smallest.
+        threat: what the certificate has to be against; None: whatever it is against.
+        max_failure_prob: the largest probability with which a claim may fail.
 
     Raises:
         ConfigError: an argument is not what it should be, or the certificate has no true labels.
@@ -149,14 +163,20 @@ def gate(
     >>> gate(certify(votes), certified_accuracy=0.8, at=20).passed
     True
     >>> gate(certify(votes), certified_accuracy=0.81, at=20)
-    Gate of 3 checks: not passed: certified accuracy at 20
+    Gate of 4 checks: not passed: certified accuracy at 20
     """
     wanted, allowed = _pairs(certified_accuracy, at), _known_ids(allow_conditional)
     claim = certificate if isinstance(certificate, Certificate) else _loaded(Path(certificate))
     claim = claim if input_change is None else claim.at_input_change(input_change)
     check_claims(claim)
-    checks = (*_accuracies(claim, wanted, balanced=balanced), _conditions(claim, allowed), _guarantee(claim))
-    return Gate(checks, claim.conditions, claim.votes.unit)
+    checks = (
+        *_accuracies(claim, wanted, balanced=balanced),
+        _conditions(claim, allowed),
+        _guarantee(claim),
+        _failure_prob(claim, max_failure_prob),
+        *([] if threat is None else [_threat(claim, threat)]),
+    )
+    return Gate(checks, claim.threat.value, claim.failure_prob, claim.conditions, claim.votes.unit)
 
 
 def _loaded(path: Path) -> Certificate:
@@ -283,3 +303,17 @@ def _guarantee(certificate: Certificate) -> Requirement:
     passed = is_guarantee(certificate)
     said = "the method and its bounds guarantee what they claim"
     return Requirement("guarantee", True, passed, passed, said if passed else " ".join(cautions(certificate)))
+
+
+def _failure_prob(certificate: Certificate, most: float) -> Requirement:
+    _validate.number_in(0, 1, max_failure_prob=most)
+    got = certificate.failure_prob
+    said = f"a claim fails with probability {got:g} at most; allowed is {most:g}"
+    remedy = "" if got <= most else ". Certify with a smaller --failure-prob, which costs radius."
+    return Requirement("failure probability", most, got, got <= most, said + remedy)
+
+
+def _threat(certificate: Certificate, wanted: str) -> Requirement:
+    _validate.one_of(tuple(Threat), threat=wanted)
+    got = certificate.threat.value
+    return Requirement("threat", wanted, got, got == wanted, f"certified against {got}; wanted {wanted}")

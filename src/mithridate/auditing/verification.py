@@ -145,13 +145,17 @@ def certificate_of_run(folder: Path) -> Certificate:
 
 
 def check_is_of(certificate: Certificate, run_dir: Path) -> None:
-    """Require that a certificate is of the votes of a run, where these are there.
+    """Require that a certificate is of the votes of a run.
 
     Raises:
-        ArtifactError: the run was trained otherwise since, such as with other class weights.
+        ArtifactError: the run was trained otherwise since, such as with other class weights, or its votes are gone.
     """
     votes = run_dir / "votes.npz"
-    if os.path.isfile(votes) and differences_from_source(certificate.votes, votes):
+    if not os.path.isfile(votes):
+        raise ArtifactError(
+            f"There is no votes.npz in {run_dir}, so nobody knows whose certificate.json that is; give the file itself."
+        )
+    if differences_from_source(certificate.votes, votes):
         raise ArtifactError(
             f"certificate.json in {run_dir} is not of the votes beside it: the run was trained otherwise since. "
             f"Certify it again: mithridate certify {shlex.quote(str(run_dir))}"
@@ -529,8 +533,9 @@ def _facts(votes: Votes) -> dict[str, Any]:
         "input noise": votes.input_noise,
         "conditions": to_plain(votes.assumptions),
     }
-    names = {"input_hashes": "hashes of inputs"}
-    for name in ("score_sums", "score_squares", "score_histograms", "input_hashes"):
+    # No radius depends on true labels, and every accuracy does.
+    names = {"input_hashes": "hashes of inputs", "labels": "true labels"}
+    for name in ("score_sums", "score_squares", "score_histograms", "input_hashes", "labels", "devices"):
         if getattr(votes, name) is not None:
             facts[names.get(name, name)] = getattr(votes, name)
     return facts | dict(votes.evidence)

@@ -140,6 +140,15 @@ def changes_of(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"expected numbers of 0 or more such as 0.1,0.25, got {text!r}") from error
 
 
+class Joined(argparse.Action):
+    """Takes several lists of numbers for one."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        """Keep them all, with those of earlier flags of the name."""
+        before = getattr(namespace, self.dest) or ()
+        setattr(namespace, self.dest, (*before, *(number for some in values for number in some)))
+
+
 def add_units(parser: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
     """The flags that say what a unit is, and where it stands."""
     parser.add_argument(

@@ -67,7 +67,7 @@ def add_audit(command: _shared.NewCommand) -> None:
         "--input-change",
         type=_shared.changes_of,
         nargs="+",
-        action=_Joined,
+        action=_shared.Joined,
         metavar="E",
         help="attack claims about inputs that change, too, by triggers of Euclidean length up to E; what E counts is "
         "what certify --input-change says (0.1 0.25 or 0.1,0.25)",
@@ -92,15 +92,6 @@ def add_audit(command: _shared.NewCommand) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="DIR", help="where results go (CONFIG-audit-METHOD, or RUN_DIR-audit)"
     )
-
-
-class _Joined(argparse.Action):
-    """Takes several lists of numbers for one."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
-        """Keep them all, with those of earlier flags of the name."""
-        before = getattr(namespace, self.dest) or ()
-        setattr(namespace, self.dest, (*before, *(number for some in values for number in some)))
 
 
 def run_audit(arguments: argparse.Namespace) -> int:

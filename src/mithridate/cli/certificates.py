@@ -271,12 +271,19 @@ def _unless_signed(outcome: "Verification") -> str:
 
 
 def _verified(arguments: argparse.Namespace) -> "Verification":
+    from mithridate.attesting.archive import MANIFEST
     from mithridate.auditing.verification import verify
 
-    if arguments.public_key is not None:
+    given = arguments.certificate
+    if arguments.public_key is not None and given.exists():
         raise ConfigError(
-            f"--public-key is for evidence archives, and {arguments.certificate} is none; leave it out, or give what "
-            "mithridate evidence wrote."
+            f"--public-key is for evidence archives, and {given} is none: nothing in it is signed. Give the archive "
+            "that mithridate evidence wrote."
+        )
+    if (given / MANIFEST).exists():
+        raise ConfigError(
+            f"{given} is an evidence archive that was unpacked, and only the archive itself can be checked as a whole. "
+            "Give that, or one file: its certificate.json."
         )
     with progress_bar("claims checked") as progress:
         return verify(arguments.certificate, run=arguments.source, progress=progress)

@@ -181,10 +181,12 @@ def add_claim(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--input-change",
         type=_shared.changes_of,
-        metavar="E,E,...",
+        nargs="+",
+        action=_shared.Joined,
+        metavar="E",
         help="together with any change of the input of Euclidean length up to E: for votes on noisy inputs (train "
-        "--input-noise; pixels count from 0 to 1), and for neighbours and kernels (their features); several give a "
-        "radius for each",
+        "--input-noise; pixels count from 0 to 1), and for neighbours and kernels (their features); several (0.1 0.25 "
+        "or 0.1,0.25) give a radius for each",
     )
 
 

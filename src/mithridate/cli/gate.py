@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mithridate._io.files import write_atomically
 from mithridate._text import one_line
-from mithridate.auditing.gating import Gate, gate
+from mithridate.auditing.gating import MAX_FAILURE_PROB, Gate, gate
 from mithridate.cli import _shared
 
 _EXAMPLES = """examples:
@@ -61,6 +61,16 @@ def add_gate(command: _shared.NewCommand) -> None:
         metavar="E",
         help="how far inputs may move besides, one of the distances of the certificate (the smallest)",
     )
+    parser.add_argument(
+        "--threat", metavar="T", help="what the certificate has to be against, such as symmetric-difference"
+    )
+    parser.add_argument(
+        "--max-failure-prob",
+        type=float,
+        default=MAX_FAILURE_PROB,
+        metavar="P",
+        help="the largest probability with which a claim may fail (%(default)g)",
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write JUnit XML, a test case for every check")
 
 
@@ -78,6 +88,8 @@ def run_gate(arguments: argparse.Namespace) -> int:
         balanced=arguments.balanced,
         allow_conditional=arguments.allow_conditional,
         input_change=arguments.input_change,
+        threat=arguments.threat,
+        max_failure_prob=arguments.max_failure_prob,
     )
     if junit is not None:
         content = outcome.to_junit(name=f"mithridate gate {source}", seconds=time.perf_counter() - start)
@@ -94,6 +106,7 @@ def _print(outcome: Gate) -> None:
     console = _shared.console()
     for check in outcome.checks:
         console.print(f"{'✓' if check.passed else '✗'} {check.name}: {one_line(check.detail)}")
+    console.print(f"The certificate is against {outcome.threat}.")
     console.print("The gate is passed." if outcome.passed else "The gate is NOT passed.")
     _shared.print_conditions(console, outcome.conditions)
 

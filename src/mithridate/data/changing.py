@@ -47,6 +47,8 @@ def changed(
     *,
     holdout: float = 0.0,
     classes: int | None = None,
+    names_read_off: bool = False,
+    inputs: Examples | None = None,
 ) -> Change:
     """Add examples, and remove others.
 
@@ -60,11 +62,13 @@ def changed(
         gone: what goes: as many examples as there are of each, or all examples of units of these names.
         holdout: the share that was held out of the data, 0 where there is a test set.
         classes: the number of classes, where it is declared; by default as many as have names, or have examples.
+        names_read_off: whether the names of the classes are those that the training data happens to have.
+        inputs: what was held out, to find there what is to go and is not trained on; None: a hash alone decides.
 
     Raises:
         ConfigError: what is to go is not there, or too little would be left.
     """
-    keep, unseen = _kept(training, gone, holdout)
+    keep, unseen = _kept(training, gone, holdout, inputs)
     added, out = None, 0
     counts_labels = classes is None and training.class_names is None
     if more is not None:
@@ -73,7 +77,7 @@ def changed(
         held_out = is_held_out(more, holdout) if holdout else np.zeros(len(more.x), dtype=np.bool_)
         added, out = more.part(~held_out), int(held_out.sum())
         added = added if len(added.x) else None
-    _check_left(training, keep, added, counts_labels=counts_labels)
+    _check_left(training, keep, added, counts_labels=counts_labels, names_read_off=names_read_off)
     left = training if keep.all() else training.part(keep)
     whole = left if added is None else joined(replace(left, ids=None, notes=()), added, "new")
     removed = None if keep.all() else training.part(~keep)
@@ -92,7 +96,9 @@ def _check_known(training: Examples, more: Examples) -> None:
         )
 
 
-def _check_left(training: Examples, keep: Mask, added: Examples | None, *, counts_labels: bool) -> None:
+def _check_left(
+    training: Examples, keep: Mask, added: Examples | None, *, counts_labels: bool, names_read_off: bool
+) -> None:
     """Require examples of two classes, and that nothing follows labels that went."""
     assert training.y is not None
     parts = [training.y[keep], *([] if added is None or added.y is None else [added.y])]
@@ -101,6 +107,12 @@ def _check_left(training: Examples, keep: Mask, added: Examples | None, *, count
         raise ConfigError(
             f"Examples of {'one class' if len(labels) else 'no class'} would be left in the training data, and "
             "training needs two; remove fewer."
+        )
+    if names_read_off and training.class_names is not None and len(labels) < len(training.class_names):
+        gone = next(name for label, name in enumerate(training.class_names) if label not in labels)
+        raise ConfigError(
+            f"No example of the class {shown(gone)} would be left, and the classes were read off the training data, so "
+            "that every model would be another one. Train again on what is left, and declare the classes."
         )
     if counts_labels and labels.max() < training.y.max():
         raise ConfigError(
@@ -112,27 +124,30 @@ def _check_left(training: Examples, keep: Mask, added: Examples | None, *, count
 # --- what goes --------------------------------------------------------------------------------------------------------
 
 
-def _kept(training: Examples, gone: Examples | Sequence[str] | None, holdout: float) -> tuple[Mask, int]:
+def _kept(
+    training: Examples, gone: Examples | Sequence[str] | None, holdout: float, inputs: Examples | None
+) -> tuple[Mask, int]:
     """Which examples stay, and how many of those that are to go are held out."""
     if gone is None:
         return np.ones(len(training.x), dtype=np.bool_), 0
     if isinstance(gone, Examples):
-        return _without(training, gone, holdout)
-    return _without_units(training, gone, holdout)
+        return _without(training, gone, holdout, inputs)
+    return _without_units(training, gone, holdout, inputs)
 
 
-def _without(training: Examples, gone: Examples, holdout: float) -> tuple[Mask, int]:
+def _without(training: Examples, gone: Examples, holdout: float, inputs: Examples | None) -> tuple[Mask, int]:
     places = defaultdict[bytes, list[int]](list)
     for place, key in enumerate(_keys(training)):
         places[key].append(place)
     held_out = is_held_out(gone, holdout) if holdout else np.zeros(len(gone.x), dtype=np.bool_)
     keep, unseen, taken = np.ones(len(training.x), dtype=np.bool_), 0, Counter[bytes]()
-    for row, key in enumerate(_keys(gone)):
+    known = None if inputs is None or inputs.y is None else set(_contents(inputs))
+    for row, (key, content) in enumerate(zip(_keys(gone), _contents(gone), strict=True)):
         number, there = taken[key], places.get(key, [])
         taken[key] += 1
         if number < len(there):
             keep[there[number]] = False
-        elif held_out[row]:
+        elif held_out[row] and (known is None or content in known):
             unseen += 1
         else:
             raise ConfigError(_not_there(gone, row, number))
@@ -157,22 +172,33 @@ def _keys(examples: Examples) -> list[bytes]:
     return [row.tobytes() for row in hashes]
 
 
-def _without_units(training: Examples, names: Sequence[str], holdout: float) -> tuple[Mask, int]:
+def _contents(examples: Examples) -> list[bytes]:
+    """Input and label, without the unit: what is held out may have lost it."""
+    assert examples.y is not None
+    return [row.tobytes() for row in content_hashes(examples.x, examples.y)]
+
+
+def _without_units(
+    training: Examples, names: Sequence[str], holdout: float, inputs: Examples | None
+) -> tuple[Mask, int]:
     units = training.units
     if units is None:
         raise ConfigError(
             "A list of names removes sources, and this run certifies single examples; remove rows like those of the "
             "training file."
         )
-    numbers, chosen = {name: at for at, name in enumerate(units.names)}, list[int]()
+    numbers, chosen, unseen = {name: at for at, name in enumerate(units.names)}, list[int](), 0
+    kept_out = None if inputs is None else inputs.units
     for name in Units.of(names, units.name).names:
         if name in numbers:
             chosen.append(numbers[name])
-        elif not holdout or not _is_name_held_out(name, units.name, holdout):
+        elif kept_out is not None and name in kept_out.names:
+            unseen += int((kept_out.of_example == kept_out.names.index(name)).sum())
+        elif kept_out is not None or not holdout or not _is_name_held_out(name, units.name, holdout):
             raise ConfigError(
                 f"No training example is of the {units.name} {shown(name)}; {did_you_mean(name, units.names)}"
             )
-    return ~np.isin(units.of_example, chosen), 0
+    return ~np.isin(units.of_example, chosen), unseen
 
 
 def _is_name_held_out(name: str, unit: str, holdout: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from mithridate._io.files import PathLike
 from mithridate.certifying.certification import certify, default_threat, own_rule
 from mithridate.core.certificate import Certificate
 from mithridate.core.conditions import Statement, in_json
-from mithridate.core.mechanism import Threat
+from mithridate.core.mechanism import Drawn, Threat
 from mithridate.core.rule import ExactRule, Rule
 from mithridate.core.votes import Votes
 from mithridate.data.declarations import Declaration
@@ -42,6 +43,10 @@ _RANDOM = (
     "Up to {budget:,} claims about these models hold together with probability at least 1 - {failure_prob:g}, if no "
     "input was chosen by earlier answers. Questions that follow answers are not covered: whoever asks on can look for "
     "inputs on which these models, drawn once, mislead."
+)
+_FRESH = (
+    "Up to {budget:,} claims hold together with probability at least 1 - {failure_prob:g}, also for questions that "
+    "follow earlier answers: models are functions of the training data, and every question gets fresh noise."
 )
 
 
@@ -73,9 +78,10 @@ class Service:
     Guarantee: labels, and for exact methods radii, are those of `mithridate predict` on the same inputs. For a random
     method each claim is made at an equal share of `failure_prob`, and `ClaimBudget` has no more shares than claims.
 
-    Assumes: of a random method, that no input was chosen by what these models answered to others; all its answers are
-    conditional on that (`adaptive-questions`). Questions that were asked elsewhere, such as by `mithridate predict`,
-    are not counted.
+    Assumes: of a random method whose models were drawn once, that no input was chosen by what they answered to others;
+    all its answers are conditional on that (`adaptive-questions`). Models of parts that vote on noisy inputs draw anew
+    for every question, and need no such assumption. Questions that were asked elsewhere, such as by `mithridate
+    predict`, are not counted.
 
     Args:
         run_dir: the directory of a finished run that kept what predictions need.
@@ -95,7 +101,9 @@ class Service:
             raise ConfigError(f"{kind.name} says nothing about a single prediction, so it cannot be served.")
         if not (folder / "votes.npz").exists():
             raise ArtifactError(f"The run in {folder} is not finished; run its `mithridate train` again.")
+        self._folder, self._was = folder, _state_of(folder)
         votes = Votes.load(folder / "votes.npz")
+        self._is_fresh = isinstance(votes.mechanism, Drawn)
         self._rule: Rule = own_rule(votes)
         if not self._rule.is_sound:
             raise ConfigError(
@@ -115,6 +123,7 @@ class Service:
         elif claiming.claims is not None:
             raise ConfigError(f"{self.method} is exact and needs no budget: leave claims out.")
         self._warm_up(votes)
+        self._check_unchanged()
 
     @property
     def method(self) -> str:
@@ -131,7 +140,9 @@ class Service:
         """What any number of questions does to the claims."""
         if self.budget is None:
             return _EXACT
-        return _RANDOM.format(budget=self.budget.budget, failure_prob=self.budget.failure_prob)
+        return (_FRESH if self._is_fresh else _RANDOM).format(
+            budget=self.budget.budget, failure_prob=self.budget.failure_prob
+        )
 
     def answer(self, values: Sequence[Any]) -> dict[str, Any]:
         """Predictions for inputs as plain JSON values, and what is claimed of them.
@@ -156,7 +167,7 @@ class Service:
             readable = [each for each in read if isinstance(each, Examples)]
             if not readable:
                 return [each for each in read if isinstance(each, Exception)]
-            together = _tried(self._votes_on, _joined(readable))
+            together = _tried(self._asked, _joined(readable))
             if isinstance(together, Exception):
                 if len(questions) == 1:
                     return [together]
@@ -168,8 +179,24 @@ class Service:
         declaration, classes = self._declared
         return read_plain(values, declaration, shape=self._shape, kind=self._kind, classes=classes)
 
+    def _asked(self, inputs: Examples) -> Votes:
+        votes = self._votes_on(inputs)
+        self._check_unchanged()  # afterwards: some methods read the run at every question
+        return votes
+
+    def _check_unchanged(self) -> None:
+        """Refuse to speak of a run that is no longer there, such as after an update.
+
+        Raises:
+            ArtifactError: the run directory holds another run than when serving began.
+        """
+        if _state_of(self._folder) != self._was:
+            raise ArtifactError(
+                f"The run in {self._folder} was updated or trained again while it was served; start the server again."
+            )
+
     def _answered_alone(self, inputs: Examples | Exception) -> dict[str, Any] | Exception:
-        found = inputs if isinstance(inputs, Exception) else _tried(self._votes_on, inputs)
+        found = inputs if isinstance(inputs, Exception) else _tried(self._asked, inputs)
         return found if isinstance(found, Exception) else self._shared_out(self._certified(found), [inputs])[0]
 
     def _shared_out(
@@ -189,7 +216,7 @@ class Service:
         return found
 
     def _certified(self, votes: Votes) -> Certificate:
-        if self.budget is not None:
+        if self.budget is not None and not self._is_fresh:
             votes = replace(votes, assumptions=(*votes.assumptions, ADAPTIVE))
         each = self._failure_prob if self.budget is None else self.budget.failure_prob_each
         return certify(votes, method=self._rule, threat=self._threat, failure_prob=each, on=self._on)
@@ -232,6 +259,12 @@ class Service:
             "questions": self.about_questions,
             "claims": claims,
         }
+
+
+def _state_of(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """What changes when a run does: the files that say what was trained, and how it voted."""
+    found = (os.stat(folder / name) for name in ("run.json", "votes.npz"))
+    return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
 
 def _tried(work: Callable[[Given], Result], given: Given) -> Result | Exception:

@@ -36,6 +36,7 @@ from mithridate._io.files import TEXT_BYTES, PathLike, read_file, write_atomical
 from mithridate.core.units import words_of
 from mithridate.core.votes import Votes
 from mithridate.errors import ArtifactError, ConfigError
+from mithridate.training.config import recipe_from_dict
 from mithridate.training.randomness import Seeds, new_root_seed
 from mithridate.training.run_directory import (
     OWN_SEEDS,
@@ -354,8 +355,15 @@ def hand_out(run_dir: Path, shards: range, target: Path) -> None:
 
     Raises:
         ArtifactError: there is no run, or its seed is gone; or the directory exists.
+        ConfigError: its models answer the same noisy inputs, whose seed nobody gets who trains some of them.
     """
     manifest = Manifest.read(run_dir / "run.json")
+    plan = recipe_from_dict(manifest.recipe["config"]).plan
+    if plan is not None and plan.noise_draws:
+        raise ConfigError(
+            f"All models of the run in {run_dir} answer the same noisy inputs together, so it cannot be split; train "
+            "it on one machine, or on a Ray cluster."
+        )
     seed = read_seed(run_dir / "seed")
     if seed is None or run_id_of(seed) != manifest.run_id:
         raise ArtifactError(f"The seed of the run in {run_dir} is not there, so its shards cannot be handed out.")
