@@ -708,4 +708,6 @@ def test_what_was_unpacked_is_not_taken_for_an_archive(
     for name, content in unpacked(packed_run).items():
         (place / name).write_bytes(content)
     assert "that was unpacked" in refused(capsys, "verify", place)
-    assert "No such file" in refused(capsys, "verify", tmp_path / "gone.zip", "--public-key", tmp_path / "k.pem")
+    assert "there is no file of that name" in refused(
+        capsys, "verify", tmp_path / "gone.zip", "--public-key", tmp_path / "k.pem"
+    )
