@@ -11,6 +11,8 @@ PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constr
 APT    := apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
 # A process for every core, each on one thread; tests of one file share what they set up.
 PYTEST   := python -m pytest -n auto --dist loadfile
+# Files with few tests that take long would come last, and one core would wait for the other; conftest.py orders them.
+ORDERED  := --no-loadscope-reorder
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/$(PYTEST)
 
 .DEFAULT_GOAL := help
@@ -25,7 +27,7 @@ test: $(DEV)  ## run the fast tests and the doctests
 	@$(PARALLEL)
 
 more: $(DEV)  ## run the tests of whole programs: kills, browser, documentation, packages, experiments, Ray
-	@$(PARALLEL) -m 'more and not slow and not gpu'
+	@$(PARALLEL) $(ORDERED) -m 'more and not slow and not gpu'
 
 slow: $(DEV)  ## run the tests that take minutes; ROUNDS=50 rounds on a Ray cluster, MITHRIDATE_FUZZ_INPUTS=100000 files, MITHRIDATE_SOAK_SECONDS=3600 of serving
 	@$(PARALLEL) -m '(slow or hypothesis) and not gpu' --hypothesis-profile=thorough

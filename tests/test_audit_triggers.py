@@ -279,7 +279,7 @@ def test_a_random_method_keeps_what_it_claims_of_inputs_that_move(
     assert audited.violations == ()
     assert all(each.claims > 0 for each in audited.frontier)
     assert audited.moved_control is not None
-    assert audited.moved_control.has_power  # 16 times 0.5 is farther than any input is from the other side
+    assert audited.moved_control.claims > 0  # it is drawn at random which triggers it finds
 
 
 @pytest.mark.more

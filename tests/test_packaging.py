@@ -159,8 +159,9 @@ TRAIN = (
         (["init", "table.parquet", "-o", "table.toml"], "data"),
         (["audit", "p.toml", "--method", "fdp"], "train"),
         (["tune", "p.toml", "--trusted", "known.npz", "--trials", "1"], "tune"),
+        (["serve", "RUN_DIR"], "serve"),
     ],
-    ids=["train", "demo", "predict", "report-png", "init-parquet", "audit", "tune"],
+    ids=["train", "demo", "predict", "report-png", "init-parquet", "audit", "tune", "serve"],
 )
 def test_without_extras_the_rest_names_what_it_needs(
     bare: Path, run_dir: Path, tmp_path: Path, command: Sequence[str], extra: str
@@ -181,7 +182,8 @@ def test_without_extras_the_rest_names_what_it_needs(
 
 def test_every_command_was_tried_without_extras(bare: Path, tmp_path: Path) -> None:
     listed = re.findall(r"^ {4}(\w+) ", mithridate(bare, "--help", cwd=tmp_path).stdout, flags=re.MULTILINE)
-    assert sorted(listed) == sorted({*CORE, "audit", "compare", "demo", "predict", "train", "tune"})
+    # An update of neighbours needs no extra; tests/test_update.py has it.
+    assert sorted(listed) == sorted({*CORE, "audit", "compare", "demo", "predict", "serve", "train", "tune", "update"})
 
 
 @pytest.mark.parametrize("call", ["train", "predict(RUN_DIR, [[1.0, 0.0]])", "CertifiedClassifier()"])

@@ -173,6 +173,7 @@ def test_the_auditor_sees_core_values_only() -> None:
         "mithridate._io.artifacts",
         "mithridate._io.files",
         "mithridate._text",
+        "mithridate._validate",
         "mithridate.accounting.rdp",
         "mithridate.auditing",
         "mithridate.certifying.certification",

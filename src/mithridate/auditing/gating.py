@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from mithridate import _validate
 from mithridate._io.files import PathLike
 from mithridate._text import counted, did_you_mean, listed, one_line, shown
+from mithridate._validate import number_in, one_of
 from mithridate.core.certificate import Certificate, Status, cautions, check_claims, is_correct, is_guarantee
 from mithridate.core.conditions import IDS, Statement, explained, in_json, listed_ids
 from mithridate.core.labels import balanced_share
@@ -306,7 +306,7 @@ def _guarantee(certificate: Certificate) -> Requirement:
 
 
 def _failure_prob(certificate: Certificate, most: float) -> Requirement:
-    _validate.number_in(0, 1, max_failure_prob=most)
+    number_in(0, 1, max_failure_prob=most)
     got = certificate.failure_prob
     said = f"a claim fails with probability {got:g} at most; allowed is {most:g}"
     remedy = "" if got <= most else ". Certify with a smaller --failure-prob, which costs radius."
@@ -314,6 +314,6 @@ def _failure_prob(certificate: Certificate, most: float) -> Requirement:
 
 
 def _threat(certificate: Certificate, wanted: str) -> Requirement:
-    _validate.one_of(tuple(Threat), threat=wanted)
+    one_of(tuple(Threat), threat=wanted)
     got = certificate.threat.value
     return Requirement("threat", wanted, got, got == wanted, f"certified against {got}; wanted {wanted}")

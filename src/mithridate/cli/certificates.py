@@ -275,12 +275,12 @@ def _verified(arguments: argparse.Namespace) -> "Verification":
     from mithridate.auditing.verification import verify
 
     given = arguments.certificate
-    if arguments.public_key is not None and given.exists():
+    if arguments.public_key is not None and os.path.exists(given):
         raise ConfigError(
             f"--public-key is for evidence archives, and {given} is none: nothing in it is signed. Give the archive "
             "that mithridate evidence wrote."
         )
-    if (given / MANIFEST).exists():
+    if os.path.exists(given / MANIFEST):
         raise ConfigError(
             f"{given} is an evidence archive that was unpacked, and only the archive itself can be checked as a whole. "
             "Give that, or one file: its certificate.json."

@@ -358,7 +358,10 @@ def hand_out(run_dir: Path, shards: range, target: Path) -> None:
         ConfigError: its models answer the same noisy inputs, whose seed nobody gets who trains some of them.
     """
     manifest = Manifest.read(run_dir / "run.json")
-    plan = recipe_from_dict(manifest.recipe["config"]).plan
+    try:
+        plan = recipe_from_dict(manifest.recipe["config"]).plan
+    except (KeyError, TypeError, AttributeError, AssertionError) as error:
+        raise ArtifactError(f"{run_dir / 'run.json'} is damaged; its shards cannot be handed out.") from error
     if plan is not None and plan.noise_draws:
         raise ConfigError(
             f"All models of the run in {run_dir} answer the same noisy inputs together, so it cannot be split; train "
