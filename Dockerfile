@@ -29,7 +29,7 @@ COPY --from=wheel /wheels /tmp/wheels
 # Torch by itself first, where it has an index of its own; all that it needs comes with the rest.
 RUN set -e; \
     if [ -n "$TORCH_INDEX" ]; then \
-      pip install --no-cache-dir --no-deps -c /tmp/constraints.txt --index-url "$TORCH_INDEX" torch; \
+      PIP_INDEX_URL="$TORCH_INDEX" pip install --no-cache-dir --no-deps -c /tmp/constraints.txt torch; \
     fi; \
     pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /tmp/wheels/*.whl)${EXTRAS:+[$EXTRAS]}"; \
     if [ "$DEVICE" = gpu ]; then \

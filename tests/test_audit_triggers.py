@@ -275,11 +275,17 @@ def test_a_random_method_keeps_what_it_claims_of_inputs_that_move(
 ) -> None:
     fewer(monkeypatch)
     asked: dict[str, Any] = {"attacks": ["copies", "backdoor"], "budgets": ["1"], "targets": 1}
-    audited = found(name, constants, (numbers(200, 1), numbers(20, 2)), input_change=[0.2, 0.5], **asked)
-    assert audited.violations == ()
-    assert all(each.claims > 0 for each in audited.frontier)
-    assert audited.moved_control is not None
-    assert audited.moved_control.claims > 0  # it is drawn at random which triggers it finds
+    # 16 times 0.5 is farther than any input is from the other side. Models and noise are drawn at random, and of the
+    # first seven controls one found nothing: at that rate four in a row do so once in 2,400 times.
+    for _ in range(4):
+        audited = found(name, constants, (numbers(200, 1), numbers(20, 2)), input_change=[0.2, 0.5], **asked)
+        assert audited.violations == ()
+        assert all(each.claims > 0 for each in audited.frontier)
+        assert audited.moved_control is not None
+        if audited.moved_control.has_power:
+            break
+    else:
+        pytest.fail("no control found what is false")
 
 
 @pytest.mark.more

@@ -117,6 +117,7 @@ def test_noisy_inputs_are_cleaned_by_as_much_unless_the_encoder_says_otherwise()
         votes = made.train((x, y), x[:3], device="cpu", root_seed=bytes(32))
         assert votes.recipe is not None
         said[denoise] = votes.recipe["features"]["denoise"]
+        assert any("take noise out of pictures" in each for each in votes.assumptions) == (denoise is None)
     assert said == {None: 0.2, 0.0: 0.0}
     plain = pretrained("efficientnet-lite0", size=32, columns=4, device="cpu")
     assert (plain.embeddings(x[:1]) != plain.for_noise(0.2).embeddings(x[:1])).any()
@@ -133,3 +134,14 @@ def test_a_calibration_on_noisy_inputs_names_the_inputs_without_noise() -> None:
     assert (made.calibration.constants.centre != plain.calibration.constants.centre).any()
     # An attacker's examples among the trusted ones are found by what they were before the noise.
     assert [each.id for each in made.looks(trusted)] == ["tuned-on-training-data"]
+
+
+@pytest.mark.usefixtures("small_efficientnet")
+def test_certificates_say_what_the_constants_were_compared_on() -> None:
+    plain = pretrained("efficientnet-lite0", size=32, columns=4, device="cpu")
+    cleaning = plain.for_noise(0.2)
+    photographs, others = (3, 32, 32), (3, 64, 64)
+    assert [each.id for each in plain.statements(photographs, 10)] == ["trusted-encoder"]
+    assert [each.id for each in cleaning.statements(photographs, 10)] == ["trusted-encoder", "tuned-on-training-data"]
+    assert [each.id for each in cleaning.statements(others, 10)] == ["trusted-encoder", None]
+    assert "CIFAR-10" in cleaning.statements(others, 10)[1]

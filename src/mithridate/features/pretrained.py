@@ -15,6 +15,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from mithridate._computer import processor
 from mithridate._io.artifacts import read_npz, write_npz
 from mithridate._io.files import cache_folder, check_is_file, write_atomically
 from mithridate._progress import stage
-from mithridate.core.conditions import Statement
+from mithridate.core.conditions import Statement, tuned_constants
 from mithridate.core.provenance import fingerprint, input_hashes, is_hash
 from mithridate.errors import ArtifactError, ConfigError
 from mithridate.features._conditioning import FINE, Conditioning, checked_embeddings, main_directions
@@ -192,7 +193,15 @@ class Pretrained(Encoder):
                 f"licence: {licence}. The certificate does not cover changes to that data.{calibrated}",
                 "trusted-encoder",
             ),
+            *self._about_denoising(shape, classes),
         )
+
+    def _about_denoising(self, shape: tuple[int, ...], classes: int) -> tuple[Statement, ...]:
+        """On what the way was chosen in which noise is taken out, where any is."""
+        if not getattr(self, "denoise", None):
+            return ()
+        what = "The constants that take noise out of pictures"
+        return (tuned_constants(what, ("CIFAR-10",), math.prod(shape), classes),)
 
     def to_dict(self) -> dict[str, Any]:
         """All that later inputs need to be encoded alike, in plain JSON values; weights by their hash alone."""
